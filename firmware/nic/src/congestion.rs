@@ -96,6 +96,11 @@ impl Congestion {
     }
 
     /// True if a CNP is to be sent; the caller sends it.
+    pub(crate) fn owes_cnp(&self) -> bool {
+        self.owes_cnp
+    }
+
+    /// Takes it.
     pub(crate) fn take_cnp(&mut self) -> bool {
         std::mem::take(&mut self.owes_cnp)
     }

@@ -15,6 +15,7 @@ use crate::device_memory::DeviceMemory;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::eq::Eq;
 use crate::fault::{FaultUnit, RepairTime, Token};
+use crate::flow_control::FlowControl;
 use crate::ingress::Ingress;
 use crate::injection::point::Point;
 use crate::injection::table::Injections;
@@ -113,6 +114,8 @@ pub(crate) struct Core {
     pub(crate) faults: FaultUnit,
     /// Frames that wait in front of a NIC that is stalled.
     pub(crate) ingress: Ingress,
+    /// Paused priorities, and queues that wait for them.
+    pub(crate) flow_control: FlowControl,
     /// Buffer for the copy of a raw frame, so that none is allocated for each frame.
     pub(crate) frame_copy: Vec<u8>,
     /// Memory of packets that wait for pages.
@@ -196,6 +199,7 @@ impl Core {
             fatal: regs::NONE,
             faults: FaultUnit::new(limits.max_faults, qp_slots),
             ingress: Ingress::new(config.pause_sharers),
+            flow_control: FlowControl::default(),
             frame_copy: Vec::new(),
             park: Park::default(),
             busy_until: Instant(0),
@@ -304,8 +308,10 @@ impl Core {
         let fault = self.faults.next_deadline(self.config.fault_timeout);
         let stall = self.ingress.next_deadline(self.config.stall_timeout);
         // Frames that wait for the end of a look-up.
-        let waiting =
-            !self.ready.is_empty() || !self.final_acks.is_empty() || self.ingress.has_work();
+        let waiting = !self.ready.is_empty()
+            || !self.final_acks.is_empty()
+            || self.ingress.has_work()
+            || self.flow_control.has_released();
         let busy = (waiting && self.busy_until.0 > 0).then_some(self.busy_until);
         let notice = self.notices.first().map(|(at, _)| *at);
         let delayed = self.injections.next_due();

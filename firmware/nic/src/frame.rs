@@ -18,7 +18,7 @@
 )]
 
 use faultline_wire::packet::RoceHeader;
-use faultline_wire::{Ethernet, MacAddr, Opcode, VlanTag};
+use faultline_wire::{Ethernet, MacAddr, Opcode, VlanTag, priority};
 use smallvec::SmallVec;
 
 use crate::dma::{Dma, DmaError};
@@ -154,6 +154,15 @@ impl TxFrame {
         match &self.kind {
             FrameKind::Roce(header) => header.ethernet.vlan,
             FrameKind::Raw { head, .. } => Ethernet::parse(head).ok()?.0.vlan,
+        }
+    }
+
+    /// Priority of its packets.
+    #[inline]
+    pub fn priority(&self) -> u8 {
+        match &self.kind {
+            FrameKind::Roce(header) => priority::of_packet(header),
+            FrameKind::Raw { head, .. } => priority::of_frame(head),
         }
     }
 

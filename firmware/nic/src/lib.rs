@@ -43,6 +43,7 @@ mod dma;
 mod eq;
 mod ethernet;
 mod fault;
+mod flow_control;
 mod frame;
 mod headers;
 mod ingress;

@@ -11,7 +11,8 @@ use faultline_abi::admin::Counter;
 use faultline_abi::cqe::Cqe;
 use faultline_abi::doorbell::{self, Doorbell};
 use faultline_abi::event;
-use faultline_wire::MacAddr;
+use faultline_wire::packet::RoceHeader;
+use faultline_wire::{MacAddr, PrioritySet, priority};
 
 use crate::command_ring::CommandRings;
 use crate::config::NicConfig;
@@ -84,6 +85,7 @@ const BURST: u32 = 32;
 ///   is late or made too early is harmless.
 /// - *[`is_stalled`](Nic::is_stalled)* is a request to pause senders. A caller that ignores it loses frames when the queue of
 ///   held frames is full.
+/// - *[`set_paused_priorities`](Nic::set_paused_priorities)*: without it no priority is paused.
 /// - *[`accepts`](Nic::accepts)* saves calls. A frame to another address is dropped by `receive`, too.
 /// - *[`work`](Nic::work)* serves callers that limit turns. Each call is limited to about [`TURN_WORK`](crate::TURN_WORK).
 /// - *[`poll_diagnostic`](Nic::poll_diagnostic)*: the NIC keeps the newest 8192 diagnostics, as many as a turn can have, and counts those that it has dropped.
@@ -416,8 +418,13 @@ impl Nic {
         if self.core.ingress.has_work() {
             self.receive_held(now, mem);
         }
+        if self.core.flow_control.has_released() {
+            self.end_pauses(now);
+        }
+        let paused = self.core.flow_control.paused();
+        let may_leave = |header: &mut RoceHeader| !paused.contains(priority::of_packet(header));
         if self.is_running()
-            && let Some(header) = self.core.final_acks.pop_front()
+            && let Some(header) = self.core.final_acks.pop_front_if(may_leave)
         {
             frame.set_packet(header);
             self.last_sender = 0;
@@ -477,6 +484,34 @@ impl Nic {
         }
         self.report_fatal(now);
         false
+    }
+
+    /// Wakes the queue pairs that have waited for priorities which are not paused any more.
+    fn end_pauses(&mut self, now: Instant) {
+        let turn = self.core.begin_turn();
+        while let Some((priority, number)) = self.core.flow_control.pop_released() {
+            self.core.charge(work::LOOK);
+            if let Some(qp) = self.queues.qp_mut(number) {
+                qp.pause_ended(&mut self.core, priority);
+            }
+            if self.core.is_over(turn) {
+                self.core.defer(now);
+                return;
+            }
+        }
+    }
+
+    /// Pauses these priorities, as a priority-based pause frame does (IEEE 802.1Qbb), and no others: [`Nic::poll_transmit`]
+    /// returns no frame of a paused priority. Queue pairs wait whose next frame has one; the others go on. A reset ends
+    /// all pauses.
+    #[inline]
+    pub fn set_paused_priorities(&mut self, paused: PrioritySet) {
+        self.core.flow_control.set_paused(paused);
+    }
+
+    /// Number of queue pairs that wait for the end of the pause of a priority.
+    pub fn waiting_for_priorities(&self) -> usize {
+        self.core.flow_control.waiting()
     }
 
     /// The queue pair that has sent the frame of the last [`Nic::poll_transmit`]; 0 if it was the last acknowledgement of one

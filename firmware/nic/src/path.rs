@@ -7,6 +7,7 @@ use faultline_wire::ethernet::VlanTag;
 use faultline_wire::ip::Ip;
 use faultline_wire::opcode::Opcode;
 use faultline_wire::packet::RoceHeader;
+use faultline_wire::priority;
 use faultline_wire::{Gid, MacAddr, udp};
 
 /// ECN bits of a sender that reacts to congestion (RFC 3168).
@@ -132,6 +133,25 @@ impl Path {
         header.bth.becn = true;
         header.ip.set_traffic_class(dscp << 2);
         header
+    }
+
+    /// Priority of its packets.
+    #[inline]
+    pub(crate) fn priority(&self) -> u8 {
+        self.priority_of(self.ip.traffic_class())
+    }
+
+    /// Priority of its congestion notification packets.
+    pub(crate) fn priority_of_notification(&self, dscp: u8) -> u8 {
+        self.priority_of(dscp << 2)
+    }
+
+    /// Priority of a packet with this traffic class.
+    fn priority_of(&self, class: u8) -> u8 {
+        match self.source.vlan {
+            Some(_) => self.sl & 7,
+            None => priority::of_traffic_class(class),
+        }
     }
 
     /// GID of the far end.

@@ -53,6 +53,7 @@ pub mod ip;
 pub mod mtu;
 pub mod opcode;
 pub mod packet;
+pub mod priority;
 pub mod reth;
 pub mod udp;
 
@@ -68,5 +69,6 @@ pub use ip::{Gid, Ip, Ipv4, Ipv6};
 pub use mtu::PathMtu;
 pub use opcode::{Headers, OpKind, Opcode, OpcodeInfo, Position, Service};
 pub use packet::{MAX_HEADER_LEN, Parsed, RoceHeader, pad_len, parse, seal};
+pub use priority::PrioritySet;
 pub use reth::Reth;
 pub use udp::{ROCE_V2_PORT, Udp};

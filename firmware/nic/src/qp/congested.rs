@@ -54,17 +54,26 @@ impl Qp {
         else {
             return false;
         };
-        if congestion.take_cnp()
+        if congestion.owes_cnp()
             && let Some(path) = &self.endpoint.path
         {
-            let peer = self.endpoint.attr.dest_qpn.get();
-            let header = path.congestion_notification(peer, config.cnp_dscp);
-            frame.set_own_packet(header, &CNP_PAYLOAD);
-            cx.count(Counter::np_cnp_sent);
-            return true;
+            let priority = path.priority_of_notification(config.cnp_dscp);
+            let number = self.endpoint.number;
+            if cx.core.flow_control.paused().contains(priority) {
+                self.ready.wait_for_priority(cx.core, number, priority);
+            } else {
+                congestion.take_cnp();
+                let peer = self.endpoint.attr.dest_qpn.get();
+                let header = path.congestion_notification(peer, config.cnp_dscp);
+                frame.set_own_packet(header, &CNP_PAYLOAD);
+                cx.count(Counter::np_cnp_sent);
+                return true;
+            }
         }
         if !congestion.may_send(cx.now, &config) {
-            if let Some(header) = self.responder.take_short_reply(&self.endpoint) {
+            if let Some(priority) = self.endpoint.paused_priority(cx.core) {
+                self.wait_for_priority(cx.core, priority);
+            } else if let Some(header) = self.responder.take_short_reply(&self.endpoint) {
                 frame.set_packet(header);
                 return true;
             }

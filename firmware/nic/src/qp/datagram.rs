@@ -40,6 +40,9 @@ impl Requester {
         let Some(wr) = self.next_unconnected(qp, cx) else {
             return Ok(Sent::Nothing);
         };
+        if let Some(priority) = paused_priority(cx.core, &wr) {
+            return Ok(self.hold_unconnected(cx, wr, priority));
+        }
         let built = match wr.failed {
             Some(failure) => Err(BuildError::Failed(failure)),
             None => self.build_datagram(qp, cx.core, &wr, frame),
@@ -90,6 +93,19 @@ impl Requester {
         frame.kind = FrameKind::Roce(header);
         Ok(())
     }
+}
+
+/// The priority of a datagram, if that is paused.
+fn paused_priority(core: &Core, wr: &SendWr) -> Option<u8> {
+    let paused = core.flow_control.paused();
+    if paused.is_empty() {
+        return None;
+    }
+    let Some(SendOp::Datagram { to, .. }) = wr.op else {
+        return None;
+    };
+    let priority = core.ahs.get(to.ah)?.path.priority();
+    paused.contains(priority).then_some(priority)
 }
 
 /// A privileged Q_Key in a work request means the QP's own (IBTA 10.2.5). The kernel's QPs may specify that of QP1.

@@ -71,6 +71,17 @@ impl Endpoint {
         }
     }
 
+    /// The priority of its packets, if that is paused. Of connections only: other packets have priorities of their own.
+    #[inline]
+    pub(crate) fn paused_priority(&self, core: &Core) -> Option<u8> {
+        let paused = core.flow_control.paused();
+        if paused.is_empty() {
+            return None;
+        }
+        let priority = self.path.as_ref()?.priority();
+        paused.contains(priority).then_some(priority)
+    }
+
     /// Back to RESET: forgets the attributes.
     pub(crate) fn reset(&mut self, fault_policy: FaultPolicy) {
         self.state = State::Reset;

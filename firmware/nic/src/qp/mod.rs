@@ -177,6 +177,17 @@ impl Qp {
         self.ready.wake(core, self.endpoint.number);
     }
 
+    /// Waits for the end of the pause of a priority.
+    fn wait_for_priority(&mut self, core: &mut Core, priority: u8) {
+        let number = self.endpoint.number;
+        self.ready.wait_for_priority(core, number, priority);
+    }
+
+    /// The pause of a priority for which it has waited is over.
+    pub(crate) fn pause_ended(&mut self, core: &mut Core, priority: u8) {
+        self.ready.pause_ended(core, self.endpoint.number, priority);
+    }
+
     /// Records that it was removed from the ready queue.
     pub(crate) fn left_ready_queue(&mut self, core: &mut Core) {
         self.ready.left(core, self.endpoint.number);
@@ -213,6 +224,13 @@ impl Qp {
         most: u32,
         frame: &mut TxFrame,
     ) -> bool {
+        if let Some(priority) = self.endpoint.paused_priority(cx.core) {
+            if self.responder.has_replies() {
+                self.wait_for_priority(cx.core, priority);
+            }
+            // Completions and local operations need no packet.
+            return self.poll_send_queue(cx, most, frame);
+        }
         // While a READ is answered, every other packet may be a request: a peer that reads does not keep this
         // side from sending.
         let own_turn = self.responder.is_answering_read() && std::mem::take(&mut self.answered);
@@ -275,6 +293,7 @@ impl Qp {
             Some(Sent::Frame) => return true,
             Some(Sent::Nothing) => self.check_drained(cx),
             Some(Sent::TurnOver) => self.ready.interrupt(),
+            Some(Sent::Paused(priority)) => self.wait_for_priority(cx.core, priority),
             None => {}
         }
         false
@@ -371,6 +390,7 @@ impl Qp {
     /// Removes everything that the core keeps of the queue pair, which is about to be destroyed.
     pub(crate) fn release(&mut self, core: &mut Core) {
         self.stop_waiting(core);
+        self.ready.stop_waiting(core, self.endpoint.number);
         self.leave_final_acks(core);
         if let Some(at) = self.timer_at.take() {
             core.stop_timer(at, self.endpoint.number);

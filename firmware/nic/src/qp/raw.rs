@@ -45,6 +45,12 @@ impl Requester {
             Some(failure) => Err(BuildError::Failed(failure)),
             None => self.build_frame(qp, cx.core, cx.mem, &wr),
         };
+        if let Ok((next, _)) = &built
+            && cx.core.flow_control.paused().contains(next.priority())
+        {
+            let priority = next.priority();
+            return Ok(self.hold_unconnected(cx, wr, priority));
+        }
         let mut more = false;
         let built = built.map(|(next, another)| {
             *frame = next;

@@ -1,5 +1,7 @@
 //! Membership in the ready queue: the queues that have something to send, or packets to deliver.
 
+use faultline_wire::PrioritySet;
+
 use crate::core::Core;
 
 /// Whether a queue is in the ready queue.
@@ -8,6 +10,8 @@ pub(super) struct Readiness {
     queued: bool,
     /// It gave way to others while it had work to do.
     interrupted: bool,
+    /// Priorities for the end of whose pauses it waits.
+    waits_for: PrioritySet,
 }
 
 impl Readiness {
@@ -30,5 +34,27 @@ impl Readiness {
         if std::mem::take(&mut self.interrupted) {
             self.wake(core, number);
         }
+    }
+
+    /// The queue with this number has a frame of a paused priority: it is woken when the pause ends. Meanwhile it may be woken for
+    /// other reasons.
+    pub(super) fn wait_for_priority(&mut self, core: &mut Core, number: u32, priority: u8) {
+        if !self.waits_for.contains(priority) {
+            self.waits_for = self.waits_for.with(priority);
+            core.flow_control.wait(priority, number);
+        }
+    }
+
+    /// The pause of a priority for which the queue with this number has waited is over.
+    pub(super) fn pause_ended(&mut self, core: &mut Core, number: u32, priority: u8) {
+        self.waits_for = self.waits_for.without(PrioritySet::NONE.with(priority));
+        self.wake(core, number);
+    }
+
+    /// The queue with this number is destroyed: it waits for no priority any more.
+    pub(super) fn stop_waiting(&mut self, core: &mut Core, number: u32) {
+        let waits_for = std::mem::take(&mut self.waits_for);
+        let looked_at = core.flow_control.forget(waits_for, number);
+        core.charge(looked_at as u64);
     }
 }

@@ -54,6 +54,8 @@ pub(super) enum Sent {
     Nothing,
     /// Nothing, because the turn is over: there is more to do.
     TurnOver,
+    /// Nothing, because the priority of the next frame is paused.
+    Paused(u8),
 }
 
 /// Send side of a queue pair.
@@ -356,6 +358,9 @@ impl Requester {
                 continue;
             }
             let index = wr.index;
+            if let Some(priority) = qp.paused_priority(cx.core) {
+                return Ok(Sent::Paused(priority));
+            }
             match self.build(qp, cx.core, most, frame) {
                 Ok(()) => {
                     self.after_send(qp, cx, frame.packets);

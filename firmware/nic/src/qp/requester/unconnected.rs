@@ -55,6 +55,18 @@ impl Requester {
         }
     }
 
+    /// The work request stays the next one, because the priority of its frame is paused.
+    pub(crate) fn hold_unconnected<M: Dma>(
+        &mut self,
+        cx: &Context<'_, M>,
+        wr: SendWr,
+        priority: u8,
+    ) -> Sent {
+        self.push(&cx.core.budget, wr);
+        self.held = true;
+        Sent::Paused(priority)
+    }
+
     /// The segment of a large raw packet that leaves next.
     pub(crate) fn segment(&self) -> u32 {
         self.segment
