@@ -2,12 +2,13 @@
 
 use faultline_nic::{Instant, TxFrame};
 use faultline_ports::{PortId, Route};
+use faultline_wire::PrioritySet;
 
 use crate::engine::{Engine, TURN_BYTES, TURN_PACKETS};
 use crate::engine_link::{Contents, LinkFrame};
 use crate::port::number;
 
-/// No port of this engine: for [`Lines::pause`](crate::lines::Lines::pause), a sender of another one.
+/// No port of this engine: for [`Lines::paused`](crate::lines::Lines::paused), a sender of another one.
 const OTHER_ENGINE: PortId = PortId::MAX;
 
 impl Engine {
@@ -53,15 +54,21 @@ impl Engine {
         self.links.reclaim();
         now = now.max(self.links.latest);
         let mut worked = false;
-        // What pauses all that send into this engine pauses other engines, too: their frames stay on the link.
-        let nics = self.ports.len();
-        let paused = !self.lines.is_empty() && self.lines.pause(now, OTHER_ENGINE, nics);
-        if paused || self.senders_are_paused() {
+        // What pauses all that send into this engine pauses other engines, too: their frames stay on the link. If that are single
+        // priorities, other frames go on up to the first one of these: a link is one queue.
+        let paused = self.lines.paused(OTHER_ENGINE, self.ports.len());
+        if paused == PrioritySet::ALL || self.senders_are_paused() {
             return (now, worked);
         }
         for engine in 0..self.links.count() {
             let (mut frames, mut octets) = (0, 0);
             while frames < TURN_PACKETS && octets < TURN_BYTES {
+                if !paused.is_empty()
+                    && let Some(priority) = self.links.next_priority(engine)
+                    && paused.contains(priority)
+                {
+                    break;
+                }
                 let Some(taken) = self.take_linked(&mut now, engine) else {
                     break;
                 };

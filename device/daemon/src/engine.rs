@@ -17,6 +17,7 @@ use faultline_abi::doorbell::Doorbell;
 use faultline_nic::{Instant, Remains, TURN_WORK, TxFrame};
 use faultline_ports::{AGING, PortId, Switch};
 use faultline_telemetry::{DoorbellPath, Recorder, TraceEvent};
+use faultline_wire::PrioritySet;
 
 use crate::by_port::ByPort;
 use crate::capture::Captures;
@@ -331,6 +332,10 @@ impl Engine {
         }
         self.stats.passes = self.stats.passes.wrapping_add(1);
         let before = (self.work(), faultline_nic::steps());
+        if !self.lines.is_empty() {
+            // Frames of other engines may have been sent into links at a later time than that of this pass.
+            self.lines.update_pauses(now.max(self.links.latest));
+        }
         if !self.links.is_empty() {
             let (later, has_taken) = self.run_links(now);
             (now, worked) = (later, worked | has_taken);
@@ -542,8 +547,15 @@ impl Engine {
             return worked;
         }
         let nics = self.ports.len();
-        if !self.lines.is_empty() && self.lines.pause(now, id, nics) {
+        let paused = match self.lines.is_empty() {
+            true => PrioritySet::NONE,
+            false => self.lines.paused(id, nics),
+        };
+        if paused == PrioritySet::ALL {
             return worked;
+        }
+        if let Some(port) = self.ports.get_mut(id) {
+            port.nic.set_paused_priorities(paused);
         }
         let scenario = self.scenario.as_ref();
         let single = scenario.is_some_and(|scenario| scenario.takes_packets(nics));

@@ -19,6 +19,7 @@ use faultline_nic::{Dma, DmaError, Instant, Origin, Segment, TxFrame};
 use faultline_ports::PortId;
 use faultline_ports::channel::MAX_FRAME;
 use faultline_ports::owned::{self, FrameIn, FrameOut};
+use faultline_wire::{Ethernet, priority};
 
 use crate::by_port::ByPort;
 use crate::diagnostic_log::NicLog;
@@ -295,6 +296,21 @@ impl Links {
         self.used |= bit(engine);
         self.sender = frame.sender;
         Some(frame)
+    }
+
+    /// The priority of the next frame of another engine; `None` if there is no frame.
+    pub(crate) fn next_priority(&self, engine: usize) -> Option<u8> {
+        let link = self.received.get(engine)?.as_ref()?;
+        let next = link.ring.peek()?;
+        match next.contents {
+            Contents::Typed => Some(next.frame.priority()),
+            Contents::Octets(_, length) => {
+                let mut first = [0; Ethernet::MAX_LEN];
+                let first = first.get_mut(..length.min(Ethernet::MAX_LEN))?;
+                link.memory.read(next.place, first).ok()?;
+                Some(priority::of_frame(first))
+            }
+        }
     }
 
     /// Returns a frame of [`Links::take`] to its sender.

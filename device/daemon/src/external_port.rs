@@ -5,7 +5,7 @@
 use std::sync::atomic::Ordering;
 
 use faultline_ports::channel::{EngineEnd, MAX_FRAME, PortStatus};
-use faultline_wire::Ethernet;
+use faultline_wire::{Ethernet, priority};
 
 use crate::capture::Fate;
 use crate::link::length_of_octets;
@@ -77,6 +77,13 @@ impl ExternalPort {
         self.counts.rx_frames = self.counts.rx_frames.saturating_add(1);
         self.counts.rx_octets = self.counts.rx_octets.saturating_add(frame.len() as u64);
         Some(self.fate(frame))
+    }
+
+    /// The priority of the next frame of the peer; `None` if there is no frame.
+    pub(crate) fn next_priority(&mut self) -> Option<u8> {
+        let mut first = [0; Ethernet::MAX_LEN];
+        let length = self.end.peek(&mut first)?;
+        Some(priority::of_frame(first.get(..length)?))
     }
 
     /// What becomes of a frame because of its length.

@@ -3,7 +3,9 @@
 use std::fmt;
 
 use faultline_ports::line::LineModel;
-use serde::de::{Deserialize, Deserializer, Error, Visitor};
+use faultline_wire::PrioritySet;
+use faultline_wire::priority::PRIORITIES;
+use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Unexpected, Visitor};
 
 use crate::config_file;
 
@@ -26,6 +28,8 @@ struct LineTable {
     ecn_bytes: u32,
     #[serde(deserialize_with = "config_file::number")]
     pause_bytes: u32,
+    #[serde(deserialize_with = "priorities")]
+    pfc: PrioritySet,
     #[serde(deserialize_with = "probability")]
     loss: u32,
     #[serde(deserialize_with = "probability")]
@@ -43,18 +47,74 @@ pub(crate) fn line<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<LineModel>, D::Error> {
     let table = LineTable::deserialize(deserializer)?;
+    if !table.pfc.is_empty() && table.pause_bytes == 0 {
+        return Err(D::Error::custom(
+            "`pfc` needs `pause_bytes`, from which on a priority is paused",
+        ));
+    }
     Ok(Some(LineModel {
         rate_mbps: table.rate_mbps,
         delay_ns: table.delay_ns,
         queue_bytes: table.queue_bytes,
         ecn_bytes: table.ecn_bytes,
         pause_bytes: table.pause_bytes,
+        pfc: table.pfc,
         loss: table.loss,
         duplicate: table.duplicate,
         reorder: table.reorder,
         corrupt: table.corrupt,
         seed: table.seed,
     }))
+}
+
+/// A priority of frames.
+struct Priority(u8);
+
+struct PriorityVisitor;
+
+impl Visitor<'_> for PriorityVisitor {
+    type Value = Priority;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a priority from 0 to 7")
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Priority, E> {
+        let priority = u8::try_from(value).ok();
+        let priority = priority.filter(|priority| usize::from(*priority) < PRIORITIES);
+        priority
+            .map(Priority)
+            .ok_or_else(|| E::invalid_value(Unexpected::Signed(value), &self))
+    }
+}
+
+impl<'de> Deserialize<'de> for Priority {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_i64(PriorityVisitor)
+    }
+}
+
+/// Reads an array of priorities.
+fn priorities<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PrioritySet, D::Error> {
+    struct Priorities;
+
+    impl<'de> Visitor<'de> for Priorities {
+        type Value = PrioritySet;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an array of priorities from 0 to 7")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<PrioritySet, A::Error> {
+            let mut set = PrioritySet::NONE;
+            while let Some(Priority(priority)) = seq.next_element()? {
+                set = set.with(priority);
+            }
+            Ok(set)
+        }
+    }
+
+    deserializer.deserialize_any(Priorities)
 }
 
 /// Reads a probability. The result is in millionths.
@@ -70,7 +130,7 @@ fn probability<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Err
 
         fn visit_f64<E: Error>(self, value: f64) -> Result<u32, E> {
             if !(0.0..=1.0).contains(&value) {
-                return Err(E::invalid_value(serde::de::Unexpected::Float(value), &self));
+                return Err(E::invalid_value(Unexpected::Float(value), &self));
             }
             #[expect(
                 clippy::cast_possible_truncation,
@@ -85,10 +145,7 @@ fn probability<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Err
             match value {
                 0 => Ok(0),
                 1 => Ok(1_000_000),
-                _ => Err(E::invalid_value(
-                    serde::de::Unexpected::Signed(value),
-                    &self,
-                )),
+                _ => Err(E::invalid_value(Unexpected::Signed(value), &self)),
             }
         }
     }
@@ -121,6 +178,38 @@ mod tests {
     }
 
     #[test]
+    fn priorities_are_read() {
+        let text = "[defaults]\nlink_rx = { rate_mbps = 1000, pause_bytes = 40000, pfc = [3, 0, 3] }\n\
+                    [[nic]]\nname = \"a\"\nlink_tx = { pfc = [] }\n";
+        let config = Config::from_toml(text).unwrap();
+        let pfc = |line: Option<LineModel>| line.map(|line| line.pfc);
+        let expected = PrioritySet::NONE.with(0).with(3);
+        assert_eq!(pfc(config.defaults.link_rx), Some(expected));
+        let tx = config.nics[0].settings.link_tx;
+        assert_eq!(pfc(tx), Some(PrioritySet::NONE));
+    }
+
+    #[test]
+    fn wrong_priorities_are_located() {
+        assert_eq!(
+            refusal_of_nic("link_tx = { pause_bytes = 1, pfc = [3, 8] }\n"),
+            "3:40: nic[0].link_tx.pfc[1]: invalid value: integer `8`, expected a priority from 0 to 7"
+        );
+        assert_eq!(
+            refusal_of_nic("link_tx = { pause_bytes = 1, pfc = 3 }\n"),
+            "3:36: nic[0].link_tx.pfc: invalid type: integer `3`, expected an array of priorities from 0 to 7"
+        );
+        assert_eq!(
+            refusal_of_nic("link_tx = { pause_bytes = 1, pfc = [\"3\"] }\n"),
+            "3:37: nic[0].link_tx.pfc[0]: invalid type: string \"3\", expected a priority from 0 to 7"
+        );
+        assert_eq!(
+            refusal_of_nic("link_rx = { rate_mbps = 1000, pfc = [3] }\n"),
+            "3:11: nic[0].link_rx: `pfc` needs `pause_bytes`, from which on a priority is paused"
+        );
+    }
+
+    #[test]
     fn what_is_wrong_is_located() {
         assert_eq!(
             refusal_of_nic("link_tx = { loss = 1.5 }\n"),
@@ -129,7 +218,7 @@ mod tests {
         assert_eq!(
             refusal_of_nic("link_rx = { los = 1 }\n"),
             "3:13: nic[0].link_rx.los: unknown key `los`, expected one of `rate_mbps`, `delay_ns`, `queue_bytes`, \
-             `ecn_bytes`, `pause_bytes`, `loss`, `duplicate`, `reorder`, `corrupt`, `seed`"
+             `ecn_bytes`, `pause_bytes`, `pfc`, `loss`, `duplicate`, `reorder`, `corrupt`, `seed`"
         );
     }
 }

@@ -6,6 +6,7 @@ use faultline_nic::{Instant, Origin};
 use faultline_ports::PortId;
 use faultline_ports::line::{Effects, Line, LineModel};
 use faultline_scenario::trigger::Direction;
+use faultline_wire::PrioritySet;
 
 /// What is known of a frame as octets, besides its octets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -118,16 +119,24 @@ impl Lines {
         self.all.iter().map(|(port, dir, line)| (*port, *dir, line))
     }
 
-    /// True if a link pauses the frames of port `sender`, a NIC if it is below `nics`. The link of a sender to the switch pauses that
-    /// sender; a link from the switch pauses all that may send into it, because the destination of the next frame is not known
-    /// before it is built.
-    pub(crate) fn pause(&mut self, now: Instant, sender: PortId, nics: usize) -> bool {
-        let mut paused = false;
-        for (port, dir, line) in &mut self.all {
+    /// Finds out what the links pause. Once for each pass: what a sender adds in its turn takes no turn of the same pass from
+    /// others.
+    pub(crate) fn update_pauses(&mut self, now: Instant) {
+        for (_, _, line) in &mut self.all {
+            line.update_pause(now.0);
+        }
+    }
+
+    /// The priorities that links pause of what port `sender` sends, a NIC if it is below `nics`. The link of a sender to the switch
+    /// pauses that sender; a link from the switch pauses all that may send into it, because the destination of the next frame is
+    /// not known before it is built.
+    pub(crate) fn paused(&self, sender: PortId, nics: usize) -> PrioritySet {
+        let mut paused = PrioritySet::NONE;
+        for (port, dir, line) in &self.all {
             let is_external = *port >= nics;
             let from_switch = is_external == (*dir == Direction::Tx);
             if from_switch == (*port != sender) {
-                paused |= line.pauses(now.0);
+                paused = paused.or(line.paused());
             }
         }
         paused

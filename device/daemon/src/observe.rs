@@ -10,13 +10,13 @@ use faultline_abi::regs;
 use faultline_nic::inspect::CqFill;
 use faultline_nic::{Nic, NicConfig, ObjectCounts};
 use faultline_ports::PortId;
-use faultline_ports::line::{Line, LineCounts};
+use faultline_ports::line::{Line, LineCounts, PauseCounts};
 use faultline_scenario::trigger;
 use faultline_telemetry::{
     Direction, EngineSnapshot, FabricSnapshot, LinkSnapshot, NicGauges, NicSnapshot, PortCounts,
-    PortSnapshot,
+    PortSnapshot, PrioritySnapshot,
 };
-use faultline_wire::MacAddr;
+use faultline_wire::{MacAddr, PrioritySet};
 
 use crate::clock::nanos;
 use crate::config::PollMode;
@@ -75,6 +75,19 @@ pub(crate) struct LineState {
     /// From the NIC, or to the peer of an external port.
     pub(crate) is_tx: bool,
     pub(crate) counts: LineCounts,
+    /// Priorities that it pauses singly.
+    pub(crate) pfc: PrioritySet,
+}
+
+impl LineState {
+    /// Pauses of the priorities that the link pauses singly.
+    pub(crate) fn pauses_by_priority(&self) -> impl Iterator<Item = (u8, PauseCounts)> {
+        let counts = |priority| {
+            let counts = self.counts.by_priority.get(usize::from(priority));
+            (priority, counts.copied().unwrap_or_default())
+        };
+        self.pfc.iter().map(counts)
+    }
 }
 
 /// A port that leads out of the process.
@@ -146,6 +159,7 @@ impl Engine {
                     .to_owned(),
                 is_tx: dir == trigger::Direction::Tx,
                 counts: line.counts(),
+                pfc: line.pfc(),
             }
         };
         self.lines.iter().map(state).collect()
@@ -184,6 +198,13 @@ impl Engine {
             }
         });
         let links = self.line_states().into_iter().map(|state| {
+            let pauses = state.pauses_by_priority();
+            let pauses = pauses.map(|(priority, counts)| PrioritySnapshot {
+                priority,
+                pauses: counts.pauses,
+                paused: Duration::from_nanos(counts.paused_ns),
+            });
+            let pauses_by_priority = pauses.collect();
             let counts = state.counts;
             LinkSnapshot {
                 port: state.port,
@@ -196,6 +217,8 @@ impl Engine {
                     ("corrupted", counts.corrupted),
                     ("marked", counts.marked),
                 ],
+                pauses: counts.pauses,
+                pauses_by_priority,
             }
         });
         FabricSnapshot {

@@ -11,8 +11,8 @@ use faultline_ports::{Egress, PortId, Route, vlan};
 use faultline_scenario::rules::{HeldFrame, PacketFacts};
 use faultline_scenario::trigger::Direction;
 use faultline_telemetry::{Direction as LinkDirection, FrameEvent};
-use faultline_wire::MacAddr;
 use faultline_wire::packet::parse_trusted;
+use faultline_wire::{MacAddr, PrioritySet};
 
 use crate::capture::Fate;
 use crate::engine::{Engine, TURN_BYTES, TURN_PACKETS};
@@ -31,13 +31,23 @@ impl Engine {
         for index in 0..self.externals.len() {
             let nics = self.ports.len();
             let id = nics.saturating_add(index);
-            if !self.lines.is_empty() && self.lines.pause(now, id, nics) {
+            // If single priorities are paused, other frames go on up to the first one of these: the ring is one queue.
+            let paused = self.lines.paused(id, nics);
+            if paused == PrioritySet::ALL {
                 continue;
             }
             let (mut frames, mut octets) = (0, 0);
             while frames < TURN_PACKETS && octets < TURN_BYTES && !self.links.is_any_full() {
-                let port = self.externals.get_mut(index);
-                let Some(fate) = port.and_then(|port| port.take(&mut frame)) else {
+                let Some(port) = self.externals.get_mut(index) else {
+                    break;
+                };
+                if !paused.is_empty()
+                    && let Some(priority) = port.next_priority()
+                    && paused.contains(priority)
+                {
+                    break;
+                }
+                let Some(fate) = port.take(&mut frame) else {
                     break;
                 };
                 self.take_octets(now, id, (fate, &frame));

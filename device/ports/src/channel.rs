@@ -94,6 +94,23 @@ impl FrameReceiver {
         Some(length)
     }
 
+    /// Copies the first octets of the next frame, which stays there, as many as `first` has room for. Returns their number; `None`
+    /// if there is no frame.
+    pub fn peek(&mut self, first: &mut [u8]) -> Option<usize> {
+        let available = self.0.slots().min(LENGTH.saturating_add(first.len()));
+        let chunk = self.0.read_chunk(available).ok()?;
+        // Without a commit they stay in the ring.
+        let (one, two) = chunk.as_slices();
+        let mut octets = one.iter().chain(two).copied();
+        let mut next = || octets.next();
+        let length = u32::from_be_bytes([next()?, next()?, next()?, next()?]);
+        let length = usize::try_from(length).ok()?.min(first.len());
+        for (to, from) in first.iter_mut().take(length).zip(octets) {
+            *to = from;
+        }
+        Some(length)
+    }
+
     /// True if there is no frame.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -245,6 +262,12 @@ impl EngineEnd {
         let is_there = self.from_port.pop(buffer).is_some();
         self.has_taken |= is_there;
         is_there
+    }
+
+    /// Copies the first octets of the next frame of the peer, which stays there, as many as `first` has room for. Returns their
+    /// number; `None` if there is no frame.
+    pub fn peek(&mut self, first: &mut [u8]) -> Option<usize> {
+        self.from_port.peek(first)
     }
 
     /// True if there is a frame of the peer.

@@ -16,6 +16,7 @@
 
 pub mod address;
 pub mod channel;
+mod classes;
 pub mod line;
 pub mod owned;
 pub mod stream;

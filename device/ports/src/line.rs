@@ -6,7 +6,11 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use faultline_wire::PrioritySet;
 use faultline_wire::ip::mark_congestion;
+use faultline_wire::priority::{self, PRIORITIES};
+
+use crate::classes::Classes;
 
 /// Properties of one direction of a link. The default is a link that changes nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +25,9 @@ pub struct LineModel {
     pub ecn_bytes: u32,
     /// From so many octets that wait on, the senders are paused (IEEE 802.3 annex 31B), until it is less than half; 0: never.
     pub pause_bytes: u32,
+    /// Priorities that are paused, each by what waits of it (IEEE 802.1Qbb), instead of everything. If there is one, each priority has
+    /// a queue of its own, with the limits and thresholds of this model, and they share the rate.
+    pub pfc: PrioritySet,
     /// Probability with which a frame is lost, in millionths.
     pub loss: u32,
     /// Probability with which it arrives twice, in millionths.
@@ -57,8 +64,19 @@ pub struct LineCounts {
     pub corrupted: u64,
     /// Frames that got the mark of congestion.
     pub marked: u64,
-    /// Pauses of the senders that have begun.
+    /// Pauses of the senders that have begun, of all priorities together.
     pub pauses: u64,
+    /// Pauses of single priorities.
+    pub by_priority: [PauseCounts; PRIORITIES],
+}
+
+/// Pauses of a priority.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PauseCounts {
+    /// Pauses that have begun.
+    pub pauses: u64,
+    /// Time for which it was paused, in nanoseconds, up to the last call of [`Line::update_pause`].
+    pub paused_ns: u64,
 }
 
 /// What is done to a frame on its way: a set.
@@ -124,6 +142,14 @@ struct Overtaken<T> {
     mark: T,
 }
 
+/// A frame that waits in the queue of its priority.
+#[derive(Debug)]
+struct Queued<T> {
+    frame: Vec<u8>,
+    mark: T,
+    effects: Effects,
+}
+
 /// One direction of a link. Each frame may have a mark of type `T`, which stays with it.
 #[derive(Debug)]
 pub struct Line<T = ()> {
@@ -134,8 +160,12 @@ pub struct Line<T = ()> {
     spare: Vec<Vec<u8>>,
     /// When the last bit of the frames so far has been sent.
     busy_until: u64,
-    /// The senders are paused.
-    paused: bool,
+    /// With priority-based flow control: frames that wait to be sent.
+    classes: Option<Box<Classes<Queued<T>>>>,
+    /// Priorities of which the senders are paused.
+    paused: PrioritySet,
+    /// When that was found out.
+    paused_at: u64,
     sent: u64,
     /// Octets of all frames that are held.
     held: usize,
@@ -152,7 +182,9 @@ impl<T: Copy + Ord> Line<T> {
             overtaken: Vec::new(),
             spare: Vec::new(),
             busy_until: 0,
-            paused: false,
+            classes: (!model.pfc.is_empty()).then(|| Box::new(Classes::new())),
+            paused: PrioritySet::NONE,
+            paused_at: 0,
             sent: 0,
             held: 0,
             counts: LineCounts::default(),
@@ -214,29 +246,86 @@ impl<T: Copy + Ord> Line<T> {
         Some((mark, effects))
     }
 
-    /// When the next frame arrives or goes on.
+    /// When the next frame arrives or goes on, or the next one of several queues is sent.
     pub fn next_deadline(&self) -> Option<u64> {
         let arrival = self.under_way.peek().map(|Reverse((at, ..))| *at);
         let overtaken = self.overtaken.iter().map(|waiting| waiting.until);
-        arrival.into_iter().chain(overtaken).min()
+        let classes = self.classes.as_ref();
+        let sent = classes.filter(|classes| !classes.is_empty());
+        let sent = sent.map(|_| self.busy_until);
+        arrival.into_iter().chain(overtaken).chain(sent).min()
     }
 
-    /// Whether the senders are to pause.
-    pub fn pauses(&mut self, now: u64) -> bool {
-        let threshold = u64::from(self.model.pause_bytes);
-        if threshold == 0 {
-            return false;
+    /// Finds out which priorities the senders are to pause, by what waits now: none, all, or with priority-based flow control some.
+    pub fn update_pause(&mut self, now: u64) {
+        if self.model.pause_bytes == 0 {
+            return;
         }
-        let waiting = self.octets_in(self.busy_until.saturating_sub(now));
-        let paused = match self.paused {
-            true => waiting >= threshold / 2,
-            false => waiting >= threshold,
+        self.release(now);
+        let paused = match &self.classes {
+            None => {
+                let waiting = self.octets_in(self.busy_until.saturating_sub(now));
+                match self.is_paused_by(waiting, !self.paused.is_empty()) {
+                    true => PrioritySet::ALL,
+                    false => PrioritySet::NONE,
+                }
+            }
+            Some(classes) => {
+                let priorities = self.model.pfc.iter();
+                let is_paused = |priority: &u8| {
+                    let waiting = classes.octets(*priority);
+                    self.is_paused_by(waiting, self.paused.contains(*priority))
+                };
+                let paused = priorities.filter(is_paused);
+                paused.fold(PrioritySet::NONE, PrioritySet::with)
+            }
         };
-        if paused && !self.paused {
-            count(&mut self.counts.pauses);
+        self.count_pause(now, paused);
+        (self.paused, self.paused_at) = (paused, now);
+    }
+
+    /// The priorities that the senders are to pause, by the last call of [`Line::update_pause`].
+    pub fn paused(&self) -> PrioritySet {
+        self.paused
+    }
+
+    /// Priorities of priority-based flow control.
+    pub fn pfc(&self) -> PrioritySet {
+        self.model.pfc
+    }
+
+    /// Whether so many octets that wait begin a pause, or continue one. An empty queue ends each pause.
+    fn is_paused_by(&self, waiting: u64, is_paused: bool) -> bool {
+        let threshold = u64::from(self.model.pause_bytes);
+        match is_paused {
+            true => waiting > 0 && waiting >= threshold / 2,
+            false => waiting >= threshold,
         }
-        self.paused = paused;
-        paused
+    }
+
+    /// Counts the time since the last call, and pauses that begin.
+    fn count_pause(&mut self, now: u64, paused: PrioritySet) {
+        if self.paused.is_empty() && paused.is_empty() {
+            return;
+        }
+        if self.classes.is_none() {
+            if self.paused.is_empty() {
+                count(&mut self.counts.pauses);
+            }
+            return;
+        }
+        let time = now.saturating_sub(self.paused_at);
+        for priority in self.paused.iter() {
+            if let Some(counts) = self.counts.by_priority.get_mut(usize::from(priority)) {
+                counts.paused_ns = counts.paused_ns.saturating_add(time);
+            }
+        }
+        for priority in paused.without(self.paused).iter() {
+            count(&mut self.counts.pauses);
+            if let Some(counts) = self.counts.by_priority.get_mut(usize::from(priority)) {
+                count(&mut counts.pauses);
+            }
+        }
     }
 
     /// What the line has done.
@@ -273,22 +362,42 @@ impl<T: Copy + Ord> Line<T> {
         let Some(mut frame) = self.hold(frame) else {
             return Effects::QUEUE_FULL;
         };
-        let (arrival, effects) = self.transmit(now, &mut frame);
-        match arrival {
-            Some(at) => self.arrive_at(at, frame, mark, before | effects),
-            None => {
-                self.held = self.held.saturating_sub(frame.len());
-                self.put_aside(frame);
-            }
+        let priority = self.priority_of(&frame);
+        let effects = self.enqueue(now, priority, &mut frame);
+        if effects.contains(Effects::QUEUE_FULL) {
+            self.held = self.held.saturating_sub(frame.len());
+            self.put_aside(frame);
+        } else {
+            let effects = before | effects;
+            self.transmit(
+                now,
+                priority,
+                Queued {
+                    frame,
+                    mark,
+                    effects,
+                },
+            );
         }
         effects
     }
 
     /// Queues a frame that others have overtaken.
     fn queue_overtaken(&mut self, now: u64, mut frame: Vec<u8>, mark: T) {
-        let (arrival, effects) = self.transmit(now, &mut frame);
-        let effects = Effects::REORDERED | effects;
-        self.arrive_at(arrival.unwrap_or(now), frame, mark, effects);
+        let priority = self.priority_of(&frame);
+        let effects = Effects::REORDERED | self.enqueue(now, priority, &mut frame);
+        match effects.contains(Effects::QUEUE_FULL) {
+            true => self.arrive_at(now, frame, mark, effects),
+            false => self.transmit(
+                now,
+                priority,
+                Queued {
+                    frame,
+                    mark,
+                    effects,
+                },
+            ),
+        }
     }
 
     fn arrive_at(&mut self, at: u64, frame: Vec<u8>, mark: T, effects: Effects) {
@@ -297,18 +406,28 @@ impl<T: Copy + Ord> Line<T> {
         self.under_way.push(Reverse(under_way));
     }
 
-    /// Sends a frame behind those before it. Returns when it arrives, and what is done to it; `None` if the queue is full.
-    fn transmit(&mut self, now: u64, frame: &mut [u8]) -> (Option<u64>, Effects) {
+    /// The priority of a frame, if there are queues for several.
+    fn priority_of(&self, frame: &[u8]) -> u8 {
+        match self.classes {
+            None => 0,
+            Some(_) => priority::of_frame(frame),
+        }
+    }
+
+    /// Decides whether the queue has room for a frame, and what is done to it there.
+    fn enqueue(&mut self, now: u64, priority: u8, frame: &mut [u8]) -> Effects {
         let mut effects = Effects::NONE;
-        let begins = self.busy_until.max(now);
-        let waiting = self.octets_in(begins.saturating_sub(now));
+        let waiting = match &self.classes {
+            None => self.octets_in(self.busy_until.saturating_sub(now)),
+            Some(classes) => classes.octets(priority),
+        };
         let limit = match self.model.queue_bytes {
             0 => MAX_OCTETS as u64,
             bytes => u64::from(bytes),
         };
         if waiting > 0 && waiting.saturating_add(frame.len() as u64) > limit {
             count(&mut self.counts.queue_full);
-            return (None, Effects::QUEUE_FULL);
+            return Effects::QUEUE_FULL;
         }
         let threshold = u64::from(self.model.ecn_bytes);
         if threshold > 0 && waiting >= threshold && mark_congestion(frame) {
@@ -324,9 +443,34 @@ impl<T: Copy + Ord> Line<T> {
                 effects |= Effects::CORRUPTED;
             }
         }
+        effects
+    }
+
+    /// Sends a frame behind those before it, or puts it into the queue of its priority. [`Line::release`] was called for `now`.
+    fn transmit(&mut self, now: u64, priority: u8, queued: Queued<T>) {
+        let Some(classes) = &mut self.classes else {
+            return self.transmit_from(now, queued);
+        };
+        classes.push(priority, queued.frame.len(), queued);
+        // If nothing is being sent, nothing else waits.
+        if self.busy_until <= now
+            && let Some(queued) = classes.pop()
+        {
+            self.transmit_from(now, queued);
+        }
+    }
+
+    /// Sends a frame at `now`, or when those before it have been sent.
+    fn transmit_from(&mut self, now: u64, queued: Queued<T>) {
+        let Queued {
+            frame,
+            mark,
+            effects,
+        } = queued;
+        let begins = self.busy_until.max(now);
         self.busy_until = begins.saturating_add(self.time_of(frame.len()));
         let at = self.busy_until.saturating_add(self.model.delay_ns);
-        (Some(at), effects)
+        self.arrive_at(at, frame, mark, effects);
     }
 
     /// Nanoseconds that so many octets take.
@@ -351,8 +495,15 @@ impl<T: Copy + Ord> Line<T> {
         self.release(now);
     }
 
-    /// Lets frames go on that enough others have overtaken, or for which no others come.
+    /// Sends what waits in the queues of the priorities until `now`, and lets frames go on that enough others have overtaken, or for
+    /// which no others come.
     fn release(&mut self, now: u64) {
+        // What is in a queue has waited for the end of the frame before.
+        while self.busy_until <= now
+            && let Some(queued) = self.classes.as_mut().and_then(|classes| classes.pop())
+        {
+            self.transmit_from(self.busy_until, queued);
+        }
         let is_due = |waiting: &Overtaken<T>| waiting.by == 0 || waiting.until <= now;
         while let Some(at) = self.overtaken.iter().position(is_due) {
             let waiting = self.overtaken.remove(at);
@@ -512,6 +663,12 @@ mod tests {
         assert!(line.counts().queue_full > 500);
     }
 
+    /// Whether all senders are paused.
+    fn pauses(line: &mut Line, now: u64) -> bool {
+        line.update_pause(now);
+        line.paused() == PrioritySet::ALL
+    }
+
     #[test]
     fn senders_pause_until_half_of_the_threshold_has_been_sent() {
         // A frame of 1000 octets takes 8 us.
@@ -520,18 +677,146 @@ mod tests {
             pause_bytes: 4000,
             ..LineModel::default()
         });
-        assert!(!line.pauses(0));
+        assert!(!pauses(&mut line, 0));
         for n in 0..3 {
             line.send(0, &frame(n), ());
         }
-        assert!(!line.pauses(0));
+        assert!(!pauses(&mut line, 0));
         line.send(0, &frame(3), ());
-        assert!(line.pauses(0));
-        assert!(line.pauses(16_000));
-        assert!(!line.pauses(16_008));
+        assert!(pauses(&mut line, 0));
+        assert!(pauses(&mut line, 16_000));
+        assert!(!pauses(&mut line, 16_008));
         // Not again before the threshold.
         line.send(16_008, &frame(4), ());
-        assert!(!line.pauses(16_008));
+        assert!(!pauses(&mut line, 16_008));
         assert_eq!((line.counts().pauses, line.counts().queue_full), (1, 0));
+    }
+
+    #[test]
+    fn the_smallest_threshold_does_not_pause_for_ever() {
+        for pfc in [PrioritySet::NONE, PrioritySet::NONE.with(0)] {
+            let mut line: Line = Line::new(LineModel {
+                rate_mbps: 1000,
+                pause_bytes: 1,
+                pfc,
+                ..LineModel::default()
+            });
+            for n in 0..3 {
+                line.send(0, &frame(n), ());
+            }
+            line.update_pause(0);
+            assert!(!line.paused().is_empty());
+            line.update_pause(24_000);
+            assert!(line.paused().is_empty(), "{pfc:?}");
+        }
+    }
+
+    /// A frame of 1000 octets of a priority: an IPv4 packet with its class selector.
+    fn frame_of(priority: u8, n: u32) -> Vec<u8> {
+        let mut frame = frame(n);
+        frame[12..16].copy_from_slice(&[0x08, 0x00, 0x45, priority << 5]);
+        frame
+    }
+
+    /// A link of 1 Gb/s, on which priority 3 is paused, and a frame takes 8 us.
+    fn with_pfc() -> Line {
+        Line::new(LineModel {
+            rate_mbps: 1000,
+            queue_bytes: 10_000,
+            pause_bytes: 4000,
+            pfc: PrioritySet::NONE.with(3),
+            ..LineModel::default()
+        })
+    }
+
+    #[test]
+    fn a_priority_is_paused_by_what_waits_of_it() {
+        let mut line = with_pfc();
+        for n in 0..20 {
+            line.send(0, &frame_of(5, n), ());
+        }
+        // One is being sent, and ten wait. The others found the queue full.
+        line.update_pause(0);
+        assert_eq!(
+            (line.paused(), line.counts().queue_full),
+            (PrioritySet::NONE, 9)
+        );
+        for n in 0..4 {
+            line.send(0, &frame_of(3, 100 + n), ());
+        }
+        line.update_pause(0);
+        let three = PrioritySet::NONE.with(3);
+        assert_eq!((line.paused(), line.pfc()), (three, three));
+        // Further frames of a sender that has not seen the pause find room.
+        for n in 4..10 {
+            let effects = line.send(1000, &frame_of(3, 100 + n), ());
+            assert_eq!(effects, Effects::NONE);
+        }
+        assert_eq!(line.counts().queue_full, 9);
+        // The priorities take turns: the ninth frame of priority 3 begins after 16 frames.
+        line.update_pause(8000 * 16 - 1);
+        assert_eq!(line.paused(), three);
+        line.update_pause(8000 * 16);
+        assert_eq!(line.paused(), PrioritySet::NONE);
+        let counts = line.counts();
+        let expected = PauseCounts {
+            pauses: 1,
+            paused_ns: 8000 * 16,
+        };
+        assert_eq!((counts.pauses, counts.by_priority[3]), (1, expected));
+        assert_eq!(counts.by_priority[5], PauseCounts::default());
+        let arrived = numbers(&mut line);
+        let of_three: Vec<_> = arrived.iter().filter(|n| **n >= 100).collect();
+        assert_eq!(of_three.len(), 10);
+        assert!(of_three.is_sorted());
+        assert_eq!(arrived.len(), 21);
+    }
+
+    #[test]
+    fn one_priority_on_a_link_with_several_queues_is_served_as_on_a_plain_one() {
+        let mut several = with_pfc();
+        let mut plain: Line = Line::new(LineModel {
+            pfc: PrioritySet::NONE,
+            ..several.model
+        });
+        for line in [&mut several, &mut plain] {
+            for n in 0..6 {
+                line.send(u64::from(n) * 3000, &frame_of(3, n), ());
+            }
+            line.send(1_000_000, &frame_of(3, 6), ());
+        }
+        let arrived = arrivals(&mut several);
+        assert_eq!(arrived[0].0, 8000);
+        assert_eq!(arrived[5].0, 48_000);
+        assert_eq!(arrived[6].0, 1_008_000);
+        let plain: Vec<_> = arrivals(&mut plain).iter().map(|(_, n)| *n).collect();
+        assert_eq!(plain, [0, 1, 2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn queues_of_priorities_are_bounded() {
+        let mut line = Line::new(LineModel {
+            rate_mbps: 1,
+            reorder: 100_000,
+            duplicate: 100_000,
+            pfc: PrioritySet::ALL,
+            ..LineModel::default()
+        });
+        for n in 0..3000u32 {
+            let mut long = frame_of((n % 8) as u8, n);
+            long.resize(60_000, 0);
+            line.send(0, &long, ());
+        }
+        assert!(line.held <= MAX_OCTETS);
+        assert!(line.counts().queue_full > 2000);
+        let held = line.held / 60_000;
+        let mut frame = Vec::new();
+        let mut arrived = 0;
+        while let Some(at) = line.next_deadline() {
+            while let Some((_, effects)) = line.receive(at, &mut frame) {
+                arrived += usize::from(!effects.contains(Effects::QUEUE_FULL));
+            }
+        }
+        assert_eq!((line.held, arrived), (0, held));
     }
 }

@@ -96,6 +96,21 @@ pub struct LinkSnapshot {
     pub direction: &'static str,
     /// Frames, by what the model has done to them.
     pub effects: Vec<(&'static str, u64)>,
+    /// Pauses of the senders that have begun.
+    pub pauses: u64,
+    /// The priorities that the model pauses singly.
+    pub pauses_by_priority: Vec<PrioritySnapshot>,
+}
+
+/// What a scrape reads of a priority that the model of a link pauses.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PrioritySnapshot {
+    /// The priority: 0 to 7.
+    pub priority: u8,
+    /// Pauses that have begun.
+    pub pauses: u64,
+    /// Time for which it was paused.
+    pub paused: Duration,
 }
 
 /// What a scrape reads of the fabric besides NICs.
@@ -580,6 +595,61 @@ impl Snapshot {
                 let mut series = metric.encode_family(&labels)?;
                 series.encode_counter::<NoLabelSet, _, u64>(count, None)?;
             }
+        }
+        let mut metric = encoder.encode_descriptor(
+            "faultline_link_model_pauses",
+            "Pauses of the senders by the model of a link",
+            None,
+            MetricType::Counter,
+        )?;
+        for link in &self.fabric.links {
+            let labels = [
+                ("port", escaped(&link.port)),
+                ("direction", link.direction.into()),
+            ];
+            let mut series = metric.encode_family(&labels)?;
+            series.encode_counter::<NoLabelSet, _, u64>(&link.pauses, None)?;
+        }
+        self.priorities(encoder)
+    }
+
+    /// Priorities that models of links pause.
+    fn priorities(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
+        let all = || {
+            let links = self.fabric.links.iter();
+            links.flat_map(|link| link.pauses_by_priority.iter().map(move |of| (link, of)))
+        };
+        if all().next().is_none() {
+            return Ok(());
+        }
+        let labels = |link: &LinkSnapshot, of: &PrioritySnapshot| {
+            [
+                ("port", escaped(&link.port)),
+                ("direction", link.direction.into()),
+                ("priority", of.priority.to_string()),
+            ]
+        };
+        let mut metric = encoder.encode_descriptor(
+            "faultline_link_model_priority_pauses",
+            "Pauses of single priorities by the model of a link",
+            None,
+            MetricType::Counter,
+        )?;
+        for (link, of) in all() {
+            let labels = labels(link, of);
+            let mut series = metric.encode_family(&labels)?;
+            series.encode_counter::<NoLabelSet, _, u64>(&of.pauses, None)?;
+        }
+        let mut metric = encoder.encode_descriptor(
+            "faultline_link_model_priority_paused",
+            "Time for which the model of a link has paused single priorities",
+            Some(&Unit::Seconds),
+            MetricType::Counter,
+        )?;
+        for (link, of) in all() {
+            let labels = labels(link, of);
+            let mut series = metric.encode_family(&labels)?;
+            series.encode_counter::<NoLabelSet, _, f64>(&of.paused.as_secs_f64(), None)?;
         }
         Ok(())
     }

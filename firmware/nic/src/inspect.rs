@@ -216,7 +216,7 @@ impl Nic {
     }
 
     /// What waits in queues of the device, by queue. It takes a time that depends on the number of event queues only.
-    pub fn queue_depths(&self) -> [(&'static str, usize); 9] {
+    pub fn queue_depths(&self) -> [(&'static str, usize); 10] {
         let core = &self.core;
         let events = core.eqs.iter().map(|(_, eq)| eq.unread() as usize).sum();
         let late = core.eqs.iter().map(|(_, eq)| eq.overflowed()).sum();
@@ -228,6 +228,7 @@ impl Nic {
             ("late_events", late),
             ("fault_records", core.faults.records.kept()),
             ("ingress_frames", core.ingress.held()),
+            ("paused_queue_pairs", core.flow_control.waiting()),
             ("admin_commands", self.admin.waiting() as usize),
             ("translation_commands", self.translation.waiting() as usize),
         ]

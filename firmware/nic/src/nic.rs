@@ -509,11 +509,6 @@ impl Nic {
         self.core.flow_control.set_paused(paused);
     }
 
-    /// Number of queue pairs that wait for the end of the pause of a priority.
-    pub fn waiting_for_priorities(&self) -> usize {
-        self.core.flow_control.waiting()
-    }
-
     /// The queue pair that has sent the frame of the last [`Nic::poll_transmit`]; 0 if it was the last acknowledgement of one
     /// that is gone.
     #[inline]

@@ -87,6 +87,8 @@ pub struct Link {
     pub rd_atomic: u8,
     /// What the peer may do.
     pub access: u32,
+    /// Traffic class of the packets: DSCP and ECN bits.
+    pub traffic_class: u8,
 }
 
 impl Default for Link {
@@ -99,6 +101,7 @@ impl Default for Link {
             rnr_timer: 1,
             rd_atomic: 16,
             access: abi::ACCESS_REMOTE_WRITE | abi::ACCESS_REMOTE_READ | abi::ACCESS_REMOTE_ATOMIC,
+            traffic_class: 0,
         }
     }
 }
@@ -537,7 +540,10 @@ impl Qp {
             dest_qpn: U32::new(peer_qpn),
             max_dest_rd_atomic: link.rd_atomic,
             min_rnr_timer: link.rnr_timer,
-            av: path_to(peer),
+            av: abi::AddressVector {
+                traffic_class: link.traffic_class,
+                ..path_to(peer)
+            },
             ..state(abi::QPS_RTR, mask)
         })
     }

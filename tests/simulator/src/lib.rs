@@ -12,6 +12,7 @@
 
 mod bus;
 pub mod driver;
+mod link;
 mod memory;
 pub mod pager;
 mod rng;
@@ -22,6 +23,7 @@ mod world;
 pub use bus::{Bus, RAM_BASE};
 pub use driver::{Connect, Cq, CqConfig, Driver, Error, Mr, Qp, QpConfig, Send, Sge, Srq};
 pub use faultline_oracle::Rule;
+pub use link::Link;
 pub use memory::{Memory, Persisting};
 pub use pager::{Answer, Pager};
 pub use rng::Rng;

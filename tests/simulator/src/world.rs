@@ -1,7 +1,7 @@
 //! The world: hosts, the wire, the clock.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
@@ -12,10 +12,11 @@ use faultline_abi::wqe as wr;
 use faultline_nic::{Dma, FrameKind, Instant, Nic, NicConfig, Origin, State as QpState, TxFrame};
 use faultline_oracle::{Oracle, Place, QueuePair, Rule, Violation};
 use faultline_wire::packet::{RoceHeader, seal};
-use faultline_wire::{Gid, MacAddr};
+use faultline_wire::{Gid, MacAddr, PrioritySet};
 
 use crate::bus::Bus;
 use crate::driver::{ALL_ACCESS, Connect, Cq, CqConfig, Driver, Mr, Qp, QpConfig, Send};
+use crate::link::Link;
 use crate::memory::{Memory, Persisting, Rival};
 use crate::rng::Rng;
 use crate::wire::{Impairment, Wire};
@@ -26,6 +27,9 @@ const RAM: usize = 16 << 20;
 const END_OF_TIME_NS: u64 = 600_000_000_000;
 /// Steps at one instant. A NIC that needs more has a deadline which its handler does not end.
 const STEPS_AT_ONCE: u32 = 1_000_000;
+
+/// Frames that a NIC with a link of its own sends in a turn, after which the link is asked again, as the engine does.
+const TURN_FRAMES: u32 = 32;
 
 /// A NIC with its guest's memory.
 #[derive(Debug)]
@@ -53,6 +57,8 @@ struct State {
     steps_at: (u64, u32),
     nodes: Vec<Node>,
     wire: Wire,
+    /// Links in place of the wire, by sender.
+    links: BTreeMap<usize, Box<dyn Link>>,
     /// Packets that are lost whatever the wire does.
     filter: Option<Filter>,
     /// Frames are handed over at once, as between the NICs of one process, in runs of random length.
@@ -127,9 +133,22 @@ impl State {
             if self.nodes.iter().enumerate().any(paused) {
                 continue;
             }
+            if let Some(link) = self.links.get_mut(&id) {
+                let paused = link.paused(self.now);
+                if paused == PrioritySet::ALL {
+                    continue;
+                }
+                self.nodes[id].nic.set_paused_priorities(paused);
+            }
             let memory = self.nodes[id].memory.clone();
             let mut frame = TxFrame::default();
+            let mut sent = 0;
             loop {
+                if sent == TURN_FRAMES && self.links.contains_key(&id) {
+                    delivered = true;
+                    break;
+                }
+                sent += 1;
                 let longest = self
                     .by_reference
                     .as_mut()
@@ -161,7 +180,10 @@ impl State {
                 // What can't be read does not reach the wire.
                 if let Ok(bytes) = frame.packet_bytes(0, &memory) {
                     add_to_hash(&mut self.hash, self.now, id, &bytes);
-                    self.wire.send(self.now, id, frame.origin(), bytes);
+                    match self.links.get_mut(&id) {
+                        None => self.wire.send(self.now, id, frame.origin(), bytes),
+                        Some(link) => link.send(self.now, frame.origin(), &bytes),
+                    }
                 }
             }
             while let Some(vector) = self.nodes[id].nic.poll_interrupt() {
@@ -207,6 +229,19 @@ impl State {
         }
     }
 
+    /// Takes a frame that has arrived, with its sender.
+    fn next_arrival(&mut self) -> Option<(usize, Origin, Vec<u8>)> {
+        if let Some(frame) = self.wire.pop(self.now) {
+            return Some((frame.from, frame.origin, frame.bytes));
+        }
+        let now = self.now;
+        let mut links = self.links.iter_mut();
+        links.find_map(|(from, link)| {
+            link.receive(now)
+                .map(|(origin, bytes)| (*from, origin, bytes))
+        })
+    }
+
     /// The next event happens. Returns false if there is none before `until`.
     fn step(&mut self, until: u64) -> bool {
         self.drain();
@@ -217,6 +252,7 @@ impl State {
             .map(|at| at.0);
         let Some(at) = timers
             .chain(self.wire.next_at())
+            .chain(self.links.values().filter_map(|link| link.next_deadline()))
             .min()
             .filter(|at| *at <= until)
         else {
@@ -234,18 +270,16 @@ impl State {
             "the simulation does not come to rest"
         );
         let now = Instant(self.now);
-        while let Some(frame) = self.wire.pop(self.now) {
-            let dst = MacAddr(frame.bytes[..6].try_into().expect("a frame has an address"));
+        while let Some((from, origin, bytes)) = self.next_arrival() {
+            let dst = MacAddr(bytes[..6].try_into().expect("a frame has an address"));
             for (id, node) in self.nodes.iter_mut().enumerate() {
-                if hears(node, id == frame.from, dst) {
-                    add_to_hash(&mut self.hash, self.now, id, &frame.bytes);
-                    self.oracle.received(self.now, id, &frame.bytes);
+                if hears(node, id == from, dst) {
+                    add_to_hash(&mut self.hash, self.now, id, &bytes);
+                    self.oracle.received(self.now, id, &bytes);
                     watched(&mut node.nic, &mut self.longest_call, |nic| {
-                        let alien = [id, frame.from]
-                            .iter()
-                            .any(|end| self.foreign.contains(end));
-                        let origin = if alien { Origin::Unknown } else { frame.origin };
-                        nic.receive_bytes_from(now, &node.memory, origin, &frame.bytes);
+                        let alien = [id, from].iter().any(|end| self.foreign.contains(end));
+                        let origin = if alien { Origin::Unknown } else { origin };
+                        nic.receive_bytes_from(now, &node.memory, origin, &bytes);
                     });
                 }
             }
@@ -449,6 +483,7 @@ impl World {
             steps_at: (0, 0),
             nodes,
             wire: Wire::new(seed),
+            links: BTreeMap::new(),
             filter: None,
             by_reference: None,
             trace: None,
@@ -486,6 +521,11 @@ impl World {
         };
         let hosts = (0..hosts).map(host).collect();
         Self { state, hosts }
+    }
+
+    /// Gives a host a link of its own, which its frames pass instead of the wire.
+    pub fn set_link(&self, host: usize, link: impl Link + 'static) {
+        self.state.borrow_mut().links.insert(host, Box::new(link));
     }
 
     /// Faults of the wire from now on.

@@ -7,7 +7,7 @@ use clap::Subcommand;
 use faultline::control::objects::{
     ContextView, FaultView, Page, Policy, PolicyChange, QueuePairView, RegionView,
 };
-use faultline::control::ports::{LinkLineView, PortView};
+use faultline::control::ports::{LinkLineView, PortView, PriorityView};
 use faultline::control::view::{
     Action, Direction, EngineChange, EngineThreadView, EngineView, LinkChange, LinkView,
     NicSummary, NicView, Step, Stepped,
@@ -389,7 +389,12 @@ fn ports(ports: &[PortView]) -> String {
 }
 
 fn links(links: &[LinkLineView]) -> String {
+    let priority = |paused: &PriorityView| {
+        let time = duration(paused.paused_ns);
+        format!("{}: {} ({time})", paused.priority, paused.pauses)
+    };
     let row = |link: &LinkLineView| {
+        let priorities: Vec<_> = link.priorities.iter().map(priority).collect();
         vec![
             link.port.clone(),
             name(&link.direction),
@@ -400,6 +405,7 @@ fn links(links: &[LinkLineView]) -> String {
             link.corrupted.to_string(),
             link.marked.to_string(),
             link.pauses.to_string(),
+            priorities.join(", "),
         ]
     };
     let rows: Vec<_> = links.iter().map(row).collect();
@@ -413,6 +419,7 @@ fn links(links: &[LinkLineView]) -> String {
         "CORRUPTED",
         "ECN-MARKED",
         "PAUSES",
+        "PFC",
     ];
     table(&head, &rows)
 }

@@ -77,12 +77,32 @@ pub struct LinkLineView {
     pub corrupted: u64,
     /// Frames that got the mark of congestion.
     pub marked: u64,
-    /// Pauses of the senders that have begun.
+    /// Pauses of the senders that have begun, of all priorities together.
     pub pauses: u64,
+    /// Pauses of the priorities in `pfc` of the link; empty without priority-based flow control.
+    pub priorities: Vec<PriorityView>,
+}
+
+/// Pauses of a priority by a link (IEEE 802.1Qbb).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PriorityView {
+    /// The priority: 0 to 7.
+    pub priority: u8,
+    /// Pauses that have begun.
+    pub pauses: u64,
+    /// Time for which it was paused.
+    pub paused_ns: u64,
 }
 
 impl From<LineState> for LinkLineView {
     fn from(state: LineState) -> Self {
+        let priorities = state.pauses_by_priority();
+        let priorities = priorities.map(|(priority, counts)| PriorityView {
+            priority,
+            pauses: counts.pauses,
+            paused_ns: counts.paused_ns,
+        });
+        let priorities = priorities.collect();
         let counts = state.counts;
         Self {
             port: state.port,
@@ -97,6 +117,7 @@ impl From<LineState> for LinkLineView {
             corrupted: counts.corrupted,
             marked: counts.marked,
             pauses: counts.pauses,
+            priorities,
         }
     }
 }

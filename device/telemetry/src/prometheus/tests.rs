@@ -217,6 +217,12 @@ fn fabric() -> FabricSnapshot {
         port: "wire\"1".to_owned(),
         direction,
         effects: vec![("lost", 8), ("corrupted", 9)],
+        pauses: 10,
+        pauses_by_priority: vec![PrioritySnapshot {
+            priority: 3,
+            pauses: 11,
+            paused: Duration::from_millis(12),
+        }],
     };
     FabricSnapshot {
         ports: vec![port("wire\"1"), port("host")],
@@ -237,6 +243,9 @@ fn ports_and_links_have_series_of_their_own() {
         "faultline_port_connections_total{port=\"host\"} 2",
         "faultline_port_malformed_total{port=\"host\"} 7",
         "faultline_link_model_frames_total{port=\"wire\\\"1\",direction=\"rx\",effect=\"corrupted\"} 9",
+        "faultline_link_model_pauses_total{port=\"wire\\\"1\",direction=\"tx\"} 10",
+        "faultline_link_model_priority_pauses_total{port=\"wire\\\"1\",direction=\"rx\",priority=\"3\"} 11",
+        "faultline_link_model_priority_paused_seconds_total{port=\"wire\\\"1\",direction=\"rx\",priority=\"3\"} 0.012",
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }
