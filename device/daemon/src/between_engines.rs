@@ -54,21 +54,14 @@ impl Engine {
         self.links.reclaim();
         now = now.max(self.links.latest);
         let mut worked = false;
-        // What pauses all that send into this engine pauses other engines, too: their frames stay on the link. If that are single
-        // priorities, other frames go on up to the first one of these: a link is one queue.
-        let paused = self.lines.paused(OTHER_ENGINE, self.ports.len());
-        if paused == PrioritySet::ALL || self.senders_are_paused() {
+        // What pauses all that send into this engine pauses other engines, too: their frames stay on the link. Those of single
+        // priorities are paused where they are sent.
+        if self.paused_for_other_engines() == PrioritySet::ALL || self.senders_are_paused() {
             return (now, worked);
         }
         for engine in 0..self.links.count() {
             let (mut frames, mut octets) = (0, 0);
             while frames < TURN_PACKETS && octets < TURN_BYTES {
-                if !paused.is_empty()
-                    && let Some(priority) = self.links.next_priority(engine)
-                    && paused.contains(priority)
-                {
-                    break;
-                }
                 let Some(taken) = self.take_linked(&mut now, engine) else {
                     break;
                 };
@@ -78,6 +71,35 @@ impl Engine {
             }
         }
         (now, worked)
+    }
+
+    /// The priorities that links of this engine pause of what other engines send.
+    fn paused_for_other_engines(&self) -> PrioritySet {
+        self.lines.paused(OTHER_ENGINE, self.ports.len())
+    }
+
+    /// Tells the other engines which priorities they must not send, and learns what they have told.
+    pub(crate) fn share_pauses(&mut self) {
+        // If all are paused, frames stay on the links.
+        let paused = self.paused_for_other_engines();
+        let single = match paused == PrioritySet::ALL {
+            true => PrioritySet::NONE,
+            false => paused,
+        };
+        if self.shared_pauses.publish(single) {
+            self.links.wake_all();
+        }
+        self.shared_pauses.refresh();
+    }
+
+    /// The priorities that links of all engines pause of what a port of this one sends.
+    #[inline]
+    pub(crate) fn paused_priorities(&self, sender: PortId) -> PrioritySet {
+        let of_others = self.shared_pauses.paused();
+        match self.lines.is_empty() {
+            true => of_others,
+            false => of_others.or(self.lines.paused(sender, self.ports.len())),
+        }
     }
 
     /// Takes all frames of other engines. The number of frames on a link is bounded.

@@ -31,6 +31,7 @@ use crate::lines::Lines;
 use crate::port::{NicPort, number};
 use crate::ram::Ram;
 use crate::scenario::{EndedScenario, RunningScenario};
+use crate::shared_pauses::SharedPauses;
 use crate::sleep::{self, Processor, Sleeper};
 
 /// Limits of one turn of a NIC, after which the engine polls doorbells and the next NIC: packets, and approximate bytes.
@@ -114,6 +115,8 @@ pub struct Engine {
     pub(crate) lines: Lines,
     /// Links to the other engines.
     pub(crate) links: Links,
+    /// Priorities that links of other engines pause.
+    pub(crate) shared_pauses: SharedPauses,
     requests: Requests<Self>,
     pub(crate) mode: PollMode,
     pub(crate) poll_time: Duration,
@@ -148,6 +151,7 @@ pub struct Engine {
 pub(crate) struct EngineParts {
     pub(crate) requests: Requests<Engine>,
     pub(crate) links: Links,
+    pub(crate) shared_pauses: SharedPauses,
     pub(crate) switch: Switch,
     pub(crate) clock: Clock,
     pub(crate) recorder: Recorder,
@@ -168,6 +172,7 @@ impl Engine {
             tag_scratch: Vec::new(),
             lines: Lines::default(),
             links: parts.links,
+            shared_pauses: parts.shared_pauses,
             requests: parts.requests,
             mode: config.poll,
             poll_time: config.poll_time(),
@@ -337,6 +342,7 @@ impl Engine {
             self.lines.update_pauses(now.max(self.links.latest));
         }
         if !self.links.is_empty() {
+            self.share_pauses();
             let (later, has_taken) = self.run_links(now);
             (now, worked) = (later, worked | has_taken);
         }
@@ -547,10 +553,7 @@ impl Engine {
             return worked;
         }
         let nics = self.ports.len();
-        let paused = match self.lines.is_empty() {
-            true => PrioritySet::NONE,
-            false => self.lines.paused(id, nics),
-        };
+        let paused = self.paused_priorities(id);
         if paused == PrioritySet::ALL {
             return worked;
         }
@@ -631,7 +634,8 @@ impl Sleeper for Engine {
     fn has_work(&self) -> bool {
         let has_doorbell = |port: &NicPort| port.bus_master && port.has_doorbell();
         let is_rung = || self.ports.values().any(has_doorbell);
-        let has_frame = || self.has_external_frame() || self.has_link_work();
+        let has_frame =
+            || self.has_external_frame() || self.has_link_work() || self.shared_pauses.has_news();
         self.requests.len() > 0 || !self.clock.is_stopped() && (is_rung() || has_frame())
     }
 

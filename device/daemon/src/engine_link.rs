@@ -19,7 +19,6 @@ use faultline_nic::{Dma, DmaError, Instant, Origin, Segment, TxFrame};
 use faultline_ports::PortId;
 use faultline_ports::channel::MAX_FRAME;
 use faultline_ports::owned::{self, FrameIn, FrameOut};
-use faultline_wire::{Ethernet, priority};
 
 use crate::by_port::ByPort;
 use crate::diagnostic_log::NicLog;
@@ -298,21 +297,6 @@ impl Links {
         Some(frame)
     }
 
-    /// The priority of the next frame of another engine; `None` if there is no frame.
-    pub(crate) fn next_priority(&self, engine: usize) -> Option<u8> {
-        let link = self.received.get(engine)?.as_ref()?;
-        let next = link.ring.peek()?;
-        match next.contents {
-            Contents::Typed => Some(next.frame.priority()),
-            Contents::Octets(_, length) => {
-                let mut first = [0; Ethernet::MAX_LEN];
-                let first = first.get_mut(..length.min(Ethernet::MAX_LEN))?;
-                link.memory.read(next.place, first).ok()?;
-                Some(priority::of_frame(first))
-            }
-        }
-    }
-
     /// Returns a frame of [`Links::take`] to its sender.
     pub(crate) fn give_back(&mut self, engine: usize, frame: Box<LinkFrame>) {
         if let Some(Some(link)) = self.received.get_mut(engine) {
@@ -344,6 +328,11 @@ impl Links {
     pub(crate) fn has_room_again(&self) -> bool {
         let mut links = self.out.iter().flatten();
         links.any(|link| link.is_full() && link.ring.has_used())
+    }
+
+    /// Makes [`Links::wake_peers`] wake all engines.
+    pub(crate) fn wake_all(&mut self) {
+        self.used = u64::MAX;
     }
 
     /// Wakes other engines for which this pass had frames, or made room.

@@ -20,6 +20,7 @@ use crate::external_port::ExternalPort;
 use crate::handle::{self, Ended};
 use crate::moved_nic::MovedNic;
 use crate::port::{NicPort, PortShare};
+use crate::shared_pauses::SharedPauses;
 
 /// Sends requests to the engines of a process.
 #[derive(Clone, Debug)]
@@ -71,13 +72,15 @@ impl Process {
         let engines = requests
             .into_iter()
             .zip(recorders)
-            .map(|(requests, recorder)| {
+            .zip(SharedPauses::of_engines(handles.len()))
+            .map(|((requests, recorder), shared_pauses)| {
                 let parts = EngineParts {
                     requests,
                     links: Links::new(
                         Arc::clone(&owners),
                         handles.iter().map(EngineHandle::waker).collect(),
                     ),
+                    shared_pauses,
                     switch: switch.sibling(),
                     clock: clock.clone(),
                     recorder,

@@ -92,6 +92,7 @@ mod scenario;
 mod scenario_engine;
 pub mod server;
 pub mod service_manager;
+mod shared_pauses;
 pub mod sleep;
 mod socket_group;
 mod storm;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use faultline_ports::line::LineModel;
+use faultline_ports::line::{LineModel, MAX_PRIORITY_OCTETS};
 use faultline_wire::PrioritySet;
 use faultline_wire::priority::PRIORITIES;
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Unexpected, Visitor};
@@ -47,10 +47,8 @@ pub(crate) fn line<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<LineModel>, D::Error> {
     let table = LineTable::deserialize(deserializer)?;
-    if !table.pfc.is_empty() && table.pause_bytes == 0 {
-        return Err(D::Error::custom(
-            "`pfc` needs `pause_bytes`, from which on a priority is paused",
-        ));
+    if !table.pfc.is_empty() {
+        check_priorities(&table).map_err(D::Error::custom)?;
     }
     Ok(Some(LineModel {
         rate_mbps: table.rate_mbps,
@@ -65,6 +63,28 @@ pub(crate) fn line<'de, D: Deserializer<'de>>(
         corrupt: table.corrupt,
         seed: table.seed,
     }))
+}
+
+/// Checks the limits of the queues of priorities.
+fn check_priorities(table: &LineTable) -> Result<(), String> {
+    let queue = match table.queue_bytes {
+        0 => MAX_PRIORITY_OCTETS,
+        bytes => bytes as usize,
+    };
+    if queue > MAX_PRIORITY_OCTETS {
+        Err(format!(
+            "`queue_bytes` is {queue}, and at most {MAX_PRIORITY_OCTETS} for each priority with `pfc`"
+        ))
+    } else if table.pause_bytes == 0 {
+        Err("`pfc` needs `pause_bytes`, from which on a priority is paused".to_owned())
+    } else if table.pause_bytes as usize >= queue {
+        Err(format!(
+            "`pause_bytes` is {}, and must be less than {queue}, the room of the queue, with `pfc`",
+            table.pause_bytes
+        ))
+    } else {
+        Ok(())
+    }
 }
 
 /// A priority of frames.
@@ -206,6 +226,18 @@ mod tests {
         assert_eq!(
             refusal_of_nic("link_rx = { rate_mbps = 1000, pfc = [3] }\n"),
             "3:11: nic[0].link_rx: `pfc` needs `pause_bytes`, from which on a priority is paused"
+        );
+        assert_eq!(
+            refusal_of_nic("link_rx = { queue_bytes = 1048577, pause_bytes = 1, pfc = [3] }\n"),
+            "3:11: nic[0].link_rx: `queue_bytes` is 1048577, and at most 1048576 for each priority with `pfc`"
+        );
+        assert_eq!(
+            refusal_of_nic("link_rx = { queue_bytes = 5000, pause_bytes = 5000, pfc = [3] }\n"),
+            "3:11: nic[0].link_rx: `pause_bytes` is 5000, and must be less than 5000, the room of the queue, with `pfc`"
+        );
+        assert_eq!(
+            refusal_of_nic("link_rx = { pause_bytes = 1048576, pfc = [3] }\n"),
+            "3:11: nic[0].link_rx: `pause_bytes` is 1048576, and must be less than 1048576, the room of the queue, with `pfc`"
         );
     }
 

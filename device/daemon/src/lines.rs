@@ -151,3 +151,64 @@ impl Lines {
         deadlines.min().map(Instant)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// NICs 0 to 2, of which 2 has a link that pauses priority 3; port 3 is an external one.
+    fn lines() -> Lines {
+        let model = LineModel {
+            rate_mbps: 1000,
+            pause_bytes: 2000,
+            pfc: PrioritySet::NONE.with(3),
+            ..LineModel::default()
+        };
+        let mut lines = Lines::default();
+        lines.add(2, [None, Some(model)]);
+        lines
+    }
+
+    /// Sends frames of priority 3 to NIC 2.
+    fn fill(lines: &mut Lines, now: Instant) {
+        let mut bytes = [0; 1000];
+        bytes[12..16].copy_from_slice(&[0x81, 0, 3 << 5, 1]);
+        for _ in 0..4 {
+            let frame = Octets::new(Origin::Unknown, &bytes);
+            assert_eq!(
+                lines.send(now, 2, Direction::Rx, frame),
+                Some(Effects::NONE)
+            );
+        }
+    }
+
+    #[test]
+    fn a_sender_that_fills_a_link_takes_no_turn_from_others() {
+        let mut lines = lines();
+        lines.update_pauses(Instant(0));
+        fill(&mut lines, Instant(0));
+        for sender in [1, 3] {
+            assert!(lines.paused(sender, 3).is_empty());
+        }
+        lines.update_pauses(Instant(1));
+        let three = PrioritySet::NONE.with(3);
+        for sender in [0, 1, 3, PortId::MAX] {
+            assert_eq!(lines.paused(sender, 3), three);
+        }
+        assert!(lines.paused(2, 3).is_empty(), "it does not send into it");
+    }
+
+    #[test]
+    fn a_pause_goes_with_the_link() {
+        let mut lines = lines();
+        fill(&mut lines, Instant(0));
+        lines.update_pauses(Instant(0));
+        let taken = lines.take(2);
+        assert!(lines.paused(1, 3).is_empty());
+        let mut others = Lines::default();
+        others.put(taken);
+        assert!(!others.paused(1, 3).is_empty());
+        others.update_pauses(Instant(1_000_000));
+        assert!(others.paused(1, 3).is_empty());
+    }
+}

@@ -42,7 +42,10 @@ impl Engine {
                 records: self.recorder.take_nic(number(id)),
             })
         };
-        ids.iter().filter_map(take).collect()
+        let taken = ids.iter().filter_map(take).collect();
+        // This engine may make no pass before it has the links again.
+        self.share_pauses();
+        taken
     }
 
     /// Adds NICs that another engine had.

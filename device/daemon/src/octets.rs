@@ -32,7 +32,7 @@ impl Engine {
             let nics = self.ports.len();
             let id = nics.saturating_add(index);
             // If single priorities are paused, other frames go on up to the first one of these: the ring is one queue.
-            let paused = self.lines.paused(id, nics);
+            let paused = self.paused_priorities(id);
             if paused == PrioritySet::ALL {
                 continue;
             }

@@ -468,12 +468,17 @@ mod tests {
             }
             assert!(sent > taken, "a ring takes at least one frame");
             while taken < sent {
+                let mut first = [0; 18];
+                let seen = port.from_engine.peek(&mut first).unwrap();
+                assert_eq!(seen, frame(taken).len().min(first.len()));
+                assert_eq!(first[..seen], frame(taken)[..seen]);
                 buffer.clear();
                 assert_eq!(port.from_engine.pop(&mut buffer), Some(frame(taken).len()));
                 assert!(buffer == frame(taken), "frame {taken}");
                 taken += 1;
             }
             assert_eq!(port.from_engine.pop(&mut buffer), None);
+            assert_eq!(port.from_engine.peek(&mut [0; 18]), None);
         }
     }
 

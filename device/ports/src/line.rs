@@ -19,7 +19,8 @@ pub struct LineModel {
     pub rate_mbps: u32,
     /// Time from the last bit sent to the last bit received, in nanoseconds.
     pub delay_ns: u64,
-    /// Most octets that wait to be sent; 0: [`MAX_OCTETS`]. A frame that does not fit is lost.
+    /// Most octets that wait to be sent, of each priority if they have queues of their own; 0: [`MAX_OCTETS`] or
+    /// [`MAX_PRIORITY_OCTETS`]. A frame that does not fit is lost.
     pub queue_bytes: u32,
     /// From so many octets that wait on, frames that are capable of it get the mark of congestion (RFC 3168); 0: none.
     pub ecn_bytes: u32,
@@ -42,6 +43,9 @@ pub struct LineModel {
 
 /// Most octets that a line holds. So a sender cannot make it grow without bound.
 pub const MAX_OCTETS: usize = 16 << 20;
+/// Most octets that wait in the queue of a priority. If all of these queues are full, there is as much room for what is under way: one
+/// priority takes no room from another.
+pub const MAX_PRIORITY_OCTETS: usize = MAX_OCTETS / (2 * PRIORITIES);
 /// Most frames that wait to be overtaken. Each frame that passes looks at all of them.
 const MAX_OVERTAKEN: usize = 64;
 /// A frame that waits to be overtaken goes on after this time if no others come.
@@ -142,7 +146,7 @@ struct Overtaken<T> {
     mark: T,
 }
 
-/// A frame that waits in the queue of its priority.
+/// A frame to be sent.
 #[derive(Debug)]
 struct Queued<T> {
     frame: Vec<u8>,
@@ -368,16 +372,12 @@ impl<T: Copy + Ord> Line<T> {
             self.held = self.held.saturating_sub(frame.len());
             self.put_aside(frame);
         } else {
-            let effects = before | effects;
-            self.transmit(
-                now,
-                priority,
-                Queued {
-                    frame,
-                    mark,
-                    effects,
-                },
-            );
+            let queued = Queued {
+                frame,
+                mark,
+                effects: before | effects,
+            };
+            self.transmit(now, priority, queued);
         }
         effects
     }
@@ -386,21 +386,23 @@ impl<T: Copy + Ord> Line<T> {
     fn queue_overtaken(&mut self, now: u64, mut frame: Vec<u8>, mark: T) {
         let priority = self.priority_of(&frame);
         let effects = Effects::REORDERED | self.enqueue(now, priority, &mut frame);
+        let queued = Queued {
+            frame,
+            mark,
+            effects,
+        };
         match effects.contains(Effects::QUEUE_FULL) {
-            true => self.arrive_at(now, frame, mark, effects),
-            false => self.transmit(
-                now,
-                priority,
-                Queued {
-                    frame,
-                    mark,
-                    effects,
-                },
-            ),
+            true => self.arrive_at(now, queued),
+            false => self.transmit(now, priority, queued),
         }
     }
 
-    fn arrive_at(&mut self, at: u64, frame: Vec<u8>, mark: T, effects: Effects) {
+    fn arrive_at(&mut self, at: u64, queued: Queued<T>) {
+        let Queued {
+            frame,
+            mark,
+            effects,
+        } = queued;
         self.sent = self.sent.wrapping_add(1);
         let under_way = (at, self.sent, frame, mark, effects);
         self.under_way.push(Reverse(under_way));
@@ -421,9 +423,13 @@ impl<T: Copy + Ord> Line<T> {
             None => self.octets_in(self.busy_until.saturating_sub(now)),
             Some(classes) => classes.octets(priority),
         };
+        let most = match self.classes {
+            None => MAX_OCTETS,
+            Some(_) => MAX_PRIORITY_OCTETS,
+        };
         let limit = match self.model.queue_bytes {
-            0 => MAX_OCTETS as u64,
-            bytes => u64::from(bytes),
+            0 => most as u64,
+            bytes => u64::from(bytes).min(most as u64),
         };
         if waiting > 0 && waiting.saturating_add(frame.len() as u64) > limit {
             count(&mut self.counts.queue_full);
@@ -462,15 +468,11 @@ impl<T: Copy + Ord> Line<T> {
 
     /// Sends a frame at `now`, or when those before it have been sent.
     fn transmit_from(&mut self, now: u64, queued: Queued<T>) {
-        let Queued {
-            frame,
-            mark,
-            effects,
-        } = queued;
         let begins = self.busy_until.max(now);
-        self.busy_until = begins.saturating_add(self.time_of(frame.len()));
+        let time = self.time_of(queued.frame.len());
+        self.busy_until = begins.saturating_add(time);
         let at = self.busy_until.saturating_add(self.model.delay_ns);
-        self.arrive_at(at, frame, mark, effects);
+        self.arrive_at(at, queued);
     }
 
     /// Nanoseconds that so many octets take.
@@ -794,6 +796,19 @@ mod tests {
     }
 
     #[test]
+    fn a_priority_that_is_not_paused_takes_no_room_from_others() {
+        let mut line = Line::new(LineModel {
+            queue_bytes: 0,
+            ..with_pfc().model
+        });
+        let mut long = frame_of(5, 0);
+        long.resize(60_000, 0);
+        while !line.send(0, &long, ()).contains(Effects::QUEUE_FULL) {}
+        assert!(line.held <= MAX_PRIORITY_OCTETS + 60_000);
+        assert_eq!(line.send(0, &frame_of(3, 1), ()), Effects::NONE);
+    }
+
+    #[test]
     fn queues_of_priorities_are_bounded() {
         let mut line = Line::new(LineModel {
             rate_mbps: 1,
@@ -807,7 +822,7 @@ mod tests {
             long.resize(60_000, 0);
             line.send(0, &long, ());
         }
-        assert!(line.held <= MAX_OCTETS);
+        assert!(line.held <= MAX_OCTETS / 2 + MAX_OVERTAKEN * 60_000 + 60_000);
         assert!(line.counts().queue_full > 2000);
         let held = line.held / 60_000;
         let mut frame = Vec::new();

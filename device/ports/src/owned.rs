@@ -99,11 +99,6 @@ impl<T> FrameIn<T> {
         self.filled.pop().ok()
     }
 
-    /// The next frame, which stays there.
-    pub fn peek(&self) -> Option<&T> {
-        self.filled.peek().ok().map(Box::as_ref)
-    }
-
     /// Returns a frame to the sender, which can fill it again.
     pub fn give_back(&mut self, frame: Box<T>) {
         // There is room for all frames. Without it the frame is freed here, and the sender has one less.

@@ -51,6 +51,16 @@ impl PrioritySet {
     /// All of them.
     pub const ALL: Self = Self(0xff);
 
+    /// The priorities whose bits are set: bit 0 is priority 0.
+    pub const fn from_bits(bits: u8) -> Self {
+        Self(bits)
+    }
+
+    /// The set as bits.
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+
     /// True if there is none.
     #[inline]
     pub const fn is_empty(self) -> bool {
@@ -153,6 +163,7 @@ mod tests {
             .with(7)
             .or(PrioritySet::NONE.with(0));
         assert_eq!(set.iter().collect::<Vec<_>>(), [0, 3, 7]);
+        assert_eq!((set.bits(), PrioritySet::from_bits(0x89)), (0x89, set));
         assert!(PrioritySet::NONE.is_empty() && !set.is_empty());
         let left = set.without(PrioritySet::NONE.with(3).with(4));
         assert_eq!(left.iter().collect::<Vec<_>>(), [0, 7]);

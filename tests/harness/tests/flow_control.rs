@@ -140,9 +140,9 @@ fn a_priority_of_a_sender_on_another_engine_loses_nothing() {
     nothing_is_lost(2);
 }
 
-/// Frames of another process wait in the ring of the port, and in the socket.
-#[test]
-fn a_priority_of_a_sender_in_another_process_loses_nothing() {
+/// Frames of another process wait in the ring of the port and in the socket. `engines` of the receiving process: the port is on the
+/// first one, the NIC on the last one.
+fn nothing_of_another_process_is_lost(engines: usize) {
     let folder = tempfile::tempdir().unwrap();
     let address = format!("unix:{}", folder.path().join("wire").display());
     let port = |key: &str| {
@@ -150,10 +150,14 @@ fn a_priority_of_a_sender_in_another_process_loses_nothing() {
     };
     let near = Stage::new(&["a"], &port("listen"));
     let nic = format!("[[nic]]\nname = \"b\"\nlink_rx = {LINK}\n");
-    let far = Stage::new(
-        &["b"],
-        &format!("{nic}{}reconnect_ms = 5\n", port("connect")),
+    let far = format!(
+        "engines = {engines}\n{nic}{}reconnect_ms = 5\n",
+        port("connect")
     );
+    let far = match engines {
+        1 => Stage::new(&["b"], &far),
+        _ => Stage::new(&["first", "b"], &far),
+    };
     let (mut a, mut b) = (near.node("a"), far.node("b"));
     // The processes have found each other.
     exchange_over(&Link::default(), 1, (&mut a, &mut b), &mut Rng::new(1));
@@ -169,6 +173,16 @@ fn a_priority_of_a_sender_in_another_process_loses_nothing() {
     let link = far.link_to("b");
     assert_eq!(link.queue_full, before.queue_full);
     assert!(link.priorities[0].pauses > 0, "{link:?}");
+}
+
+#[test]
+fn a_priority_of_a_sender_in_another_process_loses_nothing() {
+    nothing_of_another_process_is_lost(1);
+}
+
+#[test]
+fn a_priority_that_crosses_a_port_and_an_engine_loses_nothing() {
+    nothing_of_another_process_is_lost(2);
 }
 
 /// A link of 10 Mb/s, which stays paused for tens of milliseconds.

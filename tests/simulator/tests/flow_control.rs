@@ -177,6 +177,10 @@ fn a_paused_priority_loses_nothing_and_slows_no_other_down() {
         assert_eq!((outcome.packets, outcome.repeated), (64 * 64, 0));
         assert!(outcome.counts.pauses > 20, "{:?}", outcome.counts);
     }
+    println!(
+        "short messages: {} ns, {} ns",
+        single.short_ns, all.short_ns
+    );
     // The packet that is being sent, a packet of the other priority before its own share, and the way.
     assert!(single.short_ns < 40 * MICROSECOND, "{}", single.short_ns);
     assert!(all.short_ns > 150 * MICROSECOND, "{}", all.short_ns);
@@ -270,8 +274,7 @@ fn answers_wait_for_their_priority() {
     assert_eq!(waiting(&world), 0);
 }
 
-/// An unreliable request completes when its packet has left, although the priority is paused since. A local operation needs no
-/// packet.
+/// A local operation of a queue pair whose priority is paused is carried out.
 #[test]
 fn what_needs_no_packet_does_not_wait() {
     let mut world = World::new(2, 1);
@@ -414,6 +417,27 @@ fn a_congestion_notification_waits_for_its_own_priority_only() {
         assert_eq!(sent(&world, Opcode::Cnp), !is_sent);
         assert_eq!(waiting(&world), 0);
     }
+}
+
+/// The time-out of a request that cannot be repeated, because its priority is paused since, costs one retry at most.
+#[test]
+fn a_pause_uses_up_no_retries() {
+    let mut world = World::new(2, 1);
+    let mut pair = world.connect(QPT_RC, LEN.into(), |path| {
+        path.traffic_class = CLASS;
+        path.timeout = 4;
+        path.retry_cnt = 2;
+    });
+    world.lose(|_, _| true);
+    write(&mut world, &mut pair, 256);
+    pause(&world, pfc());
+    // 65 us is the time-out.
+    world.run_for(10_000 * MICROSECOND);
+    assert_eq!(world.completions(0, &mut pair.cq[0]), []);
+    world.lose_nothing();
+    pause(&world, PrioritySet::NONE);
+    world.run();
+    expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::SUCCESS);
 }
 
 /// Queue pairs that are reset, fail or are destroyed while they wait leave nothing behind, and another one goes on.
