@@ -419,7 +419,7 @@ fn a_congestion_notification_waits_for_its_own_priority_only() {
     }
 }
 
-/// The time-out of a request that cannot be repeated, because its priority is paused since, costs one retry at most.
+/// The time-out of a request that cannot be repeated, because its priority is paused since, uses up no retry.
 #[test]
 fn a_pause_uses_up_no_retries() {
     let mut world = World::new(2, 1);
