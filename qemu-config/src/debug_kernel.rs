@@ -43,9 +43,7 @@ pub fn obtain(workspace: &Workspace, base: &Base, kernel: Kernel) -> Result<()> 
     };
     let name = kernel.name();
     let key = Fingerprint::new().text(RECIPE).text(&config).finish();
-    let stamp = base
-        .root
-        .join(format!("usr/share/faultline-lab/{name}.key"));
+    let stamp = base.stamp(kernel);
     let is_there = || fs::read_to_string(&stamp).is_ok_and(|found| found == key);
     if is_there() {
         return Ok(());

@@ -52,7 +52,7 @@ impl Driver {
             .text(INDEX_MODULES)
             .text(CONFIGURE_RDMA_CORE)
             .text(BUILD_PROVIDER)
-            .text(&base.key)
+            .text(&base.kernel_key(kernel))
             .text(&release)
             .tree(&source)?
             .tree(&test_modules(workspace))?
@@ -260,24 +260,19 @@ fn module_index(
     let module = format!("/mnt/kernel/{NAME}.ko");
     let about = crate::command::capture(base.chroot(work, MODULE_FACTS).arg(&module))
         .context("reading the module's facts")?;
-    let modules = format!("usr/lib/modules/{release}");
-    // A kernel that is built here may get other modules, and keeps its name.
-    let order = base.root.join(&modules).join("modules.order");
-    let order =
-        fs::read_to_string(&order).with_context(|| format!("reading {}", order.display()))?;
     let key = Fingerprint::new()
         .text(RECIPE)
         .text(INDEX_MODULES)
-        .text(&base.key)
+        .text(&base.kernel_key(kernel))
         .text(&release)
         .text(&about)
-        .text(&order)
         .finish();
     let cache = workspace.cache()?;
     let index = cache.join(format!("module-index-{}-{key}", kernel.name()));
     if index.is_dir() {
         return Ok(index);
     }
+    let modules = format!("usr/lib/modules/{release}");
     run_logged(
         "indexing modules",
         base.chroot(work, INDEX_MODULES).args([&release, &module]),

@@ -265,6 +265,17 @@ impl Base {
         }
     }
 
+    /// What tells this kernel from others of its release: a kernel that is built here keeps its name when its configuration changes.
+    pub fn kernel_key(&self, kernel: Kernel) -> String {
+        fs::read_to_string(self.stamp(kernel)).unwrap_or_else(|_| self.key.clone())
+    }
+
+    /// The file that a kernel which is built here has beside it.
+    pub fn stamp(&self, kernel: Kernel) -> PathBuf {
+        let name = format!("{}.key", kernel.name());
+        self.root.join("usr/share/faultline-lab").join(name)
+    }
+
     /// The kernel's image file.
     pub fn vmlinuz(&self, kernel: Kernel) -> Result<PathBuf> {
         Ok(self
