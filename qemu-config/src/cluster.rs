@@ -663,7 +663,7 @@ fn configure_command(index: usize, plan: &Plan) -> String {
     format!(
         "configure_guest {nic} '{mtu}' GUEST_INDEX={index} GUEST_COUNT={} GUEST_MIB={} \
          MY_IP={} MY_IP6={} PEER_IP={} PEER_IP6={} \
-         ARTEFACTS=/tmp/artefacts LAB_TIME_FACTOR={} NIC_LIMITS='{limits}'",
+         ARTEFACTS=/tmp/artefacts LAB_TIME_FACTOR={} NIC_LIMITS='{limits}' EMULATORS={}",
         plan.guests,
         plan.memory,
         address(index),
@@ -671,6 +671,7 @@ fn configure_command(index: usize, plan: &Plan) -> String {
         address(peer),
         address6(peer),
         plan.kernel.time_factor(),
+        1 + u8::from(plan.wiring.is_between_emulators()),
     )
 }
 

@@ -27,7 +27,8 @@ works
 [ "$(refused)" = "$before" ]
 become "$peer"
 lab_fails ping -q -c 3 -i 0.2 -W 1 "$PEER_IP"
-[ "$(refused)" -gt "$before" ]
+# A switch of another process can't tell whose address it is.
+[ "$EMULATORS" -gt 1 ] || [ "$(refused)" -gt "$before" ]
 become "$old"
 before=$(refused)
 works
