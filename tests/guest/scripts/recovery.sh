@@ -121,12 +121,13 @@ reload() {
 
 # An alarm before the machine sleeps ends the attempt, because wakeup_count was written. Then more time is needed.
 suspend() {
-	local alarm=/sys/class/rtc/rtc0/wakealarm seconds before
+	local alarm=/sys/class/rtc/rtc0/wakealarm seconds before events
 
 	before=$(cat /sys/power/suspend_stats/success)
 	echo deep >/sys/power/mem_sleep
 	for seconds in 4 8 16 32; do
-		cat /sys/power/wakeup_count >/sys/power/wakeup_count
+		events=$(cat /sys/power/wakeup_count)
+		echo "$events" >/sys/power/wakeup_count
 		echo 0 >$alarm
 		echo +$seconds >$alarm
 		echo mem >/sys/power/state && break
