@@ -324,8 +324,9 @@ impl Machine {
             "-append",
             format!(
                 // no_timer_check: on a busy host the kernel's test of its timer interrupt fails.
+                // watchdog_thresh: a guest that gets no processor for 20 s looks to itself like one that is stuck.
                 "console=ttyS0 loglevel=6 panic=-1 oops=panic mitigations=off \
-                 random.trust_cpu=on tsc=reliable edd=off no_timer_check \
+                 random.trust_cpu=on tsc=reliable edd=off no_timer_check watchdog_thresh=60 \
                  module_blacklist=lpc_ich,iTCO_wdt,i2c_i801,psmouse,pcspkr {}",
                 self.append
             )
