@@ -12,6 +12,7 @@ use super::sight::watched::{SHORT, Watched, until};
 use crate::command::say;
 use crate::emulator::Emulator;
 use crate::guest::{Guest, Running};
+use crate::image::Kernel;
 use crate::protocol::Exec;
 
 /// The tests.
@@ -158,6 +159,14 @@ const ALL: &[Load] = &[
 
 fn but_lease(loads: &'static [Load]) -> &'static [Load] {
     loads.strip_suffix(&[Load::Lease]).unwrap_or(loads)
+}
+
+/// The loads that a kernel can have. While RDS accepts a connection it destroys an identifier of the connection manager inside of a
+/// handler of that, which lockdep takes for a deadlock (6.12), whatever the adapter.
+fn loads_on(kernel: Kernel, loads: &[Load]) -> Vec<Load> {
+    let has_lockdep = matches!(kernel, Kernel::Debug | Kernel::Races);
+    let can = |load: &Load| *load != Load::Rds || !has_lockdep;
+    loads.iter().copied().filter(can).collect()
 }
 
 /// The NIC of the second guest.
@@ -322,6 +331,7 @@ do = { drop = {} }
 /// The device stops under loads, and works again afterwards as before.
 fn recover(watched: &Watched<'_>, cause: Cause, loads: &[Load]) -> Result<()> {
     let client = watched.client;
+    let loads = &loads_on(watched.plan.kernel, loads);
     let others = cause.is_of_all().then_some(watched.server);
     works(watched.cluster)?;
     offer(watched, loads)?;
@@ -454,6 +464,7 @@ do = { fail = { with = "no_resources" } }
 /// they work afterwards, and consumers in the kernel go on.
 fn stopped(watched: &Watched<'_>, time: Duration, loads: &[Load]) -> Result<()> {
     let guests = [watched.server, watched.client];
+    let loads = &loads_on(watched.plan.kernel, loads);
     works(watched.cluster)?;
     offer(watched, loads)?;
     for guest in guests {
