@@ -95,12 +95,12 @@ impl Congestion {
         true
     }
 
-    /// True if a CNP is to be sent; the caller sends it.
+    /// True if a CNP is to be sent.
     pub(crate) fn owes_cnp(&self) -> bool {
         self.owes_cnp
     }
 
-    /// Takes it.
+    /// The same; the caller sends it.
     pub(crate) fn take_cnp(&mut self) -> bool {
         std::mem::take(&mut self.owes_cnp)
     }

@@ -29,10 +29,10 @@ struct Signals {
     renew: Signal,
 }
 
-/// Why a keeper no longer waits for a server.
-enum Event {
-    /// The server has ended.
-    Ended(ExitStatus),
+/// Why a keeper no longer waits.
+enum Event<T = ExitStatus> {
+    /// What it has waited for has ended.
+    Ended(T),
     /// The keeper is to end.
     Stop(&'static str),
     /// The server is to be started anew.
@@ -49,19 +49,10 @@ impl Signals {
         })
     }
 
-    /// Waits for this time, or for a signal to end, of which it returns the name.
-    async fn stop_within(&mut self, time: Duration) -> Option<&'static str> {
+    /// Waits until something has ended, a server or a pause, or for a signal.
+    async fn next<T>(&mut self, ended: impl Future<Output = Result<T>>) -> Result<Event<T>> {
         tokio::select! {
-            () = tokio::time::sleep(time) => None,
-            _ = self.terminate.recv() => Some("SIGTERM"),
-            _ = self.interrupt.recv() => Some("SIGINT"),
-        }
-    }
-
-    /// Waits until the server has ended, or for a signal.
-    async fn next(&mut self, ended: impl Future<Output = Result<ExitStatus>>) -> Result<Event> {
-        tokio::select! {
-            status = ended => status.map(Event::Ended),
+            result = ended => result.map(Event::Ended),
             _ = self.terminate.recv() => Ok(Event::Stop("SIGTERM")),
             _ = self.interrupt.recv() => Ok(Event::Stop("SIGINT")),
             _ = self.renew.recv() => Ok(Event::Renew),
@@ -200,7 +191,12 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         }
         let pause = pause(quick);
         tracing::error!("{why}: starting it again, after {pause:?}");
-        if let Some(name) = signals.stop_within(pause).await {
+        let paused = async {
+            tokio::time::sleep(pause).await;
+            Ok(())
+        };
+        // SIGHUP ends the pause.
+        if let Event::Stop(name) = signals.next(paused).await? {
             tracing::info!("{name}: ending");
             return Ok(());
         }
