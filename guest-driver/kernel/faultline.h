@@ -206,6 +206,8 @@ struct faultline_dev {
 
 	/* NULL: no RDMA device is registered or about to be. */
 	struct faultline_ib *ib;
+	/* Those with faultline_pd.of_consumer. */
+	atomic_t consumer_pds;
 	/* Protects ib_registered: no event is dispatched without it. */
 	spinlock_t ib_event_lock;
 	bool ib_registered;

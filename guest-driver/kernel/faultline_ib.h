@@ -59,6 +59,8 @@ struct faultline_ucontext {
 struct faultline_pd {
 	struct ib_pd ibpd;
 	u32 pdn;
+	/* 1: has or had a queue pair of a consumer in the kernel. */
+	atomic_t of_consumer;
 };
 
 struct faultline_xrcd {

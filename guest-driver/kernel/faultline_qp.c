@@ -387,6 +387,9 @@ int faultline_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr,
 	err = faultline_respond(udata, resp);
 	if (err)
 		goto destroy;
+	if (faultline_qp_of_consumer(&qp->res) &&
+	    !atomic_xchg(&to_fpd(ibqp->pd)->of_consumer, 1))
+		atomic_inc(&dev->consumer_pds);
 	return 0;
 
 destroy:

@@ -18,6 +18,8 @@
 #define FAULTLINE_ACK_DELAY	15
 /* Time for consumers in the kernel to release objects of a dead device. */
 #define FAULTLINE_RELEASE_TIMEOUT	(2 * HZ)
+/* Time for them to release the protection domains of their queue pairs. */
+#define FAULTLINE_RELEASE_PD_TIMEOUT	(HZ / 2)
 /* No VLAN, in SET_GID. */
 #define FAULTLINE_NO_VLAN	0xffff
 
@@ -445,6 +447,8 @@ static int faultline_dealloc_pd(struct ib_pd *ibpd, struct ib_udata *udata)
 {
 	struct faultline_dev *dev = to_fdev(ibpd->device);
 
+	if (atomic_xchg(&to_fpd(ibpd)->of_consumer, 0))
+		atomic_dec(&dev->consumer_pds);
 	/* Commands that destroy address handles may be pending. */
 	faultline_ah_flush(dev);
 	return faultline_dead_ok(
@@ -702,16 +706,21 @@ static bool faultline_ib_in_use(struct faultline_dev *dev)
 }
 
 /*
- * Gives consumers in the kernel time to release their queue pairs. A consumer
- * that has done so outlives the RDMA device: it reconnects to the next one,
- * while the removal of a device in use would end it (nvme-rdma deletes its
- * controllers). There is no guarantee that consumers release anything.
+ * Gives consumers in the kernel time to release their queue pairs, and then
+ * the protection domains of these. A consumer that has done so outlives the
+ * RDMA device: it reconnects to the next one, while the removal of a device in
+ * use would end it (nvme-rdma deletes its controllers until it has released
+ * the protection domain, its last object). There is no guarantee that
+ * consumers release anything, and some keep their protection domain (RDS).
  */
 void faultline_ib_wait_released(struct faultline_dev *dev)
 {
 	unsigned long deadline = jiffies + FAULTLINE_RELEASE_TIMEOUT;
 
 	while (faultline_ib_in_use(dev) && time_before(jiffies, deadline))
+		msleep(20);
+	deadline = jiffies + FAULTLINE_RELEASE_PD_TIMEOUT;
+	while (atomic_read(&dev->consumer_pds) && time_before(jiffies, deadline))
 		msleep(20);
 }
 
