@@ -56,12 +56,13 @@ impl Engine {
         let mut worked = false;
         // What pauses all that send into this engine pauses other engines, too: their frames stay on the link. Those of single
         // priorities are paused where they are sent.
-        if self.paused_for_other_engines() == PrioritySet::ALL || self.senders_are_paused() {
+        let is_paused = self.paused_for_other_engines() == PrioritySet::ALL;
+        if is_paused || self.linked_wait_for.is_some() || self.senders_are_paused() {
             return (now, worked);
         }
         for engine in 0..self.links.count() {
             let (mut frames, mut octets) = (0, 0);
-            while frames < TURN_PACKETS && octets < TURN_BYTES {
+            while frames < TURN_PACKETS && octets < TURN_BYTES && self.linked_wait_for.is_none() {
                 let Some(taken) = self.take_linked(&mut now, engine) else {
                     break;
                 };
@@ -157,6 +158,7 @@ impl Engine {
 
     /// True if a frame of another engine can be taken, or one can be sent again.
     pub(crate) fn has_link_work(&self) -> bool {
-        self.links.has_frame() && !self.senders_are_paused() || self.links.has_room_again()
+        let takes_frames = || self.linked_wait_for.is_none() && !self.senders_are_paused();
+        self.links.has_frame() && takes_frames() || self.links.has_room_again()
     }
 }

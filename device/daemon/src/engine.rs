@@ -106,6 +106,8 @@ pub struct Engine {
     pub(crate) switch: Switch,
     /// Ports that lead out of the process, which the first engine has. Their numbers follow those of the NICs.
     pub(crate) externals: Vec<ExternalPort>,
+    /// The external port for which frames of other engines wait on their links, while it holds senders.
+    pub(crate) linked_wait_for: Option<PortId>,
     pub(crate) captures: Captures,
     /// A frame as octets.
     pub(crate) scratch: Vec<u8>,
@@ -167,6 +169,7 @@ impl Engine {
             rams: ByPort::new(nics),
             switch: parts.switch,
             externals: Vec::new(),
+            linked_wait_for: None,
             captures: Captures::default(),
             scratch: Vec::new(),
             tag_scratch: Vec::new(),
@@ -341,6 +344,7 @@ impl Engine {
             // Frames of other engines may have been sent into links at a later time than that of this pass.
             self.lines.update_pauses(now.max(self.links.latest));
         }
+        self.update_holds(now);
         if !self.links.is_empty() {
             self.share_pauses();
             let (later, has_taken) = self.run_links(now);
@@ -549,7 +553,7 @@ impl Engine {
         let pauses = |(other, port): (PortId, &NicPort)| {
             other != id && port.bus_master && port.nic.is_stalled()
         };
-        if self.links.hold(id) || self.ports.iter().any(pauses) {
+        if self.holds(id) || self.ports.iter().any(pauses) {
             return worked;
         }
         let nics = self.ports.len();
@@ -561,7 +565,8 @@ impl Engine {
             port.nic.set_paused_priorities(paused);
         }
         let scenario = self.scenario.as_ref();
-        let single = scenario.is_some_and(|scenario| scenario.takes_packets(nics));
+        let single = scenario.is_some_and(|scenario| scenario.takes_packets(nics))
+            || self.externals.iter().any(ExternalPort::holds);
         let (mut packets, mut bytes, mut work) = (0u32, 0usize, 0u64);
         let mut frame = TxFrame::default();
         while packets < TURN_PACKETS && bytes < TURN_BYTES && work < TURN_WORK {
@@ -581,7 +586,7 @@ impl Engine {
             packets = packets.saturating_add(frame.packets);
             bytes = bytes.saturating_add(len);
             worked = true;
-            if self.links.hold(id) {
+            if self.holds(id) {
                 break;
             }
         }
@@ -612,6 +617,7 @@ impl Engine {
                     .next_deadline()
                     .filter(|_| !self.links.is_any_full()),
             )
+            .chain(self.externals.iter().filter_map(ExternalPort::hold_end))
             .min();
         deadline.map_or(HEARTBEAT, |at| {
             HEARTBEAT.min(Duration::from_nanos(at.0.saturating_sub(now.0)))
@@ -634,8 +640,12 @@ impl Sleeper for Engine {
     fn has_work(&self) -> bool {
         let has_doorbell = |port: &NicPort| port.bus_master && port.has_doorbell();
         let is_rung = || self.ports.values().any(has_doorbell);
-        let has_frame =
-            || self.has_external_frame() || self.has_link_work() || self.shared_pauses.has_news();
+        let has_frame = || {
+            self.has_external_frame()
+                || self.externals.iter().any(ExternalPort::has_room_again)
+                || self.has_link_work()
+                || self.shared_pauses.has_news()
+        };
         self.requests.len() > 0 || !self.clock.is_stopped() && (is_rung() || has_frame())
     }
 

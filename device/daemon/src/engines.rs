@@ -148,7 +148,7 @@ impl Process {
             let id = engine.ports.len().saturating_add(engine.externals.len());
             // There are any number of stations behind it.
             engine.switch.allow_any_source(id);
-            let external = ExternalPort::new(&port.name, port.mtu, engine_end);
+            let external = ExternalPort::new(port, engine_end);
             engine.externals.push(external);
             engine.lines.add(id, [port.link_tx, port.link_rx]);
             self.port_ends.push(port_end);

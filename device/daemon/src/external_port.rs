@@ -1,14 +1,24 @@
 //! A port of the switch that leads out of the process.
 //!
 //! Its thread, of [`faultline_ports`], does what may wait. The engine exchanges frames with it through two bounded rings.
+//!
+//! # Back-pressure
+//!
+//! When less than half of the ring to its thread is free, a port *holds* senders: a NIC whose frame goes to it sends nothing until three
+//! quarters are free, as behind a switch that sends PAUSE frames. Other NICs go on. Each NIC can exceed the mark by one packet, for which
+//! there is the other half of the ring. If the peer has not taken enough within the hold time of the port, nobody waits any more until it
+//! has: frames are dropped when the ring is full. So a peer costs a NIC at most this time for each quarter of the ring that it is sent.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
+use faultline_nic::Instant;
 use faultline_ports::channel::{EngineEnd, MAX_FRAME, PortStatus};
 use faultline_wire::{Ethernet, priority};
 
 use crate::capture::Fate;
 use crate::link::length_of_octets;
+use crate::port_config::PortEntry;
 
 /// What a port has passed and dropped since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,6 +39,19 @@ pub(crate) struct ExternalCounts {
     pub(crate) no_peer: u64,
     /// Frames to the peer that were dropped because it took the ones before too slowly.
     pub(crate) overrun: u64,
+    /// How often senders have begun to wait for the peer.
+    pub(crate) holds: u64,
+}
+
+/// Whether senders wait for the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Crowding {
+    /// The mark has not been reached since there was room.
+    None,
+    /// Senders wait until this time.
+    HoldsUntil(Instant),
+    /// The peer has not taken enough in the hold time.
+    TooSlow,
 }
 
 /// A port that leads out of the process.
@@ -38,15 +61,19 @@ pub(crate) struct ExternalPort {
     mtu: Option<u16>,
     pub(crate) counts: ExternalCounts,
     end: EngineEnd,
+    hold: Duration,
+    crowding: Crowding,
 }
 
 impl ExternalPort {
-    pub(crate) fn new(name: &str, mtu: Option<u16>, end: EngineEnd) -> Self {
+    pub(crate) fn new(config: &PortEntry, end: EngineEnd) -> Self {
         Self {
-            name: name.to_owned(),
-            mtu,
+            name: config.name.clone(),
+            mtu: config.mtu,
             counts: ExternalCounts::default(),
             end,
+            hold: config.hold,
+            crowding: Crowding::None,
         }
     }
 
@@ -56,7 +83,7 @@ impl ExternalPort {
         if fate != Fate::Passed {
             return fate;
         }
-        if !self.end.status().is_connected.load(Ordering::Relaxed) {
+        if !self.has_peer() {
             self.counts.no_peer = self.counts.no_peer.saturating_add(1);
             Fate::NoPeer
         } else if self.end.send(frame) {
@@ -67,6 +94,57 @@ impl ExternalPort {
             self.counts.overrun = self.counts.overrun.saturating_add(1);
             Fate::Overrun
         }
+    }
+
+    /// Returns true if who has just sent a frame to the peer must wait.
+    pub(crate) fn holds_after_frame(&mut self, now: Instant) -> bool {
+        let is_asked = self.crowding == Crowding::None && !self.hold.is_zero();
+        if is_asked && !self.end.has_half_of_room() && self.has_peer() {
+            let hold = u64::try_from(self.hold.as_nanos()).unwrap_or(u64::MAX);
+            self.crowding = Crowding::HoldsUntil(Instant(now.0.saturating_add(hold)));
+            self.counts.holds = self.counts.holds.saturating_add(1);
+        }
+        self.holds()
+    }
+
+    /// Looks whether the peer has taken frames, or has had its time. Returns true if senders who have waited go on.
+    pub(crate) fn update_hold(&mut self, now: Instant) -> bool {
+        let held = self.holds();
+        match self.crowding {
+            Crowding::None => {}
+            _ if self.has_room() => self.crowding = Crowding::None,
+            Crowding::HoldsUntil(end) if end <= now => self.crowding = Crowding::TooSlow,
+            Crowding::HoldsUntil(_) => self.end.await_room(),
+            Crowding::TooSlow => {}
+        }
+        held && !self.holds()
+    }
+
+    /// True while senders wait.
+    pub(crate) fn holds(&self) -> bool {
+        self.hold_end().is_some()
+    }
+
+    /// When senders go on at the latest, if they wait.
+    pub(crate) fn hold_end(&self) -> Option<Instant> {
+        match self.crowding {
+            Crowding::HoldsUntil(end) => Some(end),
+            Crowding::None | Crowding::TooSlow => None,
+        }
+    }
+
+    /// True if senders wait without need.
+    pub(crate) fn has_room_again(&self) -> bool {
+        self.holds() && self.has_room()
+    }
+
+    /// True if senders need not wait any more. Without a peer, frames are dropped.
+    fn has_room(&self) -> bool {
+        self.end.has_most_of_room() || !self.has_peer()
+    }
+
+    fn has_peer(&self) -> bool {
+        self.end.status().is_connected.load(Ordering::Relaxed)
     }
 
     /// Takes the next frame of the peer into `frame`. Returns what becomes of it; `None` if there is no frame.

@@ -32,7 +32,8 @@ impl Engine {
     pub(crate) fn take_nics(&mut self, ids: &[PortId]) -> Vec<MovedNic> {
         let take = |id: &PortId| {
             let id = *id;
-            let port = self.ports.replace(id, None)?;
+            let mut port = self.ports.replace(id, None)?;
+            port.waits_for = None;
             let linked = self.links.memory_of_guest.replace(id, None);
             Some(MovedNic {
                 id,

@@ -193,6 +193,7 @@ impl Engine {
                 rx: (counts.rx_frames, counts.rx_octets),
                 tx: (counts.tx_frames, counts.tx_octets),
                 drops: state.drops().collect(),
+                holds: counts.holds,
                 malformed: state.malformed,
                 name: state.name,
             }

@@ -110,6 +110,45 @@ impl Engine {
         }
     }
 
+    /// Lets senders go on who wait for external ports, where there is room again or the hold time is over.
+    pub(crate) fn update_holds(&mut self, now: Instant) {
+        let nics = self.ports.len();
+        for (index, external) in self.externals.iter_mut().enumerate() {
+            if !external.update_hold(now) {
+                continue;
+            }
+            let waits = |waits_for: &mut Option<PortId>| {
+                waits_for.take_if(|to| *to == nics.saturating_add(index));
+            };
+            waits(&mut self.linked_wait_for);
+            let ports = self.ports.iter_mut();
+            ports.for_each(|(_, port)| waits(&mut port.waits_for));
+        }
+    }
+
+    /// A NIC that has sent a frame to an external port waits if that holds its senders. What comes from other engines waits on their links.
+    fn hold_sender(&mut self, now: Instant, from: PortId, to: PortId) {
+        let is_nic = from < self.ports.len();
+        let index = to.checked_sub(self.ports.len());
+        let Some(external) = index.and_then(|index| self.externals.get_mut(index)) else {
+            return;
+        };
+        if !is_nic || !external.holds_after_frame(now) {
+            return;
+        }
+        match self.ports.get_mut(from) {
+            Some(port) => port.waits_for = Some(to),
+            None => self.linked_wait_for = Some(to),
+        }
+    }
+
+    /// True if a NIC must not send now, because of a full link to another engine or of an external port.
+    #[inline]
+    pub(crate) fn holds(&self, id: PortId) -> bool {
+        let waits = |port: &NicPort| port.waits_for.is_some();
+        self.links.hold(id) || self.ports.get(id).is_some_and(waits)
+    }
+
     /// Sends a frame of a NIC through an external port, packet by packet.
     pub(crate) fn send_external(
         &mut self,
@@ -131,6 +170,7 @@ impl Engine {
             }
         }
         self.scratch = bytes;
+        self.hold_sender(now, from, to);
     }
 
     /// A frame comes out of the switch at an external port, whose rules may take it.
@@ -234,6 +274,11 @@ impl Engine {
         (from, to): (PortId, PortId),
         frame: Octets<'_>,
     ) {
+        self.receive_with_tag(now, (from, to), frame);
+        self.hold_sender(now, from, to);
+    }
+
+    fn receive_with_tag(&mut self, now: Instant, (from, to): (PortId, PortId), frame: Octets<'_>) {
         if !self.switch.is_vlan_aware() {
             return self.receive_octets(now, to, frame);
         }

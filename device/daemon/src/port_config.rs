@@ -14,6 +14,9 @@ use crate::{config_file, line_config, vlan_config};
 /// Pause between two attempts to connect unless another one is set.
 const RECONNECT: Duration = Duration::from_secs(1);
 
+/// How long senders wait for a peer that takes too slowly, unless another time is set.
+const HOLD: Duration = Duration::from_millis(100);
+
 /// A port that leads out of the process: a `[[port]]` table.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "PortTable")]
@@ -28,6 +31,8 @@ pub struct PortEntry {
     pub pvid: Option<u16>,
     /// VLANs of frames with a tag.
     pub vlans: Option<VlanSet>,
+    /// How long senders wait for a peer that takes too slowly, before frames to it are dropped. Zero: not at all.
+    pub hold: Duration,
     /// Model of the link to the peer.
     pub link_tx: Option<LineModel>,
     /// Model of the link from the peer.
@@ -78,6 +83,8 @@ struct PortTable {
     socket: Option<PathBuf>,
     #[serde(default, deserialize_with = "config_file::optional_number")]
     mtu: Option<u16>,
+    #[serde(default, deserialize_with = "config_file::optional_number")]
+    hold_ms: Option<u16>,
     #[serde(default, deserialize_with = "vlan_config::pvid")]
     pvid: Option<u16>,
     #[serde(default, deserialize_with = "vlan_config::vlans")]
@@ -101,6 +108,7 @@ impl TryFrom<PortTable> for PortEntry {
             interface,
             socket,
             mtu,
+            hold_ms,
             pvid,
             vlans,
             link_tx,
@@ -146,6 +154,7 @@ impl TryFrom<PortTable> for PortEntry {
             mtu,
             pvid,
             vlans,
+            hold: hold_ms.map_or(HOLD, |ms| Duration::from_millis(u64::from(ms))),
             link_tx,
             link_rx,
         })
@@ -278,6 +287,12 @@ mod tests {
             1,
             1,
             "port[0]: key `reconnect_ms` is for streams with key `connect` only",
+        );
+        refused(
+            "kind = \"stream\"\nlisten = \"unix:/a\"\nhold_ms = -1\n",
+            5,
+            11,
+            "port[0].hold_ms: invalid value: integer `-1`, expected an integer from 0 to 65535",
         );
         refused(
             "kind = \"stream\"\nlisten = \"unix:/a\"\nmtu = 70000\n",

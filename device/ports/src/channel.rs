@@ -66,6 +66,12 @@ impl FrameSender {
         self.0.slots() >= self.0.buffer().capacity() / 2
     }
 
+    /// True if three quarters of the ring are free.
+    fn has_most_of_room(&self) -> bool {
+        let capacity = self.0.buffer().capacity();
+        self.0.slots() >= capacity.saturating_sub(capacity / 4)
+    }
+
     /// True if a frame of any length fits.
     pub fn has_room(&self) -> bool {
         self.0.slots() >= LENGTH.saturating_add(MAX_FRAME)
@@ -115,6 +121,11 @@ impl FrameReceiver {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+
+    /// True if three quarters of the ring are free.
+    fn has_most_of_room(&self) -> bool {
+        self.0.slots() <= self.0.buffer().capacity() / 4
+    }
 }
 
 /// What a port's thread waits for, apart from its own descriptors.
@@ -125,6 +136,8 @@ const ROOM: u8 = 2;
 #[derive(Debug)]
 pub struct Bell {
     waits_for: AtomicU8,
+    /// The engine waits until three quarters of the ring to the port are free.
+    engine_waits: AtomicBool,
     /// Engine ends that have not stopped the thread.
     running: AtomicUsize,
     event: OwnedFd,
@@ -134,6 +147,7 @@ impl Bell {
     fn new(engine_ends: usize) -> std::io::Result<Self> {
         Ok(Self {
             waits_for: AtomicU8::new(0),
+            engine_waits: AtomicBool::new(false),
             running: AtomicUsize::new(engine_ends),
             event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         })
@@ -256,6 +270,17 @@ impl EngineEnd {
         self.to_port.has_half_of_room()
     }
 
+    /// True if three quarters of the ring to the port are free.
+    pub fn has_most_of_room(&self) -> bool {
+        self.to_port.has_most_of_room()
+    }
+
+    /// Makes the port's thread wake the engine, once, when three quarters of the ring to the port are free. The engine looks for room
+    /// once more, behind a full barrier, before it sleeps.
+    pub fn await_room(&self) {
+        self.bell.engine_waits.store(true, Ordering::Relaxed);
+    }
+
     /// Takes the next frame of the peer into `buffer`, which is emptied first. Returns false if there is none.
     pub fn take(&mut self, buffer: &mut Vec<u8>) -> bool {
         buffer.clear();
@@ -299,14 +324,14 @@ impl EngineEnd {
 
 /// The end of the port's thread.
 pub struct PortEnd {
-    /// Frames from the engine.
-    pub from_engine: FrameReceiver,
+    from_engine: FrameReceiver,
     to_engine: FrameSender,
     bell: Arc<Bell>,
     status: Arc<PortStatus>,
     /// Wakes the engine if it sleeps; includes the barrier before it looks.
     wake_engine: Box<dyn Fn() + Send>,
     has_sent: bool,
+    has_taken: bool,
 }
 
 impl fmt::Debug for PortEnd {
@@ -323,16 +348,35 @@ impl PortEnd {
         fits
     }
 
+    /// Appends the next frame of the engine to `buffer`. Returns its length; `None` if there is none.
+    pub fn take(&mut self, buffer: &mut Vec<u8>) -> Option<usize> {
+        let length = self.from_engine.pop(buffer);
+        self.has_taken |= length.is_some();
+        length
+    }
+
     /// True if a frame of any length fits.
     pub fn has_room(&self) -> bool {
         self.to_engine.has_room()
     }
 
-    /// Wakes the engine if it has not seen what was sent since the last call.
+    /// Wakes the engine if it has not seen what was sent since the last call, or waits for the room that was made.
     pub fn flush(&mut self) {
-        if std::mem::take(&mut self.has_sent) {
+        let is_awaited = std::mem::take(&mut self.has_taken) && self.has_made_room();
+        if std::mem::take(&mut self.has_sent) || is_awaited {
             (self.wake_engine)();
         }
+    }
+
+    /// True if the engine waits for room and there is room now.
+    fn has_made_room(&self) -> bool {
+        fence(Ordering::SeqCst);
+        let waits = &self.bell.engine_waits;
+        if !waits.load(Ordering::Relaxed) || !self.from_engine.has_most_of_room() {
+            return false;
+        }
+        waits.store(false, Ordering::Relaxed);
+        true
     }
 
     /// What stops the thread that has this end.
@@ -444,6 +488,7 @@ pub fn pair(wake_engine: impl Fn() + Send + 'static) -> std::io::Result<(EngineE
         status,
         wake_engine: Box::new(wake_engine),
         has_sent: false,
+        has_taken: false,
     };
     Ok((engine, port))
 }
@@ -473,11 +518,11 @@ mod tests {
                 assert_eq!(seen, frame(taken).len().min(first.len()));
                 assert_eq!(first[..seen], frame(taken)[..seen]);
                 buffer.clear();
-                assert_eq!(port.from_engine.pop(&mut buffer), Some(frame(taken).len()));
+                assert_eq!(port.take(&mut buffer), Some(frame(taken).len()));
                 assert!(buffer == frame(taken), "frame {taken}");
                 taken += 1;
             }
-            assert_eq!(port.from_engine.pop(&mut buffer), None);
+            assert_eq!(port.take(&mut buffer), None);
             assert_eq!(port.from_engine.peek(&mut [0; 18]), None);
         }
     }
@@ -536,6 +581,38 @@ mod tests {
         assert_eq!(thread.join().unwrap(), [200, 201]);
     }
 
+    #[test]
+    fn an_engine_that_waits_for_room_is_woken_once() {
+        let woken = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&woken);
+        let wake = move || {
+            counter.fetch_add(1, Ordering::Relaxed);
+        };
+        let (mut engine, mut port) = pair(wake).unwrap();
+        let frame = vec![7; RING / 16];
+        let mut buffer = Vec::new();
+        let mut take = |port: &mut PortEnd| {
+            buffer.clear();
+            assert!(port.take(&mut buffer).is_some());
+            port.flush();
+            woken.load(Ordering::Relaxed)
+        };
+        for round in 1..4 {
+            // With their lengths.
+            assert_eq!((0..).take_while(|_| engine.send(&frame)).count(), 15);
+            assert!(!engine.has_half_of_room());
+            engine.await_room();
+            for _ in 0..11 {
+                assert_eq!(take(&mut port), round - 1);
+            }
+            assert_eq!(take(&mut port), round);
+            assert!(engine.has_most_of_room());
+            for _ in 0..3 {
+                assert_eq!(take(&mut port), round, "it does not wait any more");
+            }
+        }
+    }
+
     /// The thread sleeps without a time limit; each frame, and room, wakes it.
     #[test]
     fn a_waiting_thread_is_woken_for_frames_for_room_and_at_the_end() {
@@ -548,7 +625,7 @@ mod tests {
             let mut frames = 0;
             while frames < 1000 {
                 port.wait([], (true, false), None);
-                while port.from_engine.pop(&mut buffer).is_some() {
+                while port.take(&mut buffer).is_some() {
                     frames += 1;
                     buffer.clear();
                 }

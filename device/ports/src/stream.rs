@@ -109,10 +109,11 @@ impl StreamPort {
     /// Drops the frames for a peer that is no more.
     fn discard(&mut self) {
         let mut frame = Vec::new();
-        while self.end.from_engine.pop(&mut frame).is_some() {
+        while self.end.take(&mut frame).is_some() {
             PortStatus::count(&self.end.status().not_sent);
             frame.clear();
         }
+        self.end.flush();
     }
 
     fn pause(&self, time: Duration) {
@@ -282,7 +283,7 @@ impl Connection {
             while self.output.len() < OUTPUT {
                 let at = self.output.len();
                 self.output.extend_from_slice(&[0; LENGTH]);
-                let Some(length) = port.from_engine.pop(&mut self.output) else {
+                let Some(length) = port.take(&mut self.output) else {
                     self.output.truncate(at);
                     break;
                 };

@@ -92,7 +92,7 @@ impl TapPort {
     fn send(&mut self, frame: &mut Vec<u8>) -> usize {
         for count in 0..BURST {
             frame.clear();
-            if self.end.from_engine.pop(frame).is_none() {
+            if self.end.take(frame).is_none() {
                 return count;
             }
             if self.device.send(frame).is_err() {

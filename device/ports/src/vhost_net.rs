@@ -127,10 +127,11 @@ impl VhostNetPort {
 /// Drops the frames for a guest that is no more.
 fn discard(end: &mut PortEnd) {
     let mut frame = Vec::new();
-    while end.from_engine.pop(&mut frame).is_some() {
+    while end.take(&mut frame).is_some() {
         PortStatus::count(&end.status().not_sent);
         frame.clear();
     }
+    end.flush();
 }
 
 fn lock(device: &Mutex<Device>) -> MutexGuard<'_, Device> {
@@ -381,7 +382,7 @@ impl Traffic {
         });
         let mut count = 0usize;
         while count < BURST {
-            if self.frame.is_empty() && port.from_engine.pop(&mut self.frame).is_none() {
+            if self.frame.is_empty() && port.take(&mut self.frame).is_none() {
                 break;
             }
             if !self.receive_frame(device, port) {

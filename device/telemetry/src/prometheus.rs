@@ -83,6 +83,8 @@ pub struct PortSnapshot {
     pub tx: (u64, u64),
     /// Frames that were dropped, by reason.
     pub drops: Vec<(&'static str, u64)>,
+    /// How often senders have begun to wait for the peer.
+    pub holds: u64,
     /// What was refused of what the peer sent.
     pub malformed: u64,
 }
@@ -547,7 +549,7 @@ impl Snapshot {
         });
         by_port(encoder, drops, MetricType::Counter, series)?;
         type Single = fn(&PortSnapshot) -> u64;
-        let single: [(&str, &str, MetricType, Single); 3] = [
+        let single: [(&str, &str, MetricType, Single); 4] = [
             (
                 "port_connected",
                 "1 while a port has a peer",
@@ -559,6 +561,12 @@ impl Snapshot {
                 "Peers that a port has had",
                 MetricType::Counter,
                 |port| port.connections,
+            ),
+            (
+                "port_holds",
+                "How often senders have begun to wait for the peer of a port, because it takes too slowly",
+                MetricType::Counter,
+                |port| port.holds,
             ),
             (
                 "port_malformed",

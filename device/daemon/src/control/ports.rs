@@ -34,6 +34,8 @@ pub struct PortView {
     pub tx_bytes: u64,
     /// Frames that were dropped, by reason.
     pub dropped: BTreeMap<String, u64>,
+    /// How often senders have begun to wait for the peer, because it takes too slowly.
+    pub holds: u64,
     /// Connections that were closed because of what the peer sent, and frames and rings of a guest that were refused.
     pub malformed: u64,
 }
@@ -53,6 +55,7 @@ impl From<ExternalState> for PortView {
             rx_bytes: counts.rx_octets,
             tx_frames: counts.tx_frames,
             tx_bytes: counts.tx_octets,
+            holds: counts.holds,
             malformed: state.malformed,
         }
     }

@@ -211,6 +211,7 @@ fn fabric() -> FabricSnapshot {
         rx: (3, 300),
         tx: (4, 400),
         drops: vec![("too_long", 5), ("overrun", 6)],
+        holds: 13,
         malformed: 7,
     };
     let link = |direction| LinkSnapshot {
@@ -241,6 +242,7 @@ fn ports_and_links_have_series_of_their_own() {
         "faultline_port_dropped_frames_total{port=\"host\",reason=\"overrun\"} 6",
         "faultline_port_connected{port=\"host\"} 1",
         "faultline_port_connections_total{port=\"host\"} 2",
+        "faultline_port_holds_total{port=\"host\"} 13",
         "faultline_port_malformed_total{port=\"host\"} 7",
         "faultline_link_model_frames_total{port=\"wire\\\"1\",direction=\"rx\",effect=\"corrupted\"} 9",
         "faultline_link_model_pauses_total{port=\"wire\\\"1\",direction=\"tx\"} 10",
