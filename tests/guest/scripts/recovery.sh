@@ -136,7 +136,8 @@ suspend() {
 }
 
 watchdogs() {
-	echo "$1" >/proc/sys/kernel/soft_watchdog
+	# A kernel may have none.
+	[ ! -e /proc/sys/kernel/soft_watchdog ] || echo "$1" >/proc/sys/kernel/soft_watchdog
 	echo $((1 - $1)) >/sys/module/rcupdate/parameters/rcu_cpu_stall_suppress
 }
 
