@@ -1,8 +1,8 @@
 //! Priority-based flow control (IEEE 802.1Qbb) of what a NIC sends: priorities that are paused, and the queues that wait for them.
 //!
 //! The caller says which priorities are paused ([`Nic::set_paused_priorities`](crate::Nic::set_paused_priorities)). A queue pair whose
-//! next frame has one of them leaves the ready queue and waits here; other queue pairs go on. This NIC asks nobody to pause by
-//! priority: what it asks for under fault policy `stall` holds for all priorities ([`crate::ingress`]).
+//! next frame has one of them leaves the ready queue and waits here; other queue pairs go on. This NIC does not request
+//! pauses by priority: what it requests under fault policy `stall` is for all priorities ([`crate::ingress`]).
 
 use std::collections::VecDeque;
 

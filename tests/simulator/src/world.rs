@@ -523,7 +523,7 @@ impl World {
         Self { state, hosts }
     }
 
-    /// Gives a host a link of its own, which its frames pass instead of the wire.
+    /// Adds a link of its own for a host, which its frames pass instead of the wire.
     pub fn set_link(&self, host: usize, link: impl Link + 'static) {
         self.state.borrow_mut().links.insert(host, Box::new(link));
     }
