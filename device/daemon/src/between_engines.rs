@@ -44,6 +44,7 @@ impl Engine {
             if !self.links.send((now, from, sender), to, frame, ram) {
                 port.nic.payload_not_read();
             }
+            self.hold_sender(from, to);
         }
     }
 
@@ -56,13 +57,12 @@ impl Engine {
         let mut worked = false;
         // What pauses all that send into this engine pauses other engines, too: their frames stay on the link. Those of single
         // priorities are paused where they are sent.
-        let is_paused = self.paused_for_other_engines() == PrioritySet::ALL;
-        if is_paused || self.linked_wait_for.is_some() || self.senders_are_paused() {
+        if self.paused_for_other_engines() == PrioritySet::ALL || self.senders_are_paused() {
             return (now, worked);
         }
         for engine in 0..self.links.count() {
             let (mut frames, mut octets) = (0, 0);
-            while frames < TURN_PACKETS && octets < TURN_BYTES && self.linked_wait_for.is_none() {
+            while frames < TURN_PACKETS && octets < TURN_BYTES {
                 let Some(taken) = self.take_linked(&mut now, engine) else {
                     break;
                 };
@@ -158,7 +158,6 @@ impl Engine {
 
     /// True if a frame of another engine can be taken, or one can be sent again.
     pub(crate) fn has_link_work(&self) -> bool {
-        let takes_frames = || self.linked_wait_for.is_none() && !self.senders_are_paused();
-        self.links.has_frame() && takes_frames() || self.links.has_room_again()
+        self.links.has_frame() && !self.senders_are_paused() || self.links.has_room_again()
     }
 }

@@ -27,6 +27,7 @@ use crate::diagnostic_log::{self, DiagnosticQueue};
 use crate::engine_link::Links;
 use crate::external_port::ExternalPort;
 use crate::handle::{Handle, Requests};
+use crate::holds::Holds;
 use crate::lines::Lines;
 use crate::port::{NicPort, number};
 use crate::ram::Ram;
@@ -106,8 +107,7 @@ pub struct Engine {
     pub(crate) switch: Switch,
     /// Ports that lead out of the process, which the first engine has. Their numbers follow those of the NICs.
     pub(crate) externals: Vec<ExternalPort>,
-    /// The external port for which frames of other engines wait on their links, while it holds senders.
-    pub(crate) linked_wait_for: Option<PortId>,
+    pub(crate) holds: Holds,
     pub(crate) captures: Captures,
     /// A frame as octets.
     pub(crate) scratch: Vec<u8>,
@@ -154,6 +154,7 @@ pub(crate) struct EngineParts {
     pub(crate) requests: Requests<Engine>,
     pub(crate) links: Links,
     pub(crate) shared_pauses: SharedPauses,
+    pub(crate) holds: Holds,
     pub(crate) switch: Switch,
     pub(crate) clock: Clock,
     pub(crate) recorder: Recorder,
@@ -169,7 +170,7 @@ impl Engine {
             rams: ByPort::new(nics),
             switch: parts.switch,
             externals: Vec::new(),
-            linked_wait_for: None,
+            holds: parts.holds,
             captures: Captures::default(),
             scratch: Vec::new(),
             tag_scratch: Vec::new(),
@@ -344,7 +345,9 @@ impl Engine {
             // Frames of other engines may have been sent into links at a later time than that of this pass.
             self.lines.update_pauses(now.max(self.links.latest));
         }
-        self.update_holds(now);
+        if self.holds.has_ports() {
+            self.update_holds(now);
+        }
         if !self.links.is_empty() {
             self.share_pauses();
             let (later, has_taken) = self.run_links(now);
@@ -553,7 +556,7 @@ impl Engine {
         let pauses = |(other, port): (PortId, &NicPort)| {
             other != id && port.bus_master && port.nic.is_stalled()
         };
-        if self.holds(id) || self.ports.iter().any(pauses) {
+        if self.links.hold(id) || self.ports.iter().any(pauses) {
             return worked;
         }
         let nics = self.ports.len();
@@ -565,8 +568,7 @@ impl Engine {
             port.nic.set_paused_priorities(paused);
         }
         let scenario = self.scenario.as_ref();
-        let single = scenario.is_some_and(|scenario| scenario.takes_packets(nics))
-            || self.externals.iter().any(ExternalPort::holds);
+        let single = scenario.is_some_and(|scenario| scenario.takes_packets(nics));
         let (mut packets, mut bytes, mut work) = (0u32, 0usize, 0u64);
         let mut frame = TxFrame::default();
         while packets < TURN_PACKETS && bytes < TURN_BYTES && work < TURN_WORK {
@@ -586,7 +588,7 @@ impl Engine {
             packets = packets.saturating_add(frame.packets);
             bytes = bytes.saturating_add(len);
             worked = true;
-            if self.holds(id) {
+            if self.links.hold(id) {
                 break;
             }
         }
@@ -643,6 +645,7 @@ impl Sleeper for Engine {
         let has_frame = || {
             self.has_external_frame()
                 || self.externals.iter().any(ExternalPort::has_room_again)
+                || self.holds.has_released()
                 || self.has_link_work()
                 || self.shared_pauses.has_news()
         };

@@ -18,6 +18,7 @@ use crate::engine::{Engine, EngineHandle, EngineParts, LongestPass};
 use crate::engine_link::{self, Links};
 use crate::external_port::ExternalPort;
 use crate::handle::{self, Ended};
+use crate::holds::Holds;
 use crate::moved_nic::MovedNic;
 use crate::port::{NicPort, PortShare};
 use crate::shared_pauses::SharedPauses;
@@ -73,7 +74,8 @@ impl Process {
             .into_iter()
             .zip(recorders)
             .zip(SharedPauses::of_engines(handles.len()))
-            .map(|((requests, recorder), shared_pauses)| {
+            .zip(Holds::of_engines(handles.len(), config.ports.len()))
+            .map(|(((requests, recorder), shared_pauses), holds)| {
                 let parts = EngineParts {
                     requests,
                     links: Links::new(
@@ -81,6 +83,7 @@ impl Process {
                         handles.iter().map(EngineHandle::waker).collect(),
                     ),
                     shared_pauses,
+                    holds,
                     switch: switch.sibling(),
                     clock: clock.clone(),
                     recorder,

@@ -4,10 +4,12 @@
 //!
 //! # Back-pressure
 //!
-//! When less than half of the ring to its thread is free, a port *holds* senders: a NIC whose frame goes to it sends nothing until three
-//! quarters are free, as behind a switch that sends PAUSE frames. Other NICs go on. Each NIC can exceed the mark by one packet, for which
-//! there is the other half of the ring. If the peer has not taken enough within the hold time of the port, nobody waits any more until it
-//! has: frames are dropped when the ring is full. So a peer costs a NIC at most this time for each quarter of the ring that it is sent.
+//! When less than half of the ring to its thread is free, a port *holds* senders ([`crate::holds`]): a queue pair with a connection that
+//! has sent a frame to it sends nothing until three quarters of the ring are free. Only the connections to this peer wait. What has no
+//! connection, such as datagrams, frames of the netdev and of other ports, is dropped if there is no room.
+//!
+//! A hold ends after the hold time of the port at the latest, so that connections to a peer that takes nothing fail as they do on a
+//! wire that loses everything. The port holds senders again when the peer has taken a quarter of the ring.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -39,19 +41,19 @@ pub(crate) struct ExternalCounts {
     pub(crate) no_peer: u64,
     /// Frames to the peer that were dropped because it took the ones before too slowly.
     pub(crate) overrun: u64,
-    /// How often senders have begun to wait for the peer.
+    /// How often the port has begun to hold senders.
     pub(crate) holds: u64,
 }
 
-/// Whether senders wait for the peer.
+/// Whether a port holds senders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Crowding {
-    /// The mark has not been reached since there was room.
+enum Hold {
+    /// Not now.
     None,
-    /// Senders wait until this time.
-    HoldsUntil(Instant),
-    /// The peer has not taken enough in the hold time.
-    TooSlow,
+    /// Until this time at the latest.
+    Until(Instant),
+    /// The hold time is over. The port holds senders again when the peer has taken so many octets since the start.
+    NotBefore(u64),
 }
 
 /// A port that leads out of the process.
@@ -61,8 +63,8 @@ pub(crate) struct ExternalPort {
     mtu: Option<u16>,
     pub(crate) counts: ExternalCounts,
     end: EngineEnd,
-    hold: Duration,
-    crowding: Crowding,
+    hold: Hold,
+    hold_time: Duration,
 }
 
 impl ExternalPort {
@@ -72,8 +74,8 @@ impl ExternalPort {
             mtu: config.mtu,
             counts: ExternalCounts::default(),
             end,
-            hold: config.hold,
-            crowding: Crowding::None,
+            hold: Hold::None,
+            hold_time: config.hold,
         }
     }
 
@@ -96,49 +98,55 @@ impl ExternalPort {
         }
     }
 
-    /// Returns true if who has just sent a frame to the peer must wait.
-    pub(crate) fn holds_after_frame(&mut self, now: Instant) -> bool {
-        let is_asked = self.crowding == Crowding::None && !self.hold.is_zero();
-        if is_asked && !self.end.has_half_of_room() && self.has_peer() {
-            let hold = u64::try_from(self.hold.as_nanos()).unwrap_or(u64::MAX);
-            self.crowding = Crowding::HoldsUntil(Instant(now.0.saturating_add(hold)));
-            self.counts.holds = self.counts.holds.saturating_add(1);
+    /// Begins to hold senders, if the frame that has just been sent has left too little room. Returns true if it begins.
+    pub(crate) fn begins_hold(&mut self, now: Instant) -> bool {
+        let may_begin = self.hold == Hold::None && !self.hold_time.is_zero();
+        if !may_begin || self.end.has_half_of_room() || !self.has_peer() {
+            return false;
         }
-        self.holds()
+        let time = u64::try_from(self.hold_time.as_nanos()).unwrap_or(u64::MAX);
+        self.hold = Hold::Until(Instant(now.0.saturating_add(time)));
+        self.counts.holds = self.counts.holds.saturating_add(1);
+        self.end.await_room(true);
+        true
     }
 
-    /// Looks whether the peer has taken frames, or has had its time. Returns true if senders who have waited go on.
-    pub(crate) fn update_hold(&mut self, now: Instant) -> bool {
-        let held = self.holds();
-        match self.crowding {
-            Crowding::None => {}
-            _ if self.has_room() => self.crowding = Crowding::None,
-            Crowding::HoldsUntil(end) if end <= now => self.crowding = Crowding::TooSlow,
-            Crowding::HoldsUntil(_) => self.end.await_room(),
-            Crowding::TooSlow => {}
+    /// Looks whether the peer has taken frames, or has had its time. Called in each pass.
+    pub(crate) fn update_hold(&mut self, now: Instant) {
+        let next = match self.hold {
+            Hold::None => return,
+            _ if self.has_room() => Hold::None,
+            Hold::Until(end) if end <= now => {
+                Hold::NotBefore(self.end.taken().saturating_add(self.end.quarter()))
+            }
+            Hold::NotBefore(taken) if taken <= self.end.taken() => Hold::None,
+            hold => hold,
+        };
+        self.hold = next;
+        if !self.holds() {
+            self.end.await_room(false);
         }
-        held && !self.holds()
     }
 
-    /// True while senders wait.
+    /// True while senders are held.
     pub(crate) fn holds(&self) -> bool {
         self.hold_end().is_some()
     }
 
-    /// When senders go on at the latest, if they wait.
+    /// When senders go on at the latest, if they are held.
     pub(crate) fn hold_end(&self) -> Option<Instant> {
-        match self.crowding {
-            Crowding::HoldsUntil(end) => Some(end),
-            Crowding::None | Crowding::TooSlow => None,
+        match self.hold {
+            Hold::Until(end) => Some(end),
+            Hold::None | Hold::NotBefore(_) => None,
         }
     }
 
-    /// True if senders wait without need.
+    /// True if senders are held without need.
     pub(crate) fn has_room_again(&self) -> bool {
         self.holds() && self.has_room()
     }
 
-    /// True if senders need not wait any more. Without a peer, frames are dropped.
+    /// True if senders need not be held any more. Without a peer, frames are dropped.
     fn has_room(&self) -> bool {
         self.end.has_most_of_room() || !self.has_peer()
     }

@@ -71,6 +71,7 @@ mod external_port;
 mod forward;
 mod function;
 mod handle;
+mod holds;
 mod judge;
 pub mod keeper;
 mod line_config;

@@ -32,8 +32,8 @@ impl Engine {
     pub(crate) fn take_nics(&mut self, ids: &[PortId]) -> Vec<MovedNic> {
         let take = |id: &PortId| {
             let id = *id;
-            let mut port = self.ports.replace(id, None)?;
-            port.waits_for = None;
+            self.release_nic(id);
+            let port = self.ports.replace(id, None)?;
             let linked = self.links.memory_of_guest.replace(id, None);
             Some(MovedNic {
                 id,

@@ -110,43 +110,44 @@ impl Engine {
         }
     }
 
-    /// Lets senders go on who wait for external ports, where there is room again or the hold time is over.
+    /// Looks which external ports hold senders, and lets queue pairs go on that are not held any more.
     pub(crate) fn update_holds(&mut self, now: Instant) {
-        let nics = self.ports.len();
-        for (index, external) in self.externals.iter_mut().enumerate() {
-            if !external.update_hold(now) {
-                continue;
+        let mut has_changed = false;
+        for (index, port) in self.externals.iter_mut().enumerate() {
+            port.update_hold(now);
+            has_changed |= self.holds.publish(index, port.holds());
+        }
+        if has_changed && !self.links.is_empty() {
+            self.links.wake_all();
+        }
+        let ports = &mut self.ports;
+        self.holds.release(|nic, queue_pair| {
+            if let Some(port) = ports.get_mut(nic) {
+                port.nic.release(queue_pair);
             }
-            let waits = |waits_for: &mut Option<PortId>| {
-                waits_for.take_if(|to| *to == nics.saturating_add(index));
-            };
-            waits(&mut self.linked_wait_for);
-            let ports = self.ports.iter_mut();
-            ports.for_each(|(_, port)| waits(&mut port.waits_for));
+        });
+    }
+
+    /// Holds the queue pair that has sent the last frame of a NIC of this engine, if the external port to which the frame has gone holds
+    /// senders.
+    pub(crate) fn hold_sender(&mut self, from: PortId, to: Option<PortId>) {
+        let index = to.and_then(|to| to.checked_sub(self.ports.len()));
+        let may_hold = |index: &usize| self.holds.holds(*index) && self.holds.has_room();
+        if let Some(index) = index.filter(may_hold)
+            && let Some(port) = self.ports.get_mut(from)
+            && let Some(queue_pair) = port.nic.hold_sender()
+        {
+            self.holds.add(index, from, queue_pair);
         }
     }
 
-    /// A NIC that has sent a frame to an external port waits if that holds its senders. What comes from other engines waits on their links.
-    fn hold_sender(&mut self, now: Instant, from: PortId, to: PortId) {
-        let is_nic = from < self.ports.len();
-        let index = to.checked_sub(self.ports.len());
-        let Some(external) = index.and_then(|index| self.externals.get_mut(index)) else {
-            return;
-        };
-        if !is_nic || !external.holds_after_frame(now) {
-            return;
+    /// Lets all queue pairs of a NIC go on.
+    pub(crate) fn release_nic(&mut self, id: PortId) {
+        for queue_pair in self.holds.take_nic(id) {
+            if let Some(port) = self.ports.get_mut(id) {
+                port.nic.release(queue_pair);
+            }
         }
-        match self.ports.get_mut(from) {
-            Some(port) => port.waits_for = Some(to),
-            None => self.linked_wait_for = Some(to),
-        }
-    }
-
-    /// True if a NIC must not send now, because of a full link to another engine or of an external port.
-    #[inline]
-    pub(crate) fn holds(&self, id: PortId) -> bool {
-        let waits = |port: &NicPort| port.waits_for.is_some();
-        self.links.hold(id) || self.ports.get(id).is_some_and(waits)
     }
 
     /// Sends a frame of a NIC through an external port, packet by packet.
@@ -170,7 +171,13 @@ impl Engine {
             }
         }
         self.scratch = bytes;
-        self.hold_sender(now, from, to);
+        if let Some(index) = to.checked_sub(self.ports.len())
+            && let Some(port) = self.externals.get_mut(index)
+            && port.begins_hold(now)
+        {
+            self.holds.publish(index, true);
+        }
+        self.hold_sender(from, Some(to));
     }
 
     /// A frame comes out of the switch at an external port, whose rules may take it.
@@ -274,11 +281,6 @@ impl Engine {
         (from, to): (PortId, PortId),
         frame: Octets<'_>,
     ) {
-        self.receive_with_tag(now, (from, to), frame);
-        self.hold_sender(now, from, to);
-    }
-
-    fn receive_with_tag(&mut self, now: Instant, (from, to): (PortId, PortId), frame: Octets<'_>) {
         if !self.switch.is_vlan_aware() {
             return self.receive_octets(now, to, frame);
         }

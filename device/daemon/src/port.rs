@@ -97,8 +97,6 @@ pub(crate) struct NicPort {
     /// An action of a scenario has removed the device.
     removed: Arc<AtomicBool>,
     pub(crate) link: Link,
-    /// The external port that holds this NIC: it sends nothing now.
-    pub(crate) waits_for: Option<PortId>,
     /// The driver does not know yet of a change of the link.
     pub(crate) link_changed: bool,
     /// Diagnostics that the NIC had no room for.
@@ -146,7 +144,6 @@ impl NicPort {
             bus_master: false,
             removed: Arc::new(AtomicBool::new(false)),
             link: Link::new(),
-            waits_for: None,
             link_changed: false,
             lost_diagnostics: 0,
             polled: Vec::new(),

@@ -14,7 +14,7 @@ use crate::{config_file, line_config, vlan_config};
 /// Pause between two attempts to connect unless another one is set.
 const RECONNECT: Duration = Duration::from_secs(1);
 
-/// How long senders wait for a peer that takes too slowly, unless another time is set.
+/// How long connections wait for a peer that takes too slowly, unless another time is set.
 const HOLD: Duration = Duration::from_millis(100);
 
 /// A port that leads out of the process: a `[[port]]` table.
@@ -31,7 +31,7 @@ pub struct PortEntry {
     pub pvid: Option<u16>,
     /// VLANs of frames with a tag.
     pub vlans: Option<VlanSet>,
-    /// How long senders wait for a peer that takes too slowly, before frames to it are dropped. Zero: not at all.
+    /// How long connections wait for a peer that takes too slowly, before frames to it are dropped. Zero: not at all.
     pub hold: Duration,
     /// Model of the link to the peer.
     pub link_tx: Option<LineModel>,

@@ -9,7 +9,7 @@
 //!   a request.
 //! - A thread with a request sends it, executes a barrier, and reads the engine's flag ([`wake`]); if it is set, the thread
 //!   writes the eventfd. Another engine does the same when it has put frames on a link, and when it has given used frames back, for
-//!   which an engine with a full link may wait.
+//!   which an engine with a full link may wait. So does the thread of a port that has made room, if the engine waits for that.
 //!
 //! Of two threads that each store and then load, at least one sees the other's store: either the engine finds the work in
 //! its last check, or the other side finds it asleep.

@@ -132,7 +132,7 @@ impl FrameReceiver {
 const FRAMES: u8 = 1;
 const ROOM: u8 = 2;
 
-/// Wakes the thread of a port.
+/// Wakes the thread of a port, and says whether the engine wants to be woken.
 #[derive(Debug)]
 pub struct Bell {
     waits_for: AtomicU8,
@@ -250,6 +250,8 @@ impl PortStatus {
 #[derive(Debug)]
 pub struct EngineEnd {
     to_port: FrameSender,
+    /// Octets that have gone into that ring since the start, with the lengths of frames.
+    sent: u64,
     from_port: FrameReceiver,
     bell: Arc<Bell>,
     status: Arc<PortStatus>,
@@ -261,7 +263,11 @@ impl EngineEnd {
     /// Hands a frame to the port. Returns false if its ring is full: the frame is lost, as on a wire.
     pub fn send(&mut self, frame: &[u8]) -> bool {
         let fits = self.to_port.push(frame);
-        self.has_sent |= fits;
+        if fits {
+            self.has_sent = true;
+            let octets = LENGTH.saturating_add(frame.len()) as u64;
+            self.sent = self.sent.saturating_add(octets);
+        }
         fits
     }
 
@@ -275,10 +281,22 @@ impl EngineEnd {
         self.to_port.has_most_of_room()
     }
 
-    /// Makes the port's thread wake the engine, once, when three quarters of the ring to the port are free. The engine looks for room
-    /// once more, behind a full barrier, before it sleeps.
-    pub fn await_room(&self) {
-        self.bell.engine_waits.store(true, Ordering::Relaxed);
+    /// A quarter of the ring to the port, in octets.
+    pub fn quarter(&self) -> u64 {
+        (self.to_port.0.buffer().capacity() / 4) as u64
+    }
+
+    /// Octets that the port's thread has taken from its ring since the start, with the lengths of frames.
+    pub fn taken(&self) -> u64 {
+        let ring = &self.to_port.0;
+        let waiting = ring.buffer().capacity().saturating_sub(ring.slots());
+        self.sent.saturating_sub(waiting as u64)
+    }
+
+    /// Makes the port's thread wake the engine when three quarters of the ring to the port are free, until this is called with `false`. The
+    /// engine looks for room once more, behind a full barrier, before it sleeps.
+    pub fn await_room(&self, waits: bool) {
+        self.bell.engine_waits.store(waits, Ordering::Relaxed);
     }
 
     /// Takes the next frame of the peer into `buffer`, which is emptied first. Returns false if there is none.
@@ -371,12 +389,7 @@ impl PortEnd {
     /// True if the engine waits for room and there is room now.
     fn has_made_room(&self) -> bool {
         fence(Ordering::SeqCst);
-        let waits = &self.bell.engine_waits;
-        if !waits.load(Ordering::Relaxed) || !self.from_engine.has_most_of_room() {
-            return false;
-        }
-        waits.store(false, Ordering::Relaxed);
-        true
+        self.bell.engine_waits.load(Ordering::Relaxed) && self.from_engine.has_most_of_room()
     }
 
     /// What stops the thread that has this end.
@@ -433,6 +446,7 @@ pub fn from_engines(engines: usize, ring: usize) -> std::io::Result<(Vec<EngineE
             let (_, from_port) = RingBuffer::new(0);
             let end = EngineEnd {
                 to_port: FrameSender(to_port),
+                sent: 0,
                 from_port: FrameReceiver(from_port),
                 bell: Arc::clone(&bell),
                 status: Arc::default(),
@@ -475,6 +489,7 @@ pub fn pair(wake_engine: impl Fn() + Send + 'static) -> std::io::Result<(EngineE
     let status = Arc::new(PortStatus::default());
     let engine = EngineEnd {
         to_port: FrameSender(to_port),
+        sent: 0,
         from_port: FrameReceiver(from_port),
         bell: Arc::clone(&bell),
         status: Arc::clone(&status),
@@ -582,7 +597,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_that_waits_for_room_is_woken_once() {
+    fn an_engine_that_waits_for_room_is_woken() {
         let woken = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&woken);
         let wake = move || {
@@ -601,12 +616,13 @@ mod tests {
             // With their lengths.
             assert_eq!((0..).take_while(|_| engine.send(&frame)).count(), 15);
             assert!(!engine.has_half_of_room());
-            engine.await_room();
+            engine.await_room(true);
             for _ in 0..11 {
                 assert_eq!(take(&mut port), round - 1);
             }
             assert_eq!(take(&mut port), round);
             assert!(engine.has_most_of_room());
+            engine.await_room(false);
             for _ in 0..3 {
                 assert_eq!(take(&mut port), round, "it does not wait any more");
             }

@@ -2,8 +2,8 @@
 //! big-endian, then the frame without FCS (QEMU, net/stream.c). The peer is another process of Faultline, an emulator's netdev, or
 //! passt.
 //!
-//! A stream holds up its sender: while the engine has no room, nothing is read from the socket. Frames of the engine are lost while
-//! there is no peer, and when the ring to a slow peer is full. A connection that ends, or whose octets cannot be frames, is closed,
+//! A stream holds up its sender: while the engine has no room, nothing is read from the socket. The engine holds connections to a slow
+//! peer. Its frames are lost while there is no peer, and when the ring is full all the same. A connection that ends, or whose octets cannot be frames, is closed,
 //! and the next one is awaited or made.
 
 use std::io;

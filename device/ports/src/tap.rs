@@ -1,6 +1,6 @@
 //! A port on a TAP device: the host's network stack, a bridge, a VXLAN tunnel, another host.
 //!
-//! Neither side is held up: a full queue loses frames, as a wire does, and each loss is counted. The kernel segments what its
+//! The kernel is not held up: a full queue loses frames, as a wire does, and each loss is counted. The kernel segments what its
 //! applications send, because the device offers no offloads.
 
 use std::io::{self, ErrorKind};
@@ -52,6 +52,7 @@ impl TapPort {
             let received = self.receive(&mut buffer);
             self.end.flush();
             let sent = self.send(&mut frame);
+            self.end.flush();
             match received {
                 Ok(0) if sent == 0 => {
                     let fds = [(self.device.as_fd(), PollFlags::IN)];

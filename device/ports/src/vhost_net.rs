@@ -6,8 +6,8 @@
 //! connection, so a front end that connects again and again would use up those of the process. Only what it builds on is used
 //! here: `vhost` for messages, `virtio-queue` and `vm-memory` for rings.)
 //!
-//! A guest that sends faster than the engine takes is held up: its frames stay in its ring. A guest that takes nothing holds up its own
-//! frames, up to the size of the engine's ring; the rest is lost. What the guest writes may be anything: a chain that cannot be a frame
+//! A guest that sends faster than the engine takes is held up: its frames stay in its ring. Frames to a guest that takes too slowly wait in
+//! the engine's ring; what does not fit is lost. What the guest writes may be anything: a chain that cannot be a frame
 //! is returned unsent and counted, and a ring that cannot be one is not looked at until it is started again.
 
 use std::io;

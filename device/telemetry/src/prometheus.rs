@@ -83,7 +83,7 @@ pub struct PortSnapshot {
     pub tx: (u64, u64),
     /// Frames that were dropped, by reason.
     pub drops: Vec<(&'static str, u64)>,
-    /// How often senders have begun to wait for the peer.
+    /// How often it has begun to hold connections, because the peer takes too slowly.
     pub holds: u64,
     /// What was refused of what the peer sent.
     pub malformed: u64,
@@ -564,7 +564,7 @@ impl Snapshot {
             ),
             (
                 "port_holds",
-                "How often senders have begun to wait for the peer of a port, because it takes too slowly",
+                "How often a port has begun to hold connections, because its peer takes too slowly",
                 MetricType::Counter,
                 |port| port.holds,
             ),

@@ -1,12 +1,23 @@
-//! Priority-based flow control (IEEE 802.1Qbb) of what a NIC sends: priorities that are paused, and the queues that wait for them.
+//! Flow control of what a NIC sends: by priority (IEEE 802.1Qbb), and by connection.
 //!
 //! The caller says which priorities are paused ([`Nic::set_paused_priorities`](crate::Nic::set_paused_priorities)). A queue pair whose
 //! next frame has one of them leaves the ready queue and waits here; other queue pairs go on. This NIC does not request
 //! pauses by priority: what it requests under fault policy `stall` is for all priorities ([`crate::ingress`]).
+//!
+//! A connection is held by itself if its way is too slow ([`Nic::hold_sender`](crate::Nic::hold_sender)), until it is released.
 
 use std::collections::VecDeque;
 
 use faultline_wire::priority::{PRIORITIES, PrioritySet};
+
+/// What a queue pair waits for before it sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// The end of the pause of a priority.
+    Priority(u8),
+    /// A call of [`Nic::release`](crate::Nic::release).
+    Release,
+}
 
 /// Paused priorities, and the queues that wait for the end of the pauses.
 #[derive(Debug, Default)]

@@ -86,6 +86,7 @@ const BURST: u32 = 32;
 /// - *[`is_stalled`](Nic::is_stalled)* is a request to pause senders. A caller that ignores it loses frames when the queue of
 ///   held frames is full.
 /// - *[`set_paused_priorities`](Nic::set_paused_priorities)*: without it no priority is paused.
+/// - *[`hold_sender`](Nic::hold_sender)*: without it no connection is held. Each one that is held is to be released.
 /// - *[`accepts`](Nic::accepts)* saves calls. A frame to another address is dropped by `receive`, too.
 /// - *[`work`](Nic::work)* serves callers that limit turns. Each call is limited to about [`TURN_WORK`](crate::TURN_WORK).
 /// - *[`poll_diagnostic`](Nic::poll_diagnostic)*: the NIC keeps the newest 8192 diagnostics, as many as a turn can have, and counts those that it has dropped.
@@ -514,6 +515,20 @@ impl Nic {
     #[inline]
     pub fn last_sender(&self) -> u32 {
         self.last_sender
+    }
+
+    /// Holds the connection that has sent the frame of the last [`Nic::poll_transmit`]: it sends nothing until [`Nic::release`], while others
+    /// go on. Returns the number of its queue pair; `None` if the sender has no connection. Going to RESET ends it, too.
+    pub fn hold_sender(&mut self) -> Option<u32> {
+        let qp = self.queues.qp_mut(self.last_sender)?;
+        qp.hold().then_some(self.last_sender)
+    }
+
+    /// Ends the hold of a queue pair, if it is held.
+    pub fn release(&mut self, queue_pair: u32) {
+        if let Some(qp) = self.queues.qp_mut(queue_pair) {
+            qp.end_hold(&mut self.core);
+        }
     }
 
     /// Counts a frame with `len` octets, in the set of the queue pair that sends it.

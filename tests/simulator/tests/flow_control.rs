@@ -487,3 +487,66 @@ fn a_reset_ends_all_waits() {
     assert_eq!(link.paused(world.now()), PrioritySet::NONE);
     assert_eq!(link.next_deadline(), None);
 }
+
+/// A connection that is held sends nothing and loses no retry, while another one of its NIC goes on, until it is released.
+#[test]
+fn a_connection_is_held_alone() {
+    for kind in [QPT_RC, QPT_UC] {
+        let mut world = World::new(2, 1);
+        // It stops the sender when it has taken some packets.
+        world.set_link(0, Modelled::new(LINK));
+        let mut held = world.connect(kind, LEN.into(), |path| path.timeout = 8);
+        let mut other = world.connect(QPT_RC, 4096, |_| ());
+        fill(&mut world, &held);
+        world.start_trace();
+        const MESSAGES: usize = 4;
+        for _ in 0..MESSAGES {
+            write(&mut world, &mut held, LEN);
+        }
+        let packets = MESSAGES * (LEN >> 10) as usize;
+        world.run_for(20 * MICROSECOND);
+        let qpn = held.qp[0].qpn;
+        assert_eq!(world.with_nic(0, |nic| nic.hold_sender()), Some(qpn));
+        let sent = |world: &World| {
+            let trace = world.take_trace();
+            world.start_trace();
+            trace.iter().filter(|(host, _)| *host == 0).count()
+        };
+        let before = sent(&world);
+        assert!(before > 0 && before < packets, "{before}");
+        // Many times its time-out of a millisecond.
+        world.run_for(300_000 * MICROSECOND);
+        assert_eq!(sent(&world), 0);
+        let before_release = world.completions(0, &mut held.cq[0]).len();
+        assert!(before_release < MESSAGES);
+        write(&mut world, &mut other, 256);
+        world.run_for(100 * MICROSECOND);
+        expect_cqe(&mut world, 0, &mut other.cq[0], cqe::SUCCESS);
+        sent(&world);
+        world.with_nic(0, |nic| nic.release(qpn));
+        world.run();
+        let done = world.completions(0, &mut held.cq[0]);
+        assert!(done.iter().all(|cqe| cqe.status == cqe::SUCCESS));
+        assert_eq!(before_release + done.len(), MESSAGES);
+        expect_data(&mut world, &held);
+        assert_eq!(before + sent(&world), packets);
+    }
+}
+
+/// A held connection flushes its requests if it fails, and one that goes to RESET is not held any more.
+#[test]
+fn a_held_connection_can_end() {
+    let mut world = World::new(2, 1);
+    world.set_link(0, Modelled::new(LINK));
+    let mut pair = world.connect(QPT_RC, LEN.into(), |_| ());
+    write(&mut world, &mut pair, LEN);
+    world.run_for(20 * MICROSECOND);
+    let qpn = world.with_nic(0, |nic| nic.hold_sender()).unwrap();
+    let driver = &mut world.hosts[0].driver;
+    driver.set_state(qpn, QPS_ERR).unwrap();
+    world.run_for(MICROSECOND);
+    expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::WR_FLUSH_ERR);
+    world.with_nic(0, |nic| nic.release(qpn));
+    world.with_nic(0, |nic| nic.release(qpn + 1000));
+    world.run();
+}

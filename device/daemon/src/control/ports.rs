@@ -34,7 +34,7 @@ pub struct PortView {
     pub tx_bytes: u64,
     /// Frames that were dropped, by reason.
     pub dropped: BTreeMap<String, u64>,
-    /// How often senders have begun to wait for the peer, because it takes too slowly.
+    /// How often the port has begun to hold connections, because the peer takes too slowly.
     pub holds: u64,
     /// Connections that were closed because of what the peer sent, and frames and rings of a guest that were refused.
     pub malformed: u64,

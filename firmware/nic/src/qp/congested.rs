@@ -71,8 +71,8 @@ impl Qp {
             }
         }
         if !congestion.may_send(cx.now, &config) {
-            if let Some(priority) = self.endpoint.paused_priority(cx.core) {
-                self.wait_for_priority(cx.core, priority);
+            if let Some(wait) = self.endpoint.must_wait(cx.core) {
+                self.wait(cx.core, wait);
             } else if let Some(header) = self.responder.take_short_reply(&self.endpoint) {
                 frame.set_packet(header);
                 return true;

@@ -18,6 +18,7 @@ use crate::counters::{CounterSet, Traffic};
 use crate::diagnostic::Diagnostic;
 use crate::dma::Dma;
 use crate::fault::{FaultSource, WaitKind};
+use crate::flow_control::Wait;
 use crate::mkey::KeyUser;
 use crate::number::len32;
 use crate::origin::Origin;
@@ -45,6 +46,8 @@ pub(crate) struct Endpoint {
     pub peer: Origin,
     /// Packets and bytes that it has sent and received.
     pub traffic: Traffic,
+    /// It sends nothing before [`Nic::release`](crate::Nic::release).
+    pub is_held: bool,
 }
 
 /// Attributes before the first MODIFY_QP.
@@ -68,18 +71,23 @@ impl Endpoint {
             path: None,
             peer: Origin::Unknown,
             traffic: Traffic::default(),
+            is_held: false,
         }
     }
 
-    /// The priority of its packets, if that is paused. Of connections only: other packets have priorities of their own.
+    /// What it must wait for before it sends a packet. Of connections only: other packets have priorities of their own.
     #[inline]
-    pub(crate) fn paused_priority(&self, core: &Core) -> Option<u8> {
+    pub(crate) fn must_wait(&self, core: &Core) -> Option<Wait> {
+        if self.is_held {
+            return Some(Wait::Release);
+        }
         let paused = core.flow_control.paused();
         if paused.is_empty() {
             return None;
         }
         let priority = self.path.as_ref()?.priority();
-        paused.contains(priority).then_some(priority)
+        let is_paused = paused.contains(priority);
+        is_paused.then_some(Wait::Priority(priority))
     }
 
     /// Back to RESET: forgets the attributes.
@@ -88,6 +96,7 @@ impl Endpoint {
         self.attr = initial_attr(fault_policy);
         self.path = None;
         self.peer = Origin::Unknown;
+        self.is_held = false;
     }
 
     /// Enters another state.

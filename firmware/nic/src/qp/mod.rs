@@ -36,6 +36,7 @@ use crate::core::Core;
 use crate::diagnostic::{Diagnostic, KeyUse};
 use crate::dma::Dma;
 use crate::fault::Call;
+use crate::flow_control::Wait;
 use crate::frame::TxFrame;
 use crate::number::len32;
 use crate::origin::Origin;
@@ -177,10 +178,26 @@ impl Qp {
         self.ready.wake(core, self.endpoint.number);
     }
 
-    /// Waits for the end of the pause of a priority.
-    fn wait_for_priority(&mut self, core: &mut Core, priority: u8) {
-        let number = self.endpoint.number;
-        self.ready.wait_for_priority(core, number, priority);
+    /// Is woken when it need not wait any more.
+    fn wait(&mut self, core: &mut Core, wait: Wait) {
+        if let Wait::Priority(priority) = wait {
+            let number = self.endpoint.number;
+            self.ready.wait_for_priority(core, number, priority);
+        }
+    }
+
+    /// Sends nothing until it is released. Returns false if it has no connection.
+    pub(crate) fn hold(&mut self) -> bool {
+        let is_connected = self.endpoint.config.kind.is_connected();
+        self.endpoint.is_held |= is_connected;
+        is_connected
+    }
+
+    /// It is not held any more.
+    pub(crate) fn end_hold(&mut self, core: &mut Core) {
+        if std::mem::take(&mut self.endpoint.is_held) {
+            self.wake(core);
+        }
     }
 
     /// The pause of a priority for which it has waited is over.
@@ -224,9 +241,9 @@ impl Qp {
         most: u32,
         frame: &mut TxFrame,
     ) -> bool {
-        if let Some(priority) = self.endpoint.paused_priority(cx.core) {
+        if let Some(wait) = self.endpoint.must_wait(cx.core) {
             if self.responder.has_replies() {
-                self.wait_for_priority(cx.core, priority);
+                self.wait(cx.core, wait);
             }
             // Completions and local operations need no packet.
             return self.poll_send_queue(cx, most, frame);
@@ -293,7 +310,7 @@ impl Qp {
             Some(Sent::Frame) => return true,
             Some(Sent::Nothing) => self.check_drained(cx),
             Some(Sent::TurnOver) => self.ready.interrupt(),
-            Some(Sent::Paused(priority)) => self.wait_for_priority(cx.core, priority),
+            Some(Sent::Paused(wait)) => self.wait(cx.core, wait),
             None => {}
         }
         false

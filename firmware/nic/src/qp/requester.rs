@@ -31,6 +31,7 @@ use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
 use crate::fault::{Call, WaitKind};
+use crate::flow_control::Wait;
 use crate::frame::TxFrame;
 use crate::ring::Ring;
 use crate::time::{Instant, Nanos, earlier};
@@ -54,8 +55,8 @@ pub(super) enum Sent {
     Nothing,
     /// Nothing, because the turn is over: there is more to do.
     TurnOver,
-    /// Nothing, because the priority of the next frame is paused.
-    Paused(u8),
+    /// Nothing, because the next frame has to wait.
+    Paused(Wait),
 }
 
 /// Send side of a queue pair.
@@ -358,8 +359,8 @@ impl Requester {
                 continue;
             }
             let index = wr.index;
-            if let Some(priority) = qp.paused_priority(cx.core) {
-                return Ok(Sent::Paused(priority));
+            if let Some(wait) = qp.must_wait(cx.core) {
+                return Ok(Sent::Paused(wait));
             }
             match self.build(qp, cx.core, most, frame) {
                 Ok(()) => {

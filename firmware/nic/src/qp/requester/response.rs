@@ -277,7 +277,7 @@ impl Requester {
         if self.ack_deadline.is_none_or(|at| at > cx.now) {
             return Ok(false);
         }
-        if qp.paused_priority(cx.core).is_some() {
+        if qp.must_wait(cx.core).is_some() {
             // Nothing can be sent again now, so no retry is used up.
             self.restart_ack_timer(qp, cx.now);
             return Ok(false);

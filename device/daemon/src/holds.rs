@@ -1,0 +1,142 @@
+//! Queue pairs that are held because the peer of an external port takes too slowly.
+//!
+//! The engine with the ports publishes which of them hold senders ([`crate::external_port`]). Each engine holds its own queue pairs whose
+//! frames go to these ports, and releases them when the port holds nobody any more. Nothing is locked. The engine with the ports wakes
+//! the others when that changes, and one that is about to sleep looks once more ([`crate::sleep`]).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use faultline_ports::PortId;
+
+/// Most queue pairs of an engine that are held at a time. What further ones send is dropped if there is no room.
+const MOST_HELD: usize = 1 << 16;
+
+/// A queue pair that is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Held {
+    /// Index of the external port.
+    port: usize,
+    nic: PortId,
+    queue_pair: u32,
+}
+
+/// What an engine knows of holds.
+#[derive(Debug)]
+pub(crate) struct Holds {
+    /// By external port: it holds senders.
+    ports: Arc<[AtomicBool]>,
+    held: Vec<Held>,
+}
+
+impl Holds {
+    /// One for each engine of a process with so many external ports.
+    pub(crate) fn of_engines(engines: usize, ports: usize) -> impl Iterator<Item = Self> {
+        let ports: Arc<[AtomicBool]> = (0..ports).map(|_| AtomicBool::new(false)).collect();
+        (0..engines).map(move |_| Self {
+            ports: Arc::clone(&ports),
+            held: Vec::new(),
+        })
+    }
+
+    /// False if the process has no external ports.
+    #[inline]
+    pub(crate) fn has_ports(&self) -> bool {
+        !self.ports.is_empty()
+    }
+
+    /// Publishes whether a port holds senders. Returns true if that has changed. Of the engine with the ports only.
+    pub(crate) fn publish(&self, port: usize, holds: bool) -> bool {
+        let Some(shared) = self.ports.get(port) else {
+            return false;
+        };
+        let has_changed = shared.load(Ordering::Relaxed) != holds;
+        if has_changed {
+            shared.store(holds, Ordering::Release);
+        }
+        has_changed
+    }
+
+    /// True if a port holds senders.
+    #[inline]
+    pub(crate) fn holds(&self, port: usize) -> bool {
+        let shared = self.ports.get(port);
+        shared.is_some_and(|holds| holds.load(Ordering::Acquire))
+    }
+
+    /// True if one more queue pair can be held.
+    pub(crate) fn has_room(&self) -> bool {
+        self.held.len() < MOST_HELD
+    }
+
+    /// A queue pair of this engine is held because of a port.
+    pub(crate) fn add(&mut self, port: usize, nic: PortId, queue_pair: u32) {
+        let held = Held {
+            port,
+            nic,
+            queue_pair,
+        };
+        self.held.push(held);
+    }
+
+    /// True if a queue pair is held without need.
+    pub(crate) fn has_released(&self) -> bool {
+        self.held.iter().any(|held| !self.holds(held.port))
+    }
+
+    /// Forgets the queue pairs of ports that hold senders no more, and calls `release` for each with its NIC.
+    pub(crate) fn release(&mut self, mut release: impl FnMut(PortId, u32)) {
+        let ports = &self.ports;
+        self.held.retain(|held| {
+            let shared = ports.get(held.port);
+            let is_held = shared.is_some_and(|holds| holds.load(Ordering::Acquire));
+            if !is_held {
+                release(held.nic, held.queue_pair);
+            }
+            is_held
+        });
+    }
+
+    /// Forgets the queue pairs of a NIC, and returns them.
+    pub(crate) fn take_nic(&mut self, nic: PortId) -> Vec<u32> {
+        let of_nic = |held: &mut Held| held.nic == nic;
+        let taken = self.held.extract_if(.., of_nic);
+        taken.map(|held| held.queue_pair).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_engine_releases_its_own_queue_pairs_of_a_port() {
+        let mut engines: Vec<_> = Holds::of_engines(2, 3).collect();
+        assert!(engines[0].publish(1, true) && !engines[0].publish(1, true));
+        assert!(engines[0].publish(2, true));
+        assert!(engines[1].holds(1) && !engines[1].holds(0) && !engines[1].holds(3));
+        engines[0].add(1, 0, 17);
+        for (port, queue_pair) in [(1, 5), (2, 6), (1, 7)] {
+            engines[1].add(port, 4, queue_pair);
+        }
+        assert!(!engines[1].has_released());
+        assert!(engines[0].publish(1, false));
+        let mut released = Vec::new();
+        for engine in &mut engines {
+            assert!(engine.has_released());
+            engine.release(|nic, queue_pair| released.push((nic, queue_pair)));
+            assert!(!engine.has_released());
+        }
+        assert_eq!(released, [(0, 17), (4, 5), (4, 7)]);
+        assert!(engines[1].take_nic(3).is_empty());
+        assert_eq!(engines[1].take_nic(4), [6]);
+        engines[0].publish(2, false);
+        assert!(!engines[1].has_released());
+    }
+
+    #[test]
+    fn a_process_without_ports_holds_nothing() {
+        let holds = Holds::of_engines(1, 0).next().unwrap();
+        assert!(!holds.has_ports() && !holds.publish(0, true) && !holds.holds(0));
+    }
+}
