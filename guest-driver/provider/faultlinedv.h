@@ -3,6 +3,9 @@
  * Functions of the Faultline device beyond libibverbs: events when the mapping
  * behind a range or a registered region changes, and the handling of packets
  * whose memory is absent. Link with -lfaultline.
+ *
+ * A program that is linked statically defines RDMA_STATIC_PROVIDERS as
+ * faultline and includes this file before infiniband/verbs.h.
  */
 #ifndef FAULTLINEDV_H
 #define FAULTLINEDV_H
@@ -10,6 +13,19 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#ifdef RDMA_STATIC_PROVIDERS
+/* verbs.h declares those that are part of rdma-core. */
+extern const struct verbs_device_ops verbs_provider_faultline;
+#endif
+
+#ifdef __cplusplus
+}
+#endif
 
 #include <infiniband/verbs.h>
 

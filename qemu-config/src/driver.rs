@@ -19,6 +19,7 @@ const MODULE_FACTS: &str = include_str!("../recipes/module-facts.sh");
 const INDEX_MODULES: &str = include_str!("../recipes/index-modules.sh");
 const CONFIGURE_RDMA_CORE: &str = include_str!("../recipes/configure-rdma-core.sh");
 const BUILD_PROVIDER: &str = include_str!("../recipes/build-provider.sh");
+const BUILD_STATIC_PROVIDER: &str = include_str!("../recipes/build-static-provider.sh");
 const TEST_PROVIDER: &str = include_str!("../recipes/test-provider.sh");
 /// Name of the module, the provider and its driver file.
 const NAME: &str = "faultline";
@@ -447,6 +448,18 @@ pub fn install_provider(
     let plugin =
         fs::read_to_string(work.join("out/plugin")).context("reading the plugin's name")?;
     Ok(plugin.trim().to_owned())
+}
+
+/// Builds the provider as a static library for the `libibverbs.a` of the guest root. To be called after [`install_provider`]. Returns the
+/// library.
+pub fn build_static_provider(workspace: &Workspace, base: &Base) -> Result<PathBuf> {
+    let work = provider_tree(workspace, base)?;
+    run_logged(
+        "building the provider as a static library",
+        base.chroot(&work, BUILD_STATIC_PROVIDER).arg(NAME),
+        &work.join("build.log"),
+    )?;
+    Ok(work.join(format!("out/lib{NAME}.a")))
 }
 
 /// Adds the provider to rdma-core's list, once.

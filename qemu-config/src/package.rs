@@ -10,7 +10,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use crate::command::{capture, run_logged, say};
-use crate::driver::{copy_tree, install_provider, remove_others};
+use crate::driver::{build_static_provider, copy_tree, install_provider, remove_others};
 use crate::emulator::{self, Profile};
 use crate::host::{self, Release};
 use crate::image::{self, Base, version_in};
@@ -348,6 +348,11 @@ fn stage_provider(workspace: &Workspace, base: &Base, folder: &Path) -> Result<(
         folder.join(format!("libfaultline.so.1.0.{release}")),
     )
     .context("copying the provider")?;
+    fs::copy(
+        build_static_provider(workspace, base)?,
+        folder.join("libfaultline.a"),
+    )
+    .context("copying the static library")?;
     fs::copy(
         built.join("infiniband/faultlinedv.h"),
         folder.join("faultlinedv.h"),

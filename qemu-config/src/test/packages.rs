@@ -35,6 +35,7 @@ pub const STEPS: &[&str] = &[
     "service",
     "pingpong",
     "odp",
+    "static_library",
     "other_rdma_core",
     "other_abi",
     "without_extensions",
@@ -74,10 +75,11 @@ struct Scene<'a> {
 
 type InGuests = fn(&Scene<'_>) -> Result<()>;
 
-const IN_GUESTS: [(&str, InGuests); 7] = [
+const IN_GUESTS: [(&str, InGuests); 8] = [
     ("service", |scene| served(scene.cluster)),
     ("pingpong", |scene| pingpong(scene.cluster, "")),
     ("odp", |scene| on_demand(scene.cluster)),
+    ("static_library", |scene| static_library(scene.cluster)),
     ("other_rdma_core", |scene| other_rdma_core(scene.cluster)),
     ("other_abi", other_abi),
     ("without_extensions", without_extensions),
@@ -322,6 +324,21 @@ fn on_demand(cluster: &Cluster) -> Result<()> {
     let (first, _) = pair(cluster)?;
     let said = first.must("odp_faults kept", SHORT)?;
     ensure!(said.contains("PASS"), "odp_faults did not pass:\n{said}");
+    Ok(())
+}
+
+/// A program without shared libraries has the provider in itself.
+fn static_library(cluster: &Cluster) -> Result<()> {
+    let (first, _) = pair(cluster)?;
+    let said = first.must(
+        "set -eu\n\
+         source=$(dirname \"$(command -v odp_faults)\")/static_library.c\n\
+         gcc -Wall -Wextra -Werror -static -o /tmp/static_library \"$source\" -lfaultline -libverbs -lnl-route-3 -lnl-3\n\
+         if ldd /tmp/static_library; then exit 3; fi\n\
+         /tmp/static_library",
+        SHORT,
+    )?;
+    ensure!(said.contains("PASS"), "it did not pass:\n{said}");
     Ok(())
 }
 
