@@ -33,6 +33,8 @@ const VXLAN_PORT: &str = "4789";
 /// MTU of what is between the emulators: that of the largest frames that guests send, and room for VXLAN.
 const MTU: &str = "9100";
 const OUTER_MTU: &str = "9200";
+/// Frames that wait in a TAP device for the emulator.
+const QUEUE: &str = "20000";
 
 impl Wiring {
     /// True if each guest has an emulator of its own.
@@ -162,7 +164,10 @@ impl WireBetween {
     }
 
     fn join(&self, space: Option<&str>, bridge: &str, device: &str) -> Result<()> {
-        let join = format!("link set {device} mtu {MTU} addrgenmode none master {bridge} up");
+        // A queue for what is posted at once: tests without retransmission expect that nothing is lost.
+        let join = format!(
+            "link set {device} mtu {MTU} txqueuelen {QUEUE} addrgenmode none master {bridge} up"
+        );
         ip(space, &words(&join))
     }
 

@@ -18,6 +18,10 @@ find_rdma() {
 	RDMA_DEV=$(lab_rdma_device)
 	[ -n "$RDMA_DEV" ]
 }
+# The device exists before udev hears of it, which then renames it.
+is_renamed() {
+	find_rdma && [[ $RDMA_DEV != faultline* ]]
+}
 find_gid() {
 	GID_INDEX=$(lab_gid_index "$MY_IP")
 	[ -n "$GID_INDEX" ]
@@ -48,6 +52,8 @@ if [ "$nic" != none ]; then
 	fi
 	lab_until 60 find_rdma || no_device 'there is no RDMA device'
 	udevadm settle --timeout=20
+	# The name stays if udev has no rule for it.
+	lab_until 5 is_renamed || true
 	find_rdma
 	if ! lab_until 60 find_gid; then
 		echo "no GID holds the address $MY_IP"
