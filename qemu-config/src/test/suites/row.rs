@@ -116,7 +116,10 @@ impl Commands {
                 seconds,
             } => (
                 format!("odp_torture $NIC_LIMITS {both} {victim}"),
-                format!("odp_torture $NIC_LIMITS {both} --seconds {seconds} $PEER_IP"),
+                // A slow kernel does less in this time. The factor of others is 2.
+                format!(
+                    "odp_torture $NIC_LIMITS {both} --seconds $(({seconds} * LAB_TIME_FACTOR / 2)) $PEER_IP"
+                ),
             ),
         }
     }
