@@ -234,7 +234,7 @@ mod tests {
             commands(torture("a", "--events b", "--qps 1", 8)),
             [
                 "odp_torture $NIC_LIMITS --qps 1 --events b",
-                "odp_torture $NIC_LIMITS --qps 1 --seconds 8 $PEER_IP"
+                "odp_torture $NIC_LIMITS --qps 1 --seconds $((8 * LAB_TIME_FACTOR / 2)) $PEER_IP"
             ]
         );
     }
