@@ -14,17 +14,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #ifdef RDMA_STATIC_PROVIDERS
 /* verbs.h declares those that are part of rdma-core. */
 extern const struct verbs_device_ops verbs_provider_faultline;
-#endif
-
-#ifdef __cplusplus
-}
 #endif
 
 #include <infiniband/verbs.h>

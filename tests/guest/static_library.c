@@ -6,7 +6,6 @@
 #define RDMA_STATIC_PROVIDERS faultline
 
 #include <stdio.h>
-#include <string.h>
 
 #include <infiniband/faultlinedv.h>
 

@@ -113,7 +113,8 @@ impl ExternalPort {
 
     /// Looks whether the peer has taken frames, or has had its time. Called in each pass.
     pub(crate) fn update_hold(&mut self, now: Instant) {
-        let next = match self.hold {
+        let held = self.holds();
+        self.hold = match self.hold {
             Hold::None => return,
             _ if self.has_room() => Hold::None,
             Hold::Until(end) if end <= now => {
@@ -122,8 +123,7 @@ impl ExternalPort {
             Hold::NotBefore(taken) if taken <= self.end.taken() => Hold::None,
             hold => hold,
         };
-        self.hold = next;
-        if !self.holds() {
+        if held && !self.holds() {
             self.end.await_room(false);
         }
     }

@@ -1,7 +1,7 @@
 //! Queue pairs that are held because the peer of an external port takes too slowly.
 //!
 //! The engine with the ports publishes which of them hold senders ([`crate::external_port`]). Each engine holds its own queue pairs whose
-//! frames go to these ports, and releases them when the port holds nobody any more. Nothing is locked. The engine with the ports wakes
+//! frames go to these ports, and releases them when the port no longer holds senders. Nothing is locked. The engine with the ports wakes
 //! the others when that changes, and one that is about to sleep looks once more ([`crate::sleep`]).
 
 use std::sync::Arc;
@@ -60,8 +60,7 @@ impl Holds {
     /// True if a port holds senders.
     #[inline]
     pub(crate) fn holds(&self, port: usize) -> bool {
-        let shared = self.ports.get(port);
-        shared.is_some_and(|holds| holds.load(Ordering::Acquire))
+        is_set(&self.ports, port)
     }
 
     /// True if one more queue pair can be held.
@@ -84,25 +83,25 @@ impl Holds {
         self.held.iter().any(|held| !self.holds(held.port))
     }
 
-    /// Forgets the queue pairs of ports that hold senders no more, and calls `release` for each with its NIC.
-    pub(crate) fn release(&mut self, mut release: impl FnMut(PortId, u32)) {
+    /// Forgets the queue pairs of ports that no longer hold senders, and returns each with its NIC.
+    pub(crate) fn take_released(&mut self) -> impl Iterator<Item = (PortId, u32)> {
         let ports = &self.ports;
-        self.held.retain(|held| {
-            let shared = ports.get(held.port);
-            let is_held = shared.is_some_and(|holds| holds.load(Ordering::Acquire));
-            if !is_held {
-                release(held.nic, held.queue_pair);
-            }
-            is_held
-        });
+        let is_released = |held: &mut Held| !is_set(ports, held.port);
+        let taken = self.held.extract_if(.., is_released);
+        taken.map(|held| (held.nic, held.queue_pair))
     }
 
     /// Forgets the queue pairs of a NIC, and returns them.
-    pub(crate) fn take_nic(&mut self, nic: PortId) -> Vec<u32> {
-        let of_nic = |held: &mut Held| held.nic == nic;
+    pub(crate) fn take_nic(&mut self, nic: PortId) -> impl Iterator<Item = u32> {
+        let of_nic = move |held: &mut Held| held.nic == nic;
         let taken = self.held.extract_if(.., of_nic);
-        taken.map(|held| held.queue_pair).collect()
+        taken.map(|held| held.queue_pair)
     }
+}
+
+fn is_set(ports: &[AtomicBool], port: usize) -> bool {
+    let shared = ports.get(port);
+    shared.is_some_and(|holds| holds.load(Ordering::Acquire))
 }
 
 #[cfg(test)]
@@ -124,12 +123,12 @@ mod tests {
         let mut released = Vec::new();
         for engine in &mut engines {
             assert!(engine.has_released());
-            engine.release(|nic, queue_pair| released.push((nic, queue_pair)));
+            released.extend(engine.take_released());
             assert!(!engine.has_released());
         }
         assert_eq!(released, [(0, 17), (4, 5), (4, 7)]);
-        assert!(engines[1].take_nic(3).is_empty());
-        assert_eq!(engines[1].take_nic(4), [6]);
+        assert_eq!(engines[1].take_nic(3).count(), 0);
+        assert_eq!(engines[1].take_nic(4).collect::<Vec<_>>(), [6]);
         engines[0].publish(2, false);
         assert!(!engines[1].has_released());
     }

@@ -120,12 +120,11 @@ impl Engine {
         if has_changed && !self.links.is_empty() {
             self.links.wake_all();
         }
-        let ports = &mut self.ports;
-        self.holds.release(|nic, queue_pair| {
-            if let Some(port) = ports.get_mut(nic) {
+        for (nic, queue_pair) in self.holds.take_released() {
+            if let Some(port) = self.ports.get_mut(nic) {
                 port.nic.release(queue_pair);
             }
-        });
+        }
     }
 
     /// Holds the queue pair that has sent the last frame of a NIC of this engine, if the external port to which the frame has gone holds
@@ -143,8 +142,8 @@ impl Engine {
 
     /// Lets all queue pairs of a NIC go on.
     pub(crate) fn release_nic(&mut self, id: PortId) {
-        for queue_pair in self.holds.take_nic(id) {
-            if let Some(port) = self.ports.get_mut(id) {
+        if let Some(port) = self.ports.get_mut(id) {
+            for queue_pair in self.holds.take_nic(id) {
                 port.nic.release(queue_pair);
             }
         }

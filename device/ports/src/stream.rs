@@ -3,8 +3,8 @@
 //! passt.
 //!
 //! A stream holds up its sender: while the engine has no room, nothing is read from the socket. The engine holds connections to a slow
-//! peer. Its frames are lost while there is no peer, and when the ring is full all the same. A connection that ends, or whose octets cannot be frames, is closed,
-//! and the next one is awaited or made.
+//! peer. Its frames are lost while there is no peer, and when the ring is full all the same. A connection that ends, or whose octets
+//! cannot be frames, is closed, and the next one is awaited or made.
 
 use std::io;
 use std::os::unix::net::UnixListener;
