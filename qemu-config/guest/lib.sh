@@ -190,6 +190,11 @@ lab_has_sent() {
 	[ "$lab_now" -ge "$1" ]
 }
 
+# Succeeds if a process of a PROGRAM has connected a queue pair: lab_is_connected PROGRAM
+lab_is_connected() {
+	rdma resource show qp | grep -Eq " state RTS .* comm $1( |\$)"
+}
+
 # Waits until COMMAND succeeds: lab_until SECONDS COMMAND… The limit is multiplied by LAB_TIME_FACTOR, because machines are
 # shared and some kernels slow.
 lab_until() {

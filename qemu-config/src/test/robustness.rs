@@ -203,9 +203,12 @@ pub fn traffic<'a>(server: &'a Guest, client: &'a Guest) -> Result<(Running<'a>,
     let serving = start(server, command)?;
     server.must("lab_until 10 lab_listens 18515", SHORT)?;
     let sending = start(client, &format!("{command} $PEER_IP"))?;
-    // perftest prints nothing until it ends.
+    // perftest prints nothing until it ends. There may be other traffic.
     client
-        .must("lab_flows 200", SHORT)
+        .must(
+            "lab_until 20 lab_is_connected ib_send_bw && lab_flows 200",
+            SHORT,
+        )
         .context("the traffic did not start")?;
     Ok((serving, sending))
 }
