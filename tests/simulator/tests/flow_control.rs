@@ -550,3 +550,37 @@ fn a_held_connection_can_end() {
     world.with_nic(0, |nic| nic.release(qpn + 1000));
     world.run();
 }
+
+/// A link on which the acknowledgement of 64 packets takes longer than the timeout loses nothing, but delivers slowly whatever is sent
+/// twice. A requester that sent its whole window again at each timeout would not see the next acknowledgement before its last retry.
+#[test]
+fn a_slow_peer_is_not_kept_busy_with_duplicates() {
+    let mut world = World::new(2, 1);
+    let slow = LineModel {
+        rate_mbps: 5,
+        queue_bytes: 1 << 30,
+        pause_bytes: 0,
+        ..LINK
+    };
+    let link = Modelled::new(slow);
+    world.set_link(0, link.clone());
+    // 67 ms, in which 39 packets pass.
+    let mut pair = world.connect(QPT_RC, LEN.into(), |path| path.timeout = 14);
+    fill(&mut world, &pair);
+    world.start_trace();
+    const MESSAGES: usize = 64;
+    for _ in 0..MESSAGES {
+        write(&mut world, &mut pair, LEN);
+    }
+    world.run();
+    let done = world.completions(0, &mut pair.cq[0]);
+    assert_eq!(done.len(), MESSAGES);
+    assert!(done.iter().all(|cqe| cqe.status == cqe::SUCCESS));
+    expect_data(&mut world, &pair);
+    assert_eq!(link.counts().queue_full, 0);
+    let trace = world.take_trace();
+    let packets = trace.iter().filter(|(from, _)| *from == 0).count();
+    let needed = MESSAGES * LEN as usize / 1024;
+    assert!(packets > needed, "there was no timeout");
+    assert!(packets < 2 * needed, "{packets} packets, {needed} needed");
+}

@@ -121,6 +121,33 @@ fn a_lost_first_response_does_not_cost_a_timeout_for_those_behind() {
     assert_eq!(counter(&mut world, 0, Counter::local_ack_timeout_err), 0);
 }
 
+/// A peer that has refused a request answers nothing any more. A response that was lost before will not come again.
+#[test]
+fn a_response_that_was_lost_before_a_refusal_is_not_asked_for() {
+    let mut world = World::new(2, 1);
+    let mut pair = rc_pair(&mut world);
+    lose_one(&world, 1, |h| h.atomic_ack.is_some());
+    let (a, b) = (pair.mr[0], pair.mr[1]);
+    world.start_trace();
+    for (opcode, rkey) in [(wr::WR_FETCH_ADD, b.key), (wr::WR_WRITE, b.key ^ 0x100)] {
+        let send = Send {
+            opcode,
+            sges: &[(a.va, 8, a.key)],
+            remote_addr: b.va.next_multiple_of(8),
+            rkey,
+            compare_add: 1,
+            ..Send::default()
+        };
+        world.hosts[0].driver.post_send(&mut pair.qp[0], &send);
+    }
+    world.run();
+    let expected = [cqe::RETRY_EXC_ERR, cqe::WR_FLUSH_ERR];
+    assert_eq!(statuses(&mut world, &mut pair), expected);
+    assert_eq!(counter(&mut world, 0, Counter::local_ack_timeout_err), 0);
+    let trace = world.take_trace();
+    assert_eq!(trace.iter().filter(|(from, _)| *from == 0).count(), 2);
+}
+
 #[test]
 fn answers_before_a_refused_request_still_arrive() {
     for by_reference in [false, true] {

@@ -33,8 +33,17 @@ fn silent_operations_take_turns() {
     let mut cq = host.cq(6);
     let peer_cq = world.hosts[1].cq(6);
     let (from, to) = (world.hosts[0].mr(4096), world.hosts[1].mr(4096));
-    // A request that is not acknowledged keeps what follows from being carried out at the doorbell.
+    let write = Send {
+        opcode: wr::WR_WRITE,
+        flags: 0,
+        sges: &[(from.va, 8, from.key)],
+        remote_addr: to.va,
+        rkey: to.key,
+        ..Send::default()
+    };
+    // The requests before the operations are lost. The next ones cause NAKs, after which the requester goes past all operations again.
     world.lose(|_, _| true);
+    let mut qps = Vec::new();
     for _ in 0..QPS {
         let config = QpConfig {
             log_depth: 12,
@@ -48,17 +57,9 @@ fn silent_operations_take_turns() {
             let driver = &mut world.hosts[host].driver;
             driver.connect(own, QPT_RC, &path).unwrap();
         }
-        let write = Send {
-            opcode: wr::WR_WRITE,
-            flags: 0,
-            sges: &[(from.va, 8, from.key)],
-            remote_addr: to.va,
-            rkey: to.key,
-            ..Send::default()
-        };
         let driver = &mut world.hosts[0].driver;
         driver.post_send(&mut qp, &write);
-        for n in 2..DEPTH {
+        for n in 3..DEPTH {
             let flags = match n + 1 == DEPTH {
                 true => wr::WR_FLAG_SIGNALED,
                 false => 0,
@@ -66,9 +67,13 @@ fn silent_operations_take_turns() {
             let bind = BindMwWqe { flags, ..bind };
             driver.post_raw_send(&mut qp, bind.as_bytes());
         }
+        qps.push(qp);
     }
     let before = world.with_nic(0, |nic| nic.work());
     world.lose_nothing();
+    for qp in &mut qps {
+        world.hosts[0].driver.post_send(qp, &write);
+    }
     world.run();
     let done = world.completions(0, &mut cq);
     let statuses: Vec<u8> = done.iter().map(|cqe| cqe.status).collect();

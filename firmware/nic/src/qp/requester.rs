@@ -42,6 +42,9 @@ use pending::Pending;
 
 /// Packets sent and not acknowledged, at most. Bounds what one loss costs.
 const WINDOW: i32 = 1024;
+/// The same after a timeout. The peer may be slow and not have lost anything: a whole window again would keep it busy with
+/// duplicates until no retry is left. The window grows by what is acknowledged, as in slow start (RFC 5681, section 3.1).
+const WINDOW_AFTER_TIMEOUT: i32 = 1;
 /// Local operations in a row, or fewer large ones, before it is the turn of others: a registration takes some
 /// microseconds.
 const LOCAL_BATCH: u32 = 32;
@@ -86,6 +89,8 @@ pub(crate) struct Requester {
     high: Psn,
     /// The missing response for which transmission has gone back.
     recovering: Option<Psn>,
+    /// The window since a timeout, until it is as large as it was.
+    small_window: Option<i32>,
     retries: u8,
     rnr_retries: u8,
     retry_limit: u8,
@@ -240,6 +245,7 @@ impl Requester {
         self.cursor = 0;
         self.cursor_packet = 0;
         self.recovering = None;
+        self.small_window = None;
         self.ack_deadline = None;
         self.rnr_deadline = None;
         self.held = false;
@@ -476,12 +482,23 @@ impl Requester {
         self.ack_deadline = timeout.map(|ns| now + Nanos(ns));
     }
 
+    /// Packets that may be sent before more are acknowledged, from the oldest that is not.
+    fn window(&self) -> i32 {
+        self.small_window.unwrap_or(WINDOW)
+    }
+
+    /// Lets a window that is small because of a timeout grow by the packets that have been acknowledged.
+    fn widen(&mut self, acknowledged: i32) {
+        let window = self.window().saturating_add(acknowledged);
+        self.small_window = Some(window).filter(|window| *window < WINDOW);
+    }
+
     /// Checks window, fence, and the limit on READs and atomics.
     fn may_send(&self, qp: &Endpoint, wr: &SendWr) -> bool {
         if !qp.is_reliable() {
             return true;
         }
-        if self.cursor_psn().diff(self.unacked) >= WINDOW {
+        if self.cursor_psn().diff(self.unacked) >= self.window() {
             return false;
         }
         if self.cursor_packet > 0 {

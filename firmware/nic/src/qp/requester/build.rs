@@ -12,7 +12,7 @@ use faultline_wire::atomic::AtomicEth;
 use faultline_wire::opcode::Opcode;
 use faultline_wire::reth::Reth;
 
-use super::{Requester, WINDOW};
+use super::Requester;
 use crate::core::Core;
 use crate::fault::Need;
 use crate::frame::{FrameKind, TxFrame};
@@ -180,7 +180,7 @@ impl Requester {
     /// Number of packets of a work request, from the cursor on, that may be sent as one run. The last packet may not.
     fn longest_run(&self, qp: &Endpoint, wr: &SendWr, most: u32) -> u32 {
         let window = match qp.is_reliable() {
-            true => (WINDOW - self.cursor_psn().diff(self.unacked)).max(0) as u32,
+            true => (self.window() - self.cursor_psn().diff(self.unacked)).max(0) as u32,
             false => u32::MAX,
         };
         let left = wr.psns.saturating_sub(self.cursor_packet + 1);
@@ -213,7 +213,9 @@ impl Requester {
             });
         }
         let asks = |packet: u32| psn.add(packet).get().is_multiple_of(ACK_EVERY);
-        header.bth.ack_req = qp.is_reliable() && (last || (0..frame.packets).any(asks));
+        let fills_window = psn.add(frame.packets).diff(self.unacked) >= self.window();
+        header.bth.ack_req =
+            qp.is_reliable() && (last || fills_window || (0..frame.packets).any(asks));
         header.bth.solicited = last && wr.has(WR_FLAG_SOLICITED);
         match *op {
             SendOp::Read { from } => {

@@ -14,7 +14,7 @@ use faultline_wire::bth::Psn;
 use faultline_wire::opcode::OpKind;
 use faultline_wire::packet::RoceHeader;
 
-use super::{BuildError, MessageRange, Requester};
+use super::{BuildError, MessageRange, Requester, WINDOW_AFTER_TIMEOUT};
 use crate::context::Context;
 use crate::diagnostic::{Diagnostic, RetryCause};
 use crate::dma::Dma;
@@ -48,8 +48,13 @@ impl Requester {
                 until = missing;
             }
         }
-        if until.diff(self.unacked) <= 0 {
+        let acknowledged = until.diff(self.unacked);
+        if acknowledged <= 0 {
             return Ok(());
+        }
+        // An acknowledgement beyond the cursor is for packets of before the timeout: the peer has not lost them, and is late.
+        if until.diff(self.cursor_psn()) <= 0 {
+            self.widen(acknowledged);
         }
         self.unacked = until;
         self.recovering = None;
@@ -122,8 +127,14 @@ impl Requester {
                 }
             }
             Syndrome::Nak(code) => {
-                if psn.diff(self.unacked) >= 0 && self.acknowledge_before_nak(qp, cx, psn)? {
-                    self.receive_nak(qp, cx, psn, code)?;
+                if psn.diff(self.unacked) < 0 {
+                    return Ok(());
+                }
+                match self.acknowledge_before_nak(qp, cx, psn)? {
+                    true => self.receive_nak(qp, cx, psn, code)?,
+                    false if code == NakCode::PsnSequenceError => {}
+                    // The peer is in error: it will not repeat the response.
+                    false => return Err(Failure::new(cqe::RETRY_EXC_ERR, cqe::REMOTE)),
                 }
             }
             Syndrome::Reserved(_) => {}
@@ -285,6 +296,7 @@ impl Requester {
         self.ack_deadline = None;
         self.dammed = None;
         self.recovering = None;
+        self.small_window = Some(WINDOW_AFTER_TIMEOUT);
         cx.count(Counter::local_ack_timeout_err);
         self.retry(qp, cx, self.unacked, RetryCause::Timeout)?;
         Ok(true)

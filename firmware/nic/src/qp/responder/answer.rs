@@ -89,8 +89,13 @@ impl Responder {
         Some(last)
     }
 
-    /// Queues a sequence NAK of the expected packet, in addition to earlier replies.
+    /// Queues a sequence NAK of the expected packet, in addition to earlier replies, unless it is queued.
     pub(super) fn ask_again(&mut self) {
+        let nak = Answer::Ack(Syndrome::Nak(NakCode::PsnSequenceError));
+        let nak = self.reply(self.expected, nak, false);
+        if self.replies.back() == Some(&nak) {
+            return;
+        }
         // Behind a READ that waits for a page such replies would accumulate: the last one is enough.
         if let [.., first, last] = self.replies.make_contiguous()
             && first.is_ack()
@@ -99,8 +104,6 @@ impl Responder {
             *first = *last;
             self.replies.pop_back();
         }
-        let nak = Answer::Ack(Syndrome::Nak(NakCode::PsnSequenceError));
-        let nak = self.reply(self.expected, nak, false);
         self.replies.push_back(nak);
     }
 

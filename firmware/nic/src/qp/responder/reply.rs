@@ -36,7 +36,7 @@ pub(super) enum Operation {
 }
 
 /// Something to send back.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reply {
     pub psn: Psn,
     /// Message sequence number.
@@ -47,7 +47,7 @@ pub(super) struct Reply {
 }
 
 /// The content of a reply.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Ack(Syndrome),
     Atomic {
