@@ -358,18 +358,19 @@ impl Cluster {
     ) -> Result<Self> {
         let mut repeated = 0;
         loop {
-            match Self::boot_once(workspace, plan, dir, priority) {
-                Err(error) if repeated < 2 && is_tcg_race(&format!("{error:#}")) => {
-                    say(format!("{TCG_RACE}; booting again"));
-                    repeated += 1;
-                }
-                other => {
-                    return other.map(|cluster| Self {
-                        repeated,
-                        ..cluster
-                    });
-                }
-            }
+            let other = Self::boot_once(workspace, plan, dir, priority);
+            let reason = match &other {
+                Err(error) if repeated < 2 => not_ours(&format!("{error:#}")),
+                _ => None,
+            };
+            let Some(reason) = reason else {
+                return other.map(|cluster| Self {
+                    repeated,
+                    ..cluster
+                });
+            };
+            say(format!("{reason}; booting again"));
+            repeated += 1;
         }
     }
 
@@ -430,6 +431,7 @@ impl Cluster {
         let guests = in_parallel(booting, |booting| {
             let guest = Arc::new(booting.ready(on_barrier.clone())?);
             lock(&known).push(Arc::downgrade(&guest));
+            check_clock(&guest, started)?;
             guest
                 .must(
                     &configure_command(guest.index, plan),
@@ -516,6 +518,32 @@ pub const TCG_RACE: &str = "a guest died of QEMU's race with self-patching code"
 /// writes temporarily while it patches its code, after the kernel had removed it.
 pub fn is_tcg_race(text: &str) -> bool {
     !host::has_kvm() && text.contains("Oops: int3")
+}
+
+/// Message for a guest whose time passes too fast.
+const FAST_CLOCK: &str = "a guest's clock runs too fast";
+
+/// Fails if a guest that was started then, or later, has been running for longer. On a busy host a kernel sometimes measures a time
+/// stamp counter at a fraction of its rate (`tsc: Detected 435.778 MHz`), so all of its timeouts are too short.
+fn check_clock(guest: &Guest, started: Instant) -> Result<()> {
+    let uptime = guest.must("read -r up _ </proc/uptime; echo $up", SETUP_LIMIT)?;
+    let uptime: f64 = (uptime.trim().parse()).with_context(|| format!("uptime {uptime:?}"))?;
+    let elapsed = started.elapsed().as_secs_f64();
+    ensure!(
+        uptime < elapsed + 1.0,
+        "{FAST_CLOCK}: guest {} has been running for {uptime} s after {elapsed:.1} s",
+        guest.index
+    );
+    Ok(())
+}
+
+/// Why a boot failed, if that is an error of QEMU or of a kernel and does not come again.
+fn not_ours(error: &str) -> Option<&'static str> {
+    match () {
+        () if is_tcg_race(error) => Some(TCG_RACE),
+        () if error.contains(FAST_CLOCK) => Some(FAST_CLOCK),
+        () => None,
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
