@@ -9,6 +9,7 @@ import os
 import pathlib
 import re
 import subprocess
+import time
 
 TRACING = pathlib.Path("/sys/kernel/tracing")
 EVENTS = ("fault", "serve", "resume", "invalidate", "prefetch", "lease")
@@ -65,15 +66,28 @@ def by_token(events):
     return tokens
 
 
+def answered_since(before):
+    """By how much the device's counters have grown when all faults are answered. A program may end before the driver has answered a
+    fault of a queue pair that has failed for another reason.
+    """
+    end = time.monotonic() + 20
+    while True:
+        after = counters()
+        grown = {name: after[name] - before[name] for name in after if isinstance(after[name], int)}
+        answered = grown["page_faults_resumed"] + grown["page_faults_failed"]
+        if answered == grown["page_faults"] or time.monotonic() > end:
+            return grown
+        time.sleep(0.1)
+
+
 def run(trace, *command):
     """Runs a test. Returns the events and by how much the device's counters have grown."""
     (trace.path / "trace").write_text("")
     before = counters()
     output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     assert "PASS" in output.split(), output
-    after = counters()
+    grown = answered_since(before)
     events = trace.events()
-    grown = {name: after[name] - before[name] for name in after if isinstance(after[name], int)}
     print(*command, {name: len(events[name]) for name in EVENTS},
           {name: grown[name] for name in ("page_faults", "page_faults_resumed", "page_faults_failed",
                                           "page_invalidations")}, flush=True)
