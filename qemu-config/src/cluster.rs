@@ -143,7 +143,7 @@ pub struct Cluster {
     pub qemu: Qemu,
     /// Versions of everything that was booted.
     pub versions: Vec<(String, String)>,
-    /// How often it was booted again because a guest died of [`TCG_RACE`] while it booted.
+    /// How often it was booted again because of [`TCG_RACE`] or [`FAST_CLOCK`].
     pub repeated: usize,
     /// Sockets; in a short path because a socket's address holds 108 bytes.
     _sockets: tempfile::TempDir,
@@ -358,13 +358,13 @@ impl Cluster {
     ) -> Result<Self> {
         let mut repeated = 0;
         loop {
-            let other = Self::boot_once(workspace, plan, dir, priority);
-            let reason = match &other {
+            let booted = Self::boot_once(workspace, plan, dir, priority);
+            let reason = match &booted {
                 Err(error) if repeated < 2 => not_ours(&format!("{error:#}")),
                 _ => None,
             };
             let Some(reason) = reason else {
-                return other.map(|cluster| Self {
+                return booted.map(|cluster| Self {
                     repeated,
                     ..cluster
                 });
@@ -537,7 +537,7 @@ fn check_clock(guest: &Guest, started: Instant) -> Result<()> {
     Ok(())
 }
 
-/// Why a boot failed, if that is an error of QEMU or of a kernel and does not come again.
+/// Why a boot failed, if that is a rare error of QEMU or of a kernel.
 fn not_ours(error: &str) -> Option<&'static str> {
     match () {
         () if is_tcg_race(error) => Some(TCG_RACE),

@@ -207,7 +207,7 @@ pub fn traffic<'a>(server: &'a Guest, client: &'a Guest) -> Result<(Running<'a>,
     client
         .must(
             "lab_until 20 lab_is_connected ib_send_bw && lab_flows 200",
-            SHORT,
+            3 * SHORT,
         )
         .context("the traffic did not start")?;
     Ok((serving, sending))

@@ -551,8 +551,9 @@ fn a_held_connection_can_end() {
     world.run();
 }
 
-/// A link on which the acknowledgement of 64 packets takes longer than the timeout loses nothing, but delivers slowly whatever is sent
-/// twice. A requester that sent its whole window again at each timeout would not see the next acknowledgement before its last retry.
+/// A link on which the acknowledgement of 64 packets takes longer than the timeout loses nothing, but carries duplicates as slowly as
+/// everything else. A requester that sent its whole window again at each timeout would not see the next acknowledgement before its
+/// last retry.
 #[test]
 fn a_slow_peer_is_not_kept_busy_with_duplicates() {
     let mut world = World::new(2, 1);
@@ -583,4 +584,40 @@ fn a_slow_peer_is_not_kept_busy_with_duplicates() {
     let needed = MESSAGES * LEN as usize / 1024;
     assert!(packets > needed, "there was no timeout");
     assert!(packets < 2 * needed, "{packets} packets, {needed} needed");
+}
+
+/// A full window moves by acknowledgements of many packets, whatever the length of messages is.
+#[test]
+fn a_full_window_asks_for_few_acknowledgements() {
+    let mut world = World::new(2, 1);
+    // A window takes 0.9 ms, the way there and back more than one.
+    let long = LineModel {
+        rate_mbps: 10_000,
+        delay_ns: 500 * MICROSECOND,
+        queue_bytes: 1 << 30,
+        pause_bytes: 0,
+        ..LINK
+    };
+    for host in [0, 1] {
+        world.set_link(host, Modelled::new(long));
+    }
+    const MESSAGES: u32 = 1024;
+    const PACKETS: u32 = 65;
+    let mut pair = world.connect(QPT_RC, (PACKETS << 10).into(), |path| path.timeout = 18);
+    world.start_trace();
+    let (mut posted, mut done) = (0, 0);
+    while done < MESSAGES {
+        while posted < MESSAGES.min(done + 64) {
+            write(&mut world, &mut pair, PACKETS << 10);
+            posted += 1;
+        }
+        assert!(world.step(u64::MAX), "it never completes");
+        done += world.completions(0, &mut pair.cq[0]).len() as u32;
+    }
+    let trace = world.take_trace();
+    let requests = trace.iter().filter(|(from, _)| *from == 0);
+    let asking = requests.filter(|(_, header)| header.bth.ack_req).count();
+    // The ends of messages, and one of 64 packets.
+    let few = (MESSAGES + MESSAGES * PACKETS / 64) as usize;
+    assert!(asking <= few, "{asking} of {few}");
 }

@@ -42,8 +42,9 @@ use pending::Pending;
 
 /// Packets sent and not acknowledged, at most. Bounds what one loss costs.
 const WINDOW: i32 = 1024;
-/// The same after a timeout. The peer may be slow and not have lost anything: a whole window again would keep it busy with
-/// duplicates until no retry is left. The window grows by what is acknowledged, as in slow start (RFC 5681, section 3.1).
+/// Packets sent and not acknowledged, at most, after a timeout. The peer may be slow and not have lost anything: a whole window again
+/// would keep it busy with duplicates until no retry is left. The window grows by what is acknowledged, as in slow start (RFC 5681,
+/// section 3.1). It stays small where an acknowledgement always takes longer than the timeout.
 const WINDOW_AFTER_TIMEOUT: i32 = 1;
 /// Local operations in a row, or fewer large ones, before it is the turn of others: a registration takes some
 /// microseconds.
@@ -89,7 +90,7 @@ pub(crate) struct Requester {
     high: Psn,
     /// The missing response for which transmission has gone back.
     recovering: Option<Psn>,
-    /// The window since a timeout, until it is as large as it was.
+    /// The window since a timeout. `None`: it is [`WINDOW`].
     small_window: Option<i32>,
     retries: u8,
     rnr_retries: u8,

@@ -213,7 +213,8 @@ impl Requester {
             });
         }
         let asks = |packet: u32| psn.add(packet).get().is_multiple_of(ACK_EVERY);
-        let fills_window = psn.add(frame.packets).diff(self.unacked) >= self.window();
+        let end = psn.add(frame.packets);
+        let fills_window = (self.small_window).is_some_and(|it| end.diff(self.unacked) >= it);
         header.bth.ack_req =
             qp.is_reliable() && (last || fills_window || (0..frame.packets).any(asks));
         header.bth.solicited = last && wr.has(WR_FLAG_SOLICITED);

@@ -52,7 +52,8 @@ impl Requester {
         if acknowledged <= 0 {
             return Ok(());
         }
-        // An acknowledgement beyond the cursor is for packets of before the timeout: the peer has not lost them, and is late.
+        // An acknowledgement beyond the cursor is for packets that were sent before transmission went back. It says nothing
+        // about those that were sent since.
         if until.diff(self.cursor_psn()) <= 0 {
             self.widen(acknowledged);
         }
@@ -127,14 +128,9 @@ impl Requester {
                 }
             }
             Syndrome::Nak(code) => {
-                if psn.diff(self.unacked) < 0 {
-                    return Ok(());
-                }
-                match self.acknowledge_before_nak(qp, cx, psn)? {
-                    true => self.receive_nak(qp, cx, psn, code)?,
-                    false if code == NakCode::PsnSequenceError => {}
-                    // The peer is in error: it will not repeat the response.
-                    false => return Err(Failure::new(cqe::RETRY_EXC_ERR, cqe::REMOTE)),
+                if psn.diff(self.unacked) >= 0 {
+                    let is_next = self.acknowledge_before_nak(qp, cx, psn)?;
+                    self.receive_nak(qp, cx, psn, code, is_next)?;
                 }
             }
             Syndrome::Reserved(_) => {}
@@ -157,8 +153,8 @@ impl Requester {
         }
     }
 
-    /// A NAK acknowledges what is before it. Returns false if a response before it is missing: its request is sent
-    /// again first, and the peer will repeat the NAK.
+    /// A NAK acknowledges what is before it. Returns false if a response before it is missing: transmission goes back to
+    /// its request first, and a peer that is not in error will repeat the NAK.
     fn acknowledge_before_nak<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -222,14 +218,17 @@ impl Requester {
         Ok(())
     }
 
+    /// `is_next`: no response before it is missing.
     fn receive_nak<M: Dma>(
         &mut self,
         qp: &Endpoint,
         cx: &mut Context<'_, M>,
         psn: Psn,
         code: NakCode,
+        is_next: bool,
     ) -> Result<(), Failure> {
         let status = match code {
+            NakCode::PsnSequenceError if !is_next => return Ok(()),
             NakCode::PsnSequenceError => {
                 cx.count(Counter::packet_seq_err);
                 return self.retry(qp, cx, psn, RetryCause::SequenceNak);
@@ -244,6 +243,8 @@ impl Requester {
             }
             NakCode::RemoteOperationalError => cqe::REM_OP_ERR,
         };
+        // A peer in error repeats no response. One that another packet has overtaken counts as lost.
+        let status = if is_next { status } else { cqe::RETRY_EXC_ERR };
         Err(Failure::new(status, cqe::REMOTE))
     }
 

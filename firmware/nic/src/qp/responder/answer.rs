@@ -91,6 +91,7 @@ impl Responder {
 
     /// Queues a sequence NAK of the expected packet, in addition to earlier replies, unless it is queued.
     pub(super) fn ask_again(&mut self) {
+        self.forget_ready();
         let nak = Answer::Ack(Syndrome::Nak(NakCode::PsnSequenceError));
         let nak = self.reply(self.expected, nak, false);
         if self.replies.back() == Some(&nak) {
