@@ -159,6 +159,15 @@ mod tests {
         );
     }
 
+    /// A search that looked at the inner tables of each table twice would take until tomorrow.
+    #[test]
+    fn a_deep_table_is_found_at_once() {
+        let key = format!("pol{}", ".a".repeat(60));
+        let error = parse::<Config>(&format!("[{key}]\n")).unwrap_err();
+        let place = (error.line, error.column, error.key.as_deref());
+        assert_eq!(place, (1, 2, Some(key.as_str())));
+    }
+
     #[test]
     fn values_of_a_wrong_type_are_shown_with_the_right_one() {
         refused(

@@ -6,6 +6,7 @@ use std::fmt;
 use std::ops::Range;
 
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::suggestion;
@@ -325,12 +326,14 @@ fn first_line(text: &str, span: Range<usize>) -> (&str, usize, Range<usize>) {
 /// Path of the innermost key of a table whose key or value is at `span`. `None`: the table itself.
 fn path_in_table(table: &DeTable<'_>, span: &Range<usize>) -> Option<Path> {
     table.iter().find_map(|(key, value)| {
-        if !contains(&key.span(), span) && !value_contains(value.get_ref(), &value.span(), span) {
-            return None;
+        let mut path = match contains(&key.span(), span) {
+            true => Some(path_in_value(value.get_ref(), span).unwrap_or_default()),
+            false => path_to(value, span),
+        };
+        if let Some(path) = &mut path {
+            path.0.insert(0, Step::Key(key.get_ref().to_string()));
         }
-        let mut steps = vec![Step::Key(key.get_ref().to_string())];
-        steps.extend(path_in_value(value.get_ref(), span).map_or(Vec::new(), |path| path.0));
-        Some(Path(steps))
+        path
     })
 }
 
@@ -338,21 +341,20 @@ fn path_in_table(table: &DeTable<'_>, span: &Range<usize>) -> Option<Path> {
 fn path_in_value(value: &DeValue<'_>, span: &Range<usize>) -> Option<Path> {
     match value {
         DeValue::Table(table) => path_in_table(table, span),
-        DeValue::Array(array) => {
-            let mut elements = array.iter().enumerate();
-            let (index, element) = elements
-                .find(|(_, element)| value_contains(element.get_ref(), &element.span(), span))?;
-            let mut steps = vec![Step::Index(index)];
-            steps.extend(path_in_value(element.get_ref(), span).map_or(Vec::new(), |path| path.0));
-            Some(Path(steps))
-        }
+        DeValue::Array(array) => array.iter().enumerate().find_map(|(index, element)| {
+            let mut path = path_to(element, span)?;
+            path.0.insert(0, Step::Index(index));
+            Some(path)
+        }),
         _ => None,
     }
 }
 
-/// True if `span` is within a value. The span of a table is that of its header: its keys are beyond it.
-fn value_contains(value: &DeValue<'_>, own: &Range<usize>, span: &Range<usize>) -> bool {
-    contains(own, span) || path_in_value(value, span).is_some()
+/// As [`path_in_value`]; empty if `span` is at the value itself, `None` if it is not within it. The span of a table is that of its
+/// header: its keys are beyond it.
+fn path_to(value: &Spanned<DeValue<'_>>, span: &Range<usize>) -> Option<Path> {
+    let inner = path_in_value(value.get_ref(), span);
+    inner.or_else(|| contains(&value.span(), span).then(Path::root))
 }
 
 fn contains(outer: &Range<usize>, inner: &Range<usize>) -> bool {
