@@ -67,8 +67,9 @@ def by_token(events):
 
 
 def answered_since(before):
-    """By how much the device's counters have grown when all faults are answered. A program may end before the driver has answered a
-    fault of a queue pair that has failed for another reason.
+    """By how much the device's counters have grown when all faults are answered.
+
+    A program may end before the driver has answered a fault of a queue pair that has failed for another reason.
     """
     end = time.monotonic() + 20
     while True:
