@@ -78,15 +78,19 @@ impl Endpoint {
     /// What it must wait for before it sends a packet. Of connections only: other packets have priorities of their own.
     #[inline]
     pub(crate) fn must_wait(&self, core: &Core) -> Option<Wait> {
+        if !self.is_held && core.flow_control.paused().is_empty() {
+            return None;
+        }
+        self.wait_of(core)
+    }
+
+    #[cold]
+    fn wait_of(&self, core: &Core) -> Option<Wait> {
         if self.is_held {
             return Some(Wait::Release);
         }
-        let paused = core.flow_control.paused();
-        if paused.is_empty() {
-            return None;
-        }
         let priority = self.path.as_ref()?.priority();
-        let is_paused = paused.contains(priority);
+        let is_paused = core.flow_control.paused().contains(priority);
         is_paused.then_some(Wait::Priority(priority))
     }
 

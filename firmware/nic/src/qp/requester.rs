@@ -488,10 +488,17 @@ impl Requester {
         self.small_window.unwrap_or(WINDOW)
     }
 
-    /// Lets a window that is small because of a timeout grow by the packets that have been acknowledged.
-    fn widen(&mut self, acknowledged: i32) {
-        let window = self.window().saturating_add(acknowledged);
-        self.small_window = Some(window).filter(|window| *window < WINDOW);
+    /// Lets a window that is small because of a timeout grow by the packets until `psn`, which are acknowledged.
+    fn widen(&mut self, psn: Psn) {
+        let Some(window) = self.small_window else {
+            return;
+        };
+        // An acknowledgement beyond the cursor is for packets that were sent before transmission went back. It says nothing
+        // about those that were sent since.
+        if psn.diff(self.cursor_psn()) <= 0 {
+            let window = window.saturating_add(psn.diff(self.unacked));
+            self.small_window = Some(window).filter(|window| *window < WINDOW);
+        }
     }
 
     /// Checks window, fence, and the limit on READs and atomics.

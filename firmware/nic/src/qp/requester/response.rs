@@ -48,15 +48,10 @@ impl Requester {
                 until = missing;
             }
         }
-        let acknowledged = until.diff(self.unacked);
-        if acknowledged <= 0 {
+        if until.diff(self.unacked) <= 0 {
             return Ok(());
         }
-        // An acknowledgement beyond the cursor is for packets that were sent before transmission went back. It says nothing
-        // about those that were sent since.
-        if until.diff(self.cursor_psn()) <= 0 {
-            self.widen(acknowledged);
-        }
+        self.widen(until);
         self.unacked = until;
         self.recovering = None;
         (self.retries, self.rnr_retries) = (self.retry_limit, self.rnr_retry_limit);
