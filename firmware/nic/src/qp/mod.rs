@@ -241,10 +241,10 @@ impl Qp {
         most: u32,
         frame: &mut TxFrame,
     ) -> bool {
-        if let Some(wait) = self.endpoint.must_wait(cx.core) {
-            if self.responder.has_replies() {
-                self.wait(cx.core, wait);
-            }
+        if self.responder.has_replies()
+            && let Some(wait) = self.endpoint.must_wait(cx.core)
+        {
+            self.wait(cx.core, wait);
             // Completions and local operations need no packet.
             return self.poll_send_queue(cx, most, frame);
         }

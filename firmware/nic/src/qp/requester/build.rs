@@ -213,10 +213,9 @@ impl Requester {
             });
         }
         let asks = |packet: u32| psn.add(packet).get().is_multiple_of(ACK_EVERY);
-        let end = psn.add(frame.packets);
-        let fills_window = (self.small_window).is_some_and(|it| end.diff(self.unacked) >= it);
-        header.bth.ack_req =
-            qp.is_reliable() && (last || fills_window || (0..frame.packets).any(asks));
+        let fills = |window: i32| psn.add(frame.packets).diff(self.unacked) >= window;
+        header.bth.ack_req = qp.is_reliable()
+            && (last || (0..frame.packets).any(asks) || self.small_window.is_some_and(fills));
         header.bth.solicited = last && wr.has(WR_FLAG_SOLICITED);
         match *op {
             SendOp::Read { from } => {
