@@ -187,8 +187,10 @@ fn a_peer_that_takes_nothing_holds_nobody_for_long() {
     connection.send_all();
     assert!(start.elapsed() >= Duration::from_millis(200));
     let port = wired.port();
-    assert_eq!(port.holds, 1, "{port:?}");
+    // A second one if the port's thread fills the socket's buffer only after the first has begun: then there is room again.
+    assert!((1..=2).contains(&port.holds), "{port:?}");
     assert!(port.dropped["overrun"] > u64::from(PACKETS) / 2, "{port:?}");
+    let before = port.holds;
     let mut peer = wired.peer.try_clone().unwrap();
     // It takes what is there, and 20 MB/s from then on.
     let lost = port.dropped["overrun"];
@@ -203,7 +205,7 @@ fn a_peer_that_takes_nothing_holds_nobody_for_long() {
     });
     let port = wired.port();
     assert_eq!(port.dropped["overrun"], lost);
-    assert!(port.holds > 1, "{port:?}");
+    assert!(port.holds > before, "{port:?}");
 }
 
 /// While a connection waits for the peer, others of the same NIC go on. When the peer takes its packets, or goes away, it goes on, too.
