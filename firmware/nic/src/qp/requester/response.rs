@@ -124,8 +124,7 @@ impl Requester {
             }
             Syndrome::Nak(code) => {
                 if psn.diff(self.unacked) >= 0 {
-                    let is_next = self.acknowledge_before_nak(qp, cx, psn)?;
-                    self.receive_nak(qp, cx, psn, code, is_next)?;
+                    self.receive_nak(qp, cx, psn, code)?;
                 }
             }
             Syndrome::Reserved(_) => {}
@@ -213,15 +212,14 @@ impl Requester {
         Ok(())
     }
 
-    /// `is_next`: no response before it is missing.
     fn receive_nak<M: Dma>(
         &mut self,
         qp: &Endpoint,
         cx: &mut Context<'_, M>,
         psn: Psn,
         code: NakCode,
-        is_next: bool,
     ) -> Result<(), Failure> {
+        let is_next = self.acknowledge_before_nak(qp, cx, psn)?;
         let status = match code {
             NakCode::PsnSequenceError if !is_next => return Ok(()),
             NakCode::PsnSequenceError => {
