@@ -707,11 +707,12 @@ static bool faultline_ib_in_use(struct faultline_dev *dev)
 
 /*
  * Waits until consumers in the kernel have released their queue pairs, and
- * then the protection domains of these, but not for ever. A consumer that has done so outlives the
- * RDMA device: it reconnects to the next one, while the removal of a device in
- * use would end it (nvme-rdma deletes its controllers until it has released
- * the protection domain, its last object). There is no guarantee that
- * consumers release anything, and some keep their protection domain (RDS).
+ * then the protection domains of these, but not for ever. A consumer that has
+ * done so outlives the RDMA device: it reconnects to the next one, while the
+ * removal of a device in use would end it (nvme-rdma deletes its controllers
+ * until it has released the protection domain, its last object). There is no
+ * guarantee that consumers release anything, and some keep their protection
+ * domain (RDS).
  */
 void faultline_ib_wait_released(struct faultline_dev *dev)
 {

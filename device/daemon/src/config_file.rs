@@ -159,7 +159,7 @@ mod tests {
         );
     }
 
-    /// A search that looked at the inner tables of each table twice would take until tomorrow.
+    /// The time of a search that looked at the inner tables of each table twice would double with each level.
     #[test]
     fn a_deep_table_is_found_at_once() {
         let key = format!("pol{}", ".a".repeat(60));

@@ -163,8 +163,7 @@ fn a_link_that_pauses_its_sender_loses_nothing() {
     assert_eq!(b[Counter::out_of_sequence], 0);
 }
 
-/// The receiver tells of marks, the sender becomes slower, and the queue overflows less. How much less depends on the time that the
-/// sender's process gets: a fifth to a third of the packets.
+/// The receiver tells of marks, the sender becomes slower, and the queue overflows less.
 #[test]
 fn a_sender_reacts_to_congestion() {
     let [without, _] = through_a_short_queue("", "");
