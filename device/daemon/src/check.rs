@@ -22,22 +22,41 @@ pub use crate::judge::{Findings, Found};
 /// First octets of a pcapng file, in either byte order.
 const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
+/// A capture can't be read to its end: it is damaged, or what wrote it was stopped.
+#[derive(Debug, thiserror::Error)]
+#[error("{reason:#}")]
+pub struct Unreadable {
+    /// Where, and why.
+    pub reason: anyhow::Error,
+    /// The findings in what is before that place.
+    pub before: Box<Findings>,
+}
+
 /// Judges a capture: pcapng or pcap. `ready`: the adapters have agreed to exchange READY packets.
 ///
 /// # Errors
 ///
 /// It can't be read, or is not a capture of Ethernet frames.
-pub fn check(mut file: impl Read, ready: bool) -> anyhow::Result<Findings> {
+pub fn check(file: impl Read, ready: bool) -> Result<Findings, Unreadable> {
+    let mut judge = Judge::new(Vec::new(), ready);
+    match read(file, &mut judge) {
+        Ok(()) => Ok(judge.findings()),
+        Err(reason) => Err(Unreadable {
+            reason,
+            before: Box::new(judge.findings()),
+        }),
+    }
+}
+
+fn read(mut file: impl Read, judge: &mut Judge) -> anyhow::Result<()> {
     let mut magic = [0; 4];
     file.read_exact(&mut magic)
         .context("the file is shorter than the header of a capture")?;
     let file = magic.as_slice().chain(BufReader::new(file));
-    let mut judge = Judge::new(Vec::new(), ready);
     match magic == PCAPNG {
-        true => read_pcapng(file, &mut judge)?,
-        false => read_pcap(file, &mut judge)?,
+        true => read_pcapng(file, judge),
+        false => read_pcap(file, judge),
     }
-    Ok(judge.findings())
 }
 
 fn read_frame(judge: &mut Judge, at: Duration, data: &[u8], length: u32, origin: Origin) {

@@ -256,9 +256,39 @@ fn a_file_that_is_no_capture_is_refused() {
     refused("neither that of a pcapng nor of a pcap file");
     pcapng(&path, &packets(2), DataLink::PPP, 0);
     refused("Ethernet is needed");
-    // A file whose end is missing.
-    pcapng(&path, &packets(2), DataLink::ETHERNET, 0);
-    let whole = std::fs::read(&path).unwrap();
-    std::fs::write(&path, &whole[..whole.len() - 20]).unwrap();
-    refused("after frame 4");
+}
+
+/// Of a file whose end is missing, what is there is judged.
+#[test]
+fn a_file_without_its_end_is_judged_up_to_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a");
+    let mut many = packets(3);
+    many.extend(packets(2));
+    for write in [
+        pcap as fn(&Path, &[Vec<u8>]),
+        |path: &Path, packets: &[Vec<u8>]| pcapng(path, packets, DataLink::ETHERNET, 0),
+    ] {
+        for (packets, judged, status) in [
+            (
+                packets(2),
+                "4 frames, 3 RoCE packets judged, 0 violations\n",
+                2,
+            ),
+            (many.clone(), "frame 5, ", 1),
+        ] {
+            write(&path, &packets);
+            let whole = std::fs::read(&path).unwrap();
+            std::fs::write(&path, &whole[..whole.len() - 20]).unwrap();
+            let output = check(&path, &[]);
+            assert_eq!(output.status.code(), Some(status), "{output:?}");
+            assert!(text(&output).starts_with(judged), "{}", text(&output));
+            let error = String::from_utf8(output.stderr).unwrap();
+            let place = format!("after frame {}", packets.len() - 1);
+            assert!(
+                error.contains("can't check") && error.contains(&place),
+                "{error}"
+            );
+        }
+    }
 }

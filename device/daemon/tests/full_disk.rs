@@ -6,12 +6,15 @@ mod program;
 mod running;
 
 use std::fs::File;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
+use faultline::{Config, Server};
 use program::{printed_by, server};
-use running::{Program, client};
+use running::{LONG, Program, client};
 use rustix::process::Signal;
 
 /// Set for a test that was started again, in a mount namespace of its own: the folder of the file systems.
@@ -97,6 +100,81 @@ fn captures_and_traces_say_which_file_has_no_room() {
         // The captures have ended, and the process serves.
         let show = ["ctl", "nics"];
         assert!(printed_by(faultline(&show, &control), &show).contains('a'));
+    });
+}
+
+/// A file system that becomes full during a capture ends the capture: the command says so, and the frames up to there can be read.
+/// What serves goes on.
+#[test]
+fn a_capture_that_fills_a_file_system_keeps_what_it_has_written() {
+    const NAME: &str = "a_capture_that_fills_a_file_system_keeps_what_it_has_written";
+    with_full_disks(NAME, |disks| {
+        std::fs::remove_file(disks.octets.join("filler")).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let (control, wire) = (
+            directory.path().join("control"),
+            directory.path().join("wire"),
+        );
+        let config = format!(
+            "[control]\nsocket = \"{}\"\n[[nic]]\nname = \"a\"\nsocket = \"{}\"\n\
+             [[port]]\nname = \"wire\"\nkind = \"stream\"\nlisten = \"unix:{}\"\n",
+            control.display(),
+            directory.path().join("a").display(),
+            wire.display(),
+        );
+        let _server = Server::start(&Config::from_toml(&config).unwrap()).unwrap();
+        let file = disks.octets.join("x.pcapng");
+        let mut capture = Command::new(env!("CARGO_BIN_EXE_faultline"))
+            .arg("capture")
+            .arg("-w")
+            .arg(&file)
+            .env("FAULTLINE_CONTROL", &control)
+            .env_remove("RUST_BACKTRACE")
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // A broadcast frame, as a peer of the port sends it.
+        let mut frame = 1000_u32.to_be_bytes().to_vec();
+        frame.extend([0xff; 6]);
+        frame.resize(4 + 1000, 2);
+        let mut peer = UnixStream::connect(&wire).unwrap();
+        let started = Instant::now();
+        let status = loop {
+            if let Some(status) = capture.try_wait().unwrap() {
+                break status;
+            }
+            assert!(started.elapsed() < LONG, "the capture goes on");
+            peer.write_all(&frame).unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        let mut said = String::new();
+        capture.stderr.unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(status.code(), Some(1), "{said}");
+        let message = format!("Error: can't write {}: {NO_ROOM}\n", file.display());
+        assert!(said.ends_with(&message), "{said}");
+
+        let written = std::fs::metadata(&file).unwrap().len();
+        assert!((32 << 10..=64 << 10).contains(&written), "{written}");
+        let check = faultline(&["check", file.to_str().unwrap()], &control);
+        let text = String::from_utf8(check.stdout).unwrap();
+        let frames: u64 = text.split(' ').next().unwrap().parse().unwrap();
+        assert!(
+            (32..64).contains(&frames),
+            "{text}{:?}",
+            String::from_utf8(check.stderr)
+        );
+        // Frames are still forwarded.
+        let counted = || {
+            let output = faultline(&["ctl", "ports"], &control);
+            printed_by(output, &["ctl", "ports"])
+        };
+        let before = counted();
+        assert!(before.contains("wire"), "{before}");
+        peer.write_all(&frame).unwrap();
+        let started = Instant::now();
+        while counted() == before {
+            assert!(started.elapsed() < LONG, "no frame is counted: {before}");
+        }
     });
 }
 

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use faultline::check::{Findings, check};
+use faultline::check::{Findings, Unreadable, check};
 
 use super::{complain, show};
 
@@ -15,7 +15,7 @@ const UNREADABLE: u8 = 2;
 ///
 /// The capture must contain both directions of a connection. Packets may have been lost behind the place of the capture, so
 /// rules are not applied that depend on what an adapter has received. The exit status is 1 if a rule was violated, 2 if the file can't
-/// be read.
+/// be read to its end; what is before that place is judged.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Check {
     /// Capture file (pcapng or pcap); `-` is standard input.
@@ -31,25 +31,35 @@ pub(crate) struct Check {
 
 impl Check {
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
-        let found = match read(&self.file, self.ready) {
-            Ok(found) => found,
-            Err(error) => {
-                let file = self.file.display();
-                complain(format!("Error: can't check {file}: {error:#}"));
-                return Ok(ExitCode::from(UNREADABLE));
-            }
-        };
-        show(self.json, &found, Findings::text)?;
-        Ok(match found.violations.is_empty() {
-            true => ExitCode::SUCCESS,
-            false => ExitCode::FAILURE,
+        let (found, error) = read(&self.file, self.ready);
+        if let Some(found) = &found {
+            show(self.json, found, Findings::text)?;
+        }
+        if let Some(error) = &error {
+            let file = self.file.display();
+            complain(format!("Error: can't check {file}: {error:#}"));
+        }
+        Ok(match (&found, &error) {
+            (Some(found), _) if !found.violations.is_empty() => ExitCode::FAILURE,
+            (_, Some(_)) => ExitCode::from(UNREADABLE),
+            _ => ExitCode::SUCCESS,
         })
     }
 }
 
-fn read(path: &Path, ready: bool) -> anyhow::Result<Findings> {
-    match path.as_os_str() == "-" {
+/// What is found in a file, if it has frames, and why it can't be read to its end.
+fn read(path: &Path, ready: bool) -> (Option<Findings>, Option<anyhow::Error>) {
+    let found = match path.as_os_str() == "-" {
         true => check(std::io::stdin().lock(), ready),
-        false => check(File::open(path)?, ready),
+        false => match File::open(path) {
+            Ok(file) => check(file, ready),
+            Err(error) => return (None, Some(error.into())),
+        },
+    };
+    match found {
+        Ok(found) => (Some(found), None),
+        Err(Unreadable { reason, before }) => {
+            ((before.frames > 0).then_some(*before), Some(reason))
+        }
     }
 }
