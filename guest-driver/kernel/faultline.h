@@ -359,9 +359,18 @@ void faultline_res_remove(struct xarray *xa, struct faultline_res *res);
 struct faultline_res *faultline_res_get(struct xarray *xa, u32 num);
 void faultline_res_put(struct faultline_res *res);
 
+#ifdef CONFIG_INFINIBAND_ON_DEMAND_PAGING
 /* faultline_odp_fault.c */
 void faultline_odp_fault(struct faultline_dev *dev,
 			 const struct faultline_eqe *eqe);
+#else
+static inline void faultline_odp_fault(struct faultline_dev *dev,
+				       const struct faultline_eqe *eqe)
+{
+	dev_warn_ratelimited(&dev->pdev->dev,
+			     "page fault of a device without on-demand regions\n");
+}
+#endif
 
 /* faultline_net.c */
 int faultline_net_create(struct faultline_dev *dev);

@@ -10,6 +10,7 @@
 #include "faultline_ib.h"
 #include "faultline_net.h"
 
+#ifdef CONFIG_INFINIBAND_ON_DEMAND_PAGING
 /*
  * Maps the page for DMA that HMM has found at an index of the umem, under the
  * umem_mutex. Returns false if there is no page or it cannot be mapped. A page
@@ -66,7 +67,8 @@ bool faultline_odp_dma_map(struct device *dma_dev, struct ib_umem_odp *odp,
 	*write = *entry & ODP_WRITE_ALLOWED_BIT;
 	return true;
 }
-#endif
+#endif /* FAULTLINE_HAVE_ODP_HMM_DMA_MAP */
+#endif /* CONFIG_INFINIBAND_ON_DEMAND_PAGING */
 
 /* Newer kernels have an operation for each of these commands. */
 int faultline_compat_get_rxnfc(struct net_device *netdev,

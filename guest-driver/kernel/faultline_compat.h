@@ -74,6 +74,7 @@ static inline struct ib_umem *faultline_umem_get(struct ib_device *device,
 #endif
 }
 
+#ifdef CONFIG_INFINIBAND_ON_DEMAND_PAGING
 /*
  * Finds the pages of a range. Returns -EBUSY if the range has been invalidated
  * meanwhile. Newer kernels take the mmap_lock themselves, and release it for
@@ -96,6 +97,12 @@ static inline int faultline_hmm_walk(struct hmm_range *range)
 	return err;
 #endif
 }
+
+/* faultline_compat.c */
+bool faultline_odp_dma_map(struct device *dma_dev, struct ib_umem_odp *odp,
+			   size_t index, unsigned long pfn, bool *write,
+			   dma_addr_t *addr);
+#endif
 
 /*
  * Newer kernels copy the driver's part of a request themselves. A provider
@@ -127,9 +134,6 @@ static inline int faultline_udata_in(struct ib_udata *udata, void *req,
 
 /* faultline_compat.c */
 extern const struct ib_device_ops faultline_compat_ops;
-bool faultline_odp_dma_map(struct device *dma_dev, struct ib_umem_odp *odp,
-			   size_t index, unsigned long pfn, bool *write,
-			   dma_addr_t *addr);
 
 /* On older kernels struct ethtool_rxnfc has these fields. */
 #ifndef FAULTLINE_HAVE_RXFH_FIELDS

@@ -5,8 +5,8 @@
  * On a device with on-demand paging the buffer is not pinned: its exporter may
  * move it. It then calls faultline_dmabuf_move_notify(), which removes the
  * device's entries. The next access faults, and the fault maps the whole
- * buffer where it is now. A device without on-demand paging gets a pinned
- * buffer.
+ * buffer where it is now. If device or kernel have no on-demand paging, the
+ * buffer is pinned.
  *
  * Locking: the buffer's reservation lock protects the DMA mapping (`sgt`) and
  * the device's entries, as the umem_mutex does for other on-demand regions.

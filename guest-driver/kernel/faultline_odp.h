@@ -91,6 +91,7 @@ struct faultline_odp {
 	struct xarray mrs;
 };
 
+#ifdef CONFIG_INFINIBAND_ON_DEMAND_PAGING
 /* faultline_odp.c */
 extern const struct mmu_interval_notifier_ops faultline_odp_mn_ops;
 int faultline_odp_create(struct faultline_dev *dev);
@@ -154,6 +155,60 @@ int faultline_advise_mr(struct ib_pd *pd,
 			enum ib_uverbs_advise_mr_advice advice, u32 flags,
 			struct ib_sge *sg_list, u32 num_sge,
 			struct uverbs_attr_bundle *attrs);
+
+#else
+/*
+ * dev->odp stays NULL. No key has IB_ACCESS_ON_DEMAND, so the device raises no
+ * page faults.
+ */
+static inline int faultline_odp_create(struct faultline_dev *dev)
+{
+	return 0;
+}
+
+static inline void faultline_odp_destroy(struct faultline_dev *dev)
+{
+}
+
+static inline void faultline_odp_caps(const struct faultline_dev *dev,
+				      struct ib_odp_caps *caps)
+{
+}
+
+static inline void faultline_odp_init(struct faultline_mr *mr)
+{
+}
+
+static inline struct ib_umem *faultline_odp_umem(struct ib_device *ibdev,
+						 u64 start, u64 length,
+						 u64 iova, int access)
+{
+	return ERR_PTR(-EOPNOTSUPP);
+}
+
+static inline void faultline_odp_release(struct faultline_mr *mr,
+					 struct ib_umem *umem)
+{
+}
+
+static inline int faultline_odp_attach(struct faultline_mr *mr)
+{
+	return -EOPNOTSUPP;
+}
+
+static inline void faultline_odp_detach(struct faultline_mr *mr)
+{
+}
+
+static inline int faultline_advise_mr(struct ib_pd *pd,
+				      enum ib_uverbs_advise_mr_advice advice,
+				      u32 flags, struct ib_sge *sg_list,
+				      u32 num_sge,
+				      struct uverbs_attr_bundle *attrs)
+{
+	return -EOPNOTSUPP;
+}
+#endif
 
 /* faultline_dmabuf.c */
 int faultline_dmabuf_map(struct faultline_mr *mr);
