@@ -22,13 +22,13 @@ pub use crate::judge::{Findings, Found};
 /// First octets of a pcapng file, in either byte order.
 const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
-/// A capture can't be read to its end: it is damaged, or what wrote it was stopped.
+/// A capture can't be read to its end: it is damaged, or ends inside a block.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason:#}")]
 pub struct Unreadable {
-    /// Where, and why.
+    /// Position and cause.
     pub reason: anyhow::Error,
-    /// The findings in what is before that place.
+    /// Findings about the frames before that position.
     pub before: Box<Findings>,
 }
 
@@ -36,7 +36,7 @@ pub struct Unreadable {
 ///
 /// # Errors
 ///
-/// It can't be read, or is not a capture of Ethernet frames.
+/// It can't be read to its end, or is not a capture of Ethernet frames. The error has the findings about what is before.
 pub fn check(file: impl Read, ready: bool) -> Result<Findings, Unreadable> {
     let mut judge = Judge::new(Vec::new(), ready);
     match read(file, &mut judge) {

@@ -139,7 +139,9 @@ impl TryFrom<PortTable> for PortEntry {
             (Kind::Stream, Some(address), None, _) => PortKind::Listen(address),
             (Kind::Stream, None, Some(address), _) => PortKind::Connect(address, reconnect),
             (Kind::Stream, ..) => {
-                return Err("kind `stream` needs one of the keys `listen`, `connect`".to_owned());
+                return Err(
+                    "kind `stream` needs exactly one of the keys `listen`, `connect`".to_owned(),
+                );
             }
             (Kind::Tap, .., Some(interface)) => PortKind::Tap(interface),
             (Kind::Tap, ..) => return Err("kind `tap` needs the key `interface`".to_owned()),
@@ -250,13 +252,13 @@ mod tests {
             "kind = \"stream\"\n",
             1,
             1,
-            "port[0]: kind `stream` needs one of the keys `listen`, `connect`",
+            "port[0]: kind `stream` needs exactly one of the keys `listen`, `connect`",
         );
         refused(
             "kind = \"stream\"\nlisten = \"unix:/a\"\nconnect = \"unix:/b\"\n",
             1,
             1,
-            "port[0]: kind `stream` needs one of the keys `listen`, `connect`",
+            "port[0]: kind `stream` needs exactly one of the keys `listen`, `connect`",
         );
         refused(
             "kind = \"tap\"\ninterface = \"a name that is too long\"\n",

@@ -258,7 +258,7 @@ fn a_file_that_is_no_capture_is_refused() {
     refused("Ethernet is needed");
 }
 
-/// Of a file whose end is missing, what is there is judged.
+/// Frames before the end of a truncated file are judged.
 #[test]
 fn a_file_without_its_end_is_judged_up_to_there() {
     let directory = tempfile::tempdir().unwrap();

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use faultline::{Config, Server};
@@ -63,6 +63,16 @@ fn with_full_disks(name: &str, test: impl FnOnce(&FullDisks)) {
     test(&disks);
 }
 
+/// A process that ends with the test.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 fn faultline(arguments: &[&str], control: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_faultline"));
     command.args(arguments).env_remove("RUST_BACKTRACE");
@@ -104,7 +114,7 @@ fn captures_and_traces_say_which_file_has_no_room() {
 }
 
 /// A file system that becomes full during a capture ends the capture: the command says so, and the frames up to there can be read.
-/// What serves goes on.
+/// The server continues to run.
 #[test]
 fn a_capture_that_fills_a_file_system_keeps_what_it_has_written() {
     const NAME: &str = "a_capture_that_fills_a_file_system_keeps_what_it_has_written";
@@ -124,23 +134,26 @@ fn a_capture_that_fills_a_file_system_keeps_what_it_has_written() {
         );
         let _server = Server::start(&Config::from_toml(&config).unwrap()).unwrap();
         let file = disks.octets.join("x.pcapng");
-        let mut capture = Command::new(env!("CARGO_BIN_EXE_faultline"))
-            .arg("capture")
-            .arg("-w")
-            .arg(&file)
-            .env("FAULTLINE_CONTROL", &control)
-            .env_remove("RUST_BACKTRACE")
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut capture = Killed(
+            Command::new(env!("CARGO_BIN_EXE_faultline"))
+                .arg("capture")
+                .arg("-w")
+                .arg(&file)
+                .env("FAULTLINE_CONTROL", &control)
+                .env_remove("RUST_BACKTRACE")
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap(),
+        );
         // A broadcast frame, as a peer of the port sends it.
         let mut frame = 1000_u32.to_be_bytes().to_vec();
         frame.extend([0xff; 6]);
         frame.resize(4 + 1000, 2);
         let mut peer = UnixStream::connect(&wire).unwrap();
+        peer.set_write_timeout(Some(LONG)).unwrap();
         let started = Instant::now();
         let status = loop {
-            if let Some(status) = capture.try_wait().unwrap() {
+            if let Some(status) = capture.0.try_wait().unwrap() {
                 break status;
             }
             assert!(started.elapsed() < LONG, "the capture goes on");
@@ -148,7 +161,8 @@ fn a_capture_that_fills_a_file_system_keeps_what_it_has_written() {
             std::thread::sleep(Duration::from_millis(1));
         };
         let mut said = String::new();
-        capture.stderr.unwrap().read_to_string(&mut said).unwrap();
+        let mut stderr = capture.0.stderr.take().unwrap();
+        stderr.read_to_string(&mut said).unwrap();
         assert_eq!(status.code(), Some(1), "{said}");
         let message = format!("Error: can't write {}: {NO_ROOM}\n", file.display());
         assert!(said.ends_with(&message), "{said}");
@@ -163,7 +177,7 @@ fn a_capture_that_fills_a_file_system_keeps_what_it_has_written() {
             "{text}{:?}",
             String::from_utf8(check.stderr)
         );
-        // Frames are still forwarded.
+        // The port still receives frames.
         let counted = || {
             let output = faultline(&["ctl", "ports"], &control);
             printed_by(output, &["ctl", "ports"])

@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use clap::value_parser;
 use hyper::Method;
 use hyper::body::Bytes;
 use pcap_file::pcapng::PcapNgReader;
@@ -29,7 +30,7 @@ pub(crate) struct Save {
     #[arg(long = "nic", value_name = "NAME")]
     nics: Vec<String>,
     /// Capture only packets to or from queue pairs of this number.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u32).range(..1 << 24))]
     qpn: Option<u32>,
     /// Capture only packets of this opcode, such as RC_SEND_ONLY, or group of opcodes, such as RNR_NAK, as in rules of scenarios.
     #[arg(long, value_name = "NAME")]
@@ -38,7 +39,7 @@ pub(crate) struct Save {
     #[arg(long, value_name = "N")]
     snaplen: Option<u32>,
     /// End after so many frames.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// File or FIFO to write; `-` is standard output.
     #[arg(short, long, value_name = "FILE")]

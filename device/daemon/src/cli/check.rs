@@ -14,8 +14,8 @@ const UNREADABLE: u8 = 2;
 /// Check captured RoCEv2 packets against the rules of the InfiniBand specification.
 ///
 /// The capture must contain both directions of a connection. Packets may have been lost behind the place of the capture, so
-/// rules are not applied that depend on what an adapter has received. The exit status is 1 if a rule was violated, 2 if the file can't
-/// be read to its end; what is before that place is judged.
+/// rules are not applied that depend on what an adapter has received. The exit status is 1 if a rule was violated, otherwise 2 if
+/// the file can't be read to its end. Frames before the error are judged.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Check {
     /// Capture file (pcapng or pcap); `-` is standard input.
@@ -32,12 +32,12 @@ pub(crate) struct Check {
 impl Check {
     pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
         let (found, error) = read(&self.file, self.ready);
-        if let Some(found) = &found {
-            show(self.json, found, Findings::text)?;
-        }
         if let Some(error) = &error {
             let file = self.file.display();
             complain(format!("Error: can't check {file}: {error:#}"));
+        }
+        if let Some(found) = &found {
+            show(self.json, found, Findings::text)?;
         }
         Ok(match (&found, &error) {
             (Some(found), _) if !found.violations.is_empty() => ExitCode::FAILURE,
@@ -47,7 +47,7 @@ impl Check {
     }
 }
 
-/// What is found in a file, if it has frames, and why it can't be read to its end.
+/// Returns the findings, if any frame was read, and the error that ended the reading.
 fn read(path: &Path, ready: bool) -> (Option<Findings>, Option<anyhow::Error>) {
     let found = match path.as_os_str() == "-" {
         true => check(std::io::stdin().lock(), ready),

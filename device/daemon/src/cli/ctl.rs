@@ -378,7 +378,7 @@ fn ports(ports: &[PortView]) -> String {
     let head = [
         "NAME",
         "CONNECTED",
-        "PEERS",
+        "CONNECTIONS",
         "TX",
         "TX-BYTES",
         "RX",

@@ -35,7 +35,8 @@ const LONG_WRITES: Work = Work {
 };
 /// Memory that is written, on each side of a queue pair.
 const AREA: usize = 4 * MIB;
-/// Pause between two looks of the driver. Each takes time of a processor on which an engine works; a round takes 20 ms and more.
+/// Pause between two polls of the completion queues by the driver. A poll takes time of a processor on which an engine works; a round
+/// takes 20 ms and more.
 const LOOK: Duration = Duration::from_micros(500);
 
 #[derive(Clone, Copy)]
