@@ -4,7 +4,8 @@
  * providers call have got further parameters, of which this one uses none.
  * CMakeLists.txt finds out which of them the release declares. Each macro is
  * such a parameter in a declaration, or its argument in a call; it expands to
- * nothing if the release does not declare the parameter.
+ * nothing if the release does not declare the parameter. Releases before 45
+ * have no FLUSH.
  */
 #ifndef FAULTLINE_COMPAT_H
 #define FAULTLINE_COMPAT_H
@@ -28,6 +29,20 @@
 #define FL_CONTEXT_FDS(parameter)	parameter,
 #else
 #define FL_CONTEXT_FDS(parameter)
+#endif
+
+/* ibv_cmd_reg_dmabuf_mr(): attributes of the driver. The last parameter. */
+#ifdef FAULTLINE_HAVE_MR_DRIVER_ATTRS
+#define FL_MR_DRIVER_ATTRS(parameter)	, parameter
+#else
+#define FL_MR_DRIVER_ATTRS(parameter)
+#endif
+
+/* The operation FLUSH of extended queue pairs, if there is one. */
+#ifdef FAULTLINE_HAVE_FLUSH
+#define FL_QP_EX_WITH_FLUSH	IBV_QP_EX_WITH_FLUSH
+#else
+#define FL_QP_EX_WITH_FLUSH	0
 #endif
 
 #endif /* FAULTLINE_COMPAT_H */

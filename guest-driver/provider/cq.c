@@ -118,8 +118,10 @@ static enum ibv_wc_opcode wc_opcode(uint8_t opcode)
 		return IBV_WC_BIND_MW;
 	case FAULTLINE_WC_LOCAL_INV:
 		return IBV_WC_LOCAL_INV;
+#ifdef FAULTLINE_HAVE_FLUSH
 	case FAULTLINE_WC_FLUSH:
 		return IBV_WC_FLUSH;
+#endif
 	case FAULTLINE_WC_TSO:
 		return IBV_WC_TSO;
 	case FAULTLINE_WC_ATOMIC_WRITE:

@@ -31,7 +31,9 @@ static const uint8_t wr_opcode[] = {
 	[IBV_WR_LOCAL_INV] = FAULTLINE_WR_LOCAL_INV,
 	[IBV_WR_BIND_MW] = FAULTLINE_WR_BIND_MW,
 	[IBV_WR_SEND_WITH_INV] = FAULTLINE_WR_SEND_INV,
+#ifdef FAULTLINE_HAVE_FLUSH
 	[IBV_WR_FLUSH] = FAULTLINE_WR_FLUSH,
+#endif
 	[IBV_WR_ATOMIC_WRITE] = FAULTLINE_WR_ATOMIC_WRITE,
 };
 
@@ -533,6 +535,7 @@ static void fl_wr_bind_mw(struct ibv_qp_ex *ibqp, struct ibv_mw *mw, uint32_t rk
 		set_bind(wqe, mw, rkey, info);
 }
 
+#ifdef FAULTLINE_HAVE_FLUSH
 static void fl_wr_flush(struct ibv_qp_ex *ibqp, uint32_t rkey, uint64_t addr, size_t len,
 			uint8_t type, uint8_t level)
 {
@@ -547,6 +550,7 @@ static void fl_wr_flush(struct ibv_qp_ex *ibqp, uint32_t rkey, uint64_t addr, si
 	wqe->placement = htole32(type);
 	wqe->selectivity = htole32(level);
 }
+#endif
 
 static void fl_wr_atomic_write(struct ibv_qp_ex *ibqp, uint32_t rkey, uint64_t addr,
 			       const void *value)
@@ -630,7 +634,7 @@ static uint64_t ex_ops(enum ibv_qp_type type)
 		       IBV_QP_EX_WITH_RDMA_READ |
 		       IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
 		       IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD |
-		       IBV_QP_EX_WITH_FLUSH | IBV_QP_EX_WITH_ATOMIC_WRITE;
+		       FL_QP_EX_WITH_FLUSH | IBV_QP_EX_WITH_ATOMIC_WRITE;
 	case IBV_QPT_UC:
 		return send | write | keys;
 	case IBV_QPT_UD:
@@ -675,8 +679,10 @@ static void set_builders(struct ibv_qp_ex *ex, uint64_t ops)
 		ex->wr_local_inv = fl_wr_local_inv;
 	if (ops & IBV_QP_EX_WITH_BIND_MW)
 		ex->wr_bind_mw = fl_wr_bind_mw;
+#ifdef FAULTLINE_HAVE_FLUSH
 	if (ops & IBV_QP_EX_WITH_FLUSH)
 		ex->wr_flush = fl_wr_flush;
+#endif
 	if (ops & IBV_QP_EX_WITH_ATOMIC_WRITE)
 		ex->wr_atomic_write = fl_wr_atomic_write;
 }

@@ -107,7 +107,8 @@ struct ibv_mr *fl_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t lengt
 	vmr = calloc(1, sizeof(*vmr));
 	if (!vmr)
 		return NULL;
-	ret = ibv_cmd_reg_dmabuf_mr(pd, offset, length, iova, fd, access, vmr, NULL);
+	ret = ibv_cmd_reg_dmabuf_mr(pd, offset, length, iova, fd, access,
+				    vmr FL_MR_DRIVER_ATTRS(NULL));
 	if (ret) {
 		free(vmr);
 		errno = ret;
