@@ -1,11 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Installs packages in a root, makes the disk /mnt/disk of it, and removes them again:
-# make-stock-disk MIB RELEASE LIST-FILES PACKAGE…
-# RELEASE is the kernel for which DKMS builds the module; LIST-FILES is the text of list-files.sh.
+# make-stock-disk MIB RELEASE LIST-FILES PACK-DISK PACKAGE…
+# RELEASE is the kernel for which DKMS builds the module; LIST-FILES and PACK-DISK are the texts of list-files.sh and pack-disk.sh.
 set -eu
-mib=$1 release=$2 list=$3
-shift 3
+mib=$1 release=$2 list=$3 pack=$4
+shift 4
 # The headers of the other kernels are not there.
 for build in /usr/lib/modules/*/build; do
 	[ "$build" = "/usr/lib/modules/$release/build" ] || rm "$build"
@@ -26,13 +26,7 @@ dpkg-deb -b /tmp/newer /tmp/newer.deb
 apt-get install -s /tmp/newer.deb | grep '^Remv faultline-ibverbs-provider'
 rm -r /tmp/newer /tmp/newer.deb
 
-# Without what is mounted in it.
-mkdir /tmp/root
-mount --bind / /tmp/root
-mke2fs -q -F -t ext4 -b 4096 -O '^has_journal,^metadata_csum' -m 0 -E lazy_itable_init=1,nodiscard -L faultline \
-	-d /tmp/root /mnt/disk "${mib}M"
-umount /tmp/root
-rmdir /tmp/root
+sh -c "$pack" pack-disk "$mib"
 for file; do
 	dpkg-deb -f "$file" Package
 done | xargs apt-get purge -y

@@ -72,6 +72,8 @@ pub struct Plan {
     pub keeper: bool,
     /// A disk on which Debian's own init boots, with the packages of the driver, instead of the lab's image and driver.
     pub stock: Option<PathBuf>,
+    /// One such disk per guest. Writes go to the disk and are kept across boots.
+    pub own_disks: Vec<PathBuf>,
     /// QEMU arguments of a user for each guest, instead of those for memory, processors, disk, and NIC.
     pub machines: Option<Vec<Vec<String>>>,
     /// The device under test.
@@ -112,6 +114,7 @@ impl Default for Plan {
             control: None,
             keeper: false,
             stock: None,
+            own_disks: Vec::new(),
             machines: None,
             nic: Nic::Faultline,
             wiring: Wiring::Switch,
@@ -312,7 +315,8 @@ impl<'a> Parts<'a> {
                 false => vmlinux::obtain(self.workspace, base, plan.kernel)?,
             },
             initrd,
-            disk: self.disk.clone(),
+            disk: plan.own_disks.get(index).unwrap_or(&self.disk).clone(),
+            keeps_writes: index < plan.own_disks.len(),
             serial: logs.join("serial.log"),
             agent: sockets.join(format!("agent{index}")),
             console: sockets.join(format!("console{index}")),

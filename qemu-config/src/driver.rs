@@ -28,7 +28,7 @@ const SOVERSION: u32 = 1;
 
 /// Warnings of the compiler in addition to the kernel's `W=1`. The headers of the kernel compare signed with unsigned numbers
 /// and have parameters without use, as do callbacks.
-const WARNINGS: &str = "-Wall -Wextra -Wno-unused-parameter -Wno-sign-compare";
+pub const WARNINGS: &str = "-Wall -Wextra -Wno-unused-parameter -Wno-sign-compare";
 
 /// Built driver files for one kernel, as a tree to lay over a guest's root.
 #[derive(Debug, Clone)]
@@ -153,6 +153,11 @@ fn copy_tree_anew(from: &Path, to: &Path) -> Result<Vec<(PathBuf, PathBuf)>> {
     Ok(copies)
 }
 
+/// The folder in which the module for a kernel is built.
+pub fn module_folder(workspace: &Workspace, kernel: Kernel) -> Result<PathBuf> {
+    Ok(workspace.cache()?.join(format!("module-{}", kernel.name())))
+}
+
 /// Modules that only tests load, by path: they are not in the index.
 fn test_modules(workspace: &Workspace) -> PathBuf {
     workspace.root().join("tests/guest/kernel")
@@ -164,7 +169,7 @@ fn test_modules(workspace: &Workspace) -> PathBuf {
 fn build_module(workspace: &Workspace, base: &Base, kernel: Kernel, overlay: &Path) -> Result<()> {
     let release = base.kernel_release(kernel)?;
     let source = workspace.guest_driver();
-    let work = workspace.cache()?.join(format!("module-{}", kernel.name()));
+    let work = module_folder(workspace, kernel)?;
     let _ = fs::remove_dir_all(&work);
     copy_tree(&source.join("kernel"), &work.join("kernel"))?;
     copy_tree(&source.join("include"), &work.join("include"))?;
@@ -220,7 +225,7 @@ pub fn changed_module(
     let release = base.kernel_release(kernel)?;
     let work = dir.join("changed-module");
     // The objects of the last build are used again, if there are any.
-    let built = workspace.cache()?.join(format!("module-{}", kernel.name()));
+    let built = module_folder(workspace, kernel)?;
     if built.is_dir() {
         copy_tree(&built, &work)?;
     }

@@ -371,6 +371,23 @@ impl Guest {
         Ok(())
     }
 
+    /// Shuts the guest down with systemctl and waits until QEMU has exited.
+    pub fn power_off(&self, limit: Duration) -> Result<()> {
+        // The agent is stopped as well, maybe before it says how the command has ended.
+        let _ = self.run("systemctl poweroff", limit);
+        let started = Instant::now();
+        while lock(&self.qemu).ended().is_none() {
+            ensure!(
+                started.elapsed() < limit,
+                "guest {} does not power off; its serial console ends with:\n{}",
+                self.index,
+                tail(self.serial().as_bytes(), 20)
+            );
+            thread::sleep(Duration::from_millis(100));
+        }
+        Ok(())
+    }
+
     /// Lets commands in this guest pass a barrier.
     pub fn release(&self, barrier: &str) {
         let _ = self.channel.send(&Frame::new(Kind::Release, 0, barrier));

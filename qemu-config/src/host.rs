@@ -57,6 +57,9 @@ const NEEDED: &[(&str, &str)] = &[
 /// The same for programs that only tests call.
 const LINTERS: &[(&str, &str)] = &[("shellcheck", "shellcheck"), ("python3", "python3")];
 
+/// The same for those that make patches.
+const PATCHERS: &[(&str, &str)] = &[("git", "git"), ("unifdef", "unifdef")];
+
 /// The same for the program that decodes captures.
 const DECODERS: &[(&str, &str)] = &[("tshark", "tshark")];
 
@@ -95,6 +98,11 @@ pub fn ensure_packages(workspace: &Workspace) -> Result<()> {
 /// Does the same for the programs that check scripts: shellcheck, and pip for [`ruff`].
 pub fn ensure_linters(workspace: &Workspace) -> Result<()> {
     ensure(workspace, missing_linters)
+}
+
+/// Does the same for the programs that `cargo lab series` calls.
+pub fn ensure_patchers(workspace: &Workspace) -> Result<()> {
+    ensure(workspace, || missing(PATCHERS))
 }
 
 /// Does the same for tshark.
@@ -288,7 +296,7 @@ fn missing_packages() -> Vec<&'static str> {
 pub fn require_root(what: &str) -> Result<()> {
     if !is_root() {
         bail!(
-            "{what} needs root (it unpacks Debian packages with their owners); run\n    sudo -E cargo lab image"
+            "{what} needs root (it unpacks Debian packages with their owners); run\n    sudo env PATH=$PATH HOME=$HOME cargo lab image\nand then\n    sudo chown -R $USER target"
         );
     }
     Ok(())

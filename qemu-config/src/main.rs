@@ -26,6 +26,7 @@ mod qemu;
 mod races;
 mod run;
 mod scenario;
+mod series;
 mod shell;
 mod stream;
 mod test;
@@ -181,6 +182,8 @@ enum Command {
         #[arg(long, value_enum, default_value_t = emulator::Profile::Release)]
         profile: emulator::Profile,
     },
+    /// Make patches of the driver for the kernel, and of the provider for rdma-core, in target/series
+    Series,
     /// Inside a guest: serve the lab
     #[command(hide = true)]
     Agent { port: PathBuf },
@@ -319,6 +322,7 @@ impl GuestOptions {
             control: self.control,
             keeper: self.keeper,
             stock: None,
+            own_disks: Vec::new(),
             machines: None,
             nic: self.nic,
             wiring: self.wiring,
@@ -440,6 +444,10 @@ fn dispatch(command: Command) -> Result<u8> {
         Command::StreamReceive { port } => stream::receive(port).map(|()| true)?,
         Command::Package { profile } => {
             package::run(&Workspace::find()?, profile)?;
+            true
+        }
+        Command::Series => {
+            series::run(&Workspace::find()?)?;
             true
         }
         Command::Image { packages, kernel } => {

@@ -10,22 +10,27 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use crate::command::{capture, run_logged, say};
-use crate::driver::{build_static_provider, copy_tree, install_provider, remove_others};
+use crate::driver::{WARNINGS, build_static_provider, copy_tree, install_provider, remove_others};
 use crate::emulator::{self, Profile};
 use crate::host::{self, Release};
 use crate::image::{self, Base, version_in};
+use crate::series::{self, Series};
 use crate::workspace::{Fingerprint, Workspace};
 
 const BUILD: &str = include_str!("../recipes/build-packages.sh");
 
 const CHECK_HOST_PACKAGE: &str = include_str!("../recipes/check-host-package.sh");
 const CHECK_KERNEL_UPDATE: &str = include_str!("../recipes/check-kernel-update.sh");
+const CHECK_KERNEL_SERIES: &str = include_str!("../recipes/check-kernel-series.sh");
 const CHECK_MANUAL: &str = include_str!("../recipes/check-manual.sh");
+const CHECK_RDMA_CORE_SERIES: &str = include_str!("../recipes/check-rdma-core-series.sh");
 const CHECK_TARBALL: &str = include_str!("../recipes/check-tarball.sh");
 const CHECK_UNITS: &str = include_str!("../recipes/check-units.sh");
 const LIST_FILES: &str = include_str!("../recipes/list-files.sh");
 const SERVE: &str = include_str!("../recipes/serve-from-package.sh");
+const MAKE_BARE_DISK: &str = include_str!("../recipes/make-bare-disk.sh");
 const MAKE_STOCK_DISK: &str = include_str!("../recipes/make-stock-disk.sh");
+const PACK_DISK: &str = include_str!("../recipes/pack-disk.sh");
 
 /// Ten times the largest exposure of a unit in `systemd-analyze security`.
 const MOST_EXPOSURE: &str = "20";
@@ -154,6 +159,7 @@ impl Packages {
             DISK_SIZE.to_string(),
             release.to_owned(),
             LIST_FILES.to_owned(),
+            PACK_DISK.to_owned(),
         ];
         for package in NAMES {
             let file = self.file(package)?;
@@ -164,6 +170,33 @@ impl Packages {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let name = "installing the packages";
         self.check(name, work, MAKE_STOCK_DISK, &arguments, log)?;
+        Ok(work.join("disk"))
+    }
+
+    /// Both series of patches apply and build. `work` is an empty folder.
+    pub fn check_series(
+        &self,
+        series: &Series,
+        release: &str,
+        work: &Path,
+        log: &Path,
+    ) -> Result<()> {
+        copy_tree(&series.kernel, &work.join("linux"))?;
+        copy_tree(&series.rdma_core, &work.join("rdma-core"))?;
+        let source = work.join("source");
+        fs::create_dir(&source).with_context(|| format!("creating {}", source.display()))?;
+        series::unpack(&series.tarball, &source)?;
+        let arguments = [release, WARNINGS];
+        let (kernel, rdma_core) = ("patches for the kernel", "patches for rdma-core");
+        self.check(kernel, work, CHECK_KERNEL_SERIES, &arguments, log)?;
+        self.check(rdma_core, work, CHECK_RDMA_CORE_SERIES, &[], log)
+    }
+
+    /// Makes a disk without the packages, in a folder, with the headers of one kernel. Those of others are below `/root/headers`.
+    pub fn bare_disk(&self, release: &str, work: &Path, log: &Path) -> Result<PathBuf> {
+        let size = DISK_SIZE.to_string();
+        let arguments = [&size, release, PACK_DISK];
+        self.check("packing a disk", work, MAKE_BARE_DISK, &arguments, log)?;
         Ok(work.join("disk"))
     }
 

@@ -210,8 +210,10 @@ pub struct Machine {
     pub kernel: PathBuf,
     /// Initial file system.
     pub initrd: PathBuf,
-    /// Root disk; never written to.
+    /// Root disk.
     pub disk: PathBuf,
+    /// Writes go to that disk, instead of a throw-away overlay in TMPDIR.
+    pub keeps_writes: bool,
     /// Log file of the serial console.
     pub serial: PathBuf,
     /// Listening socket of the lab's agent channel.
@@ -336,11 +338,11 @@ impl Machine {
     }
 
     fn add_disks(&self, words: &mut Words) {
-        // Writes go to a throw-away overlay in TMPDIR.
+        let snapshot = if self.keeps_writes { "off" } else { "on" };
         words.add(
             "-drive",
             format!(
-                "if=none,id=root,format=raw,snapshot=on,cache=unsafe,file={}",
+                "if=none,id=root,format=raw,snapshot={snapshot},cache=unsafe,file={}",
                 self.disk.display()
             ),
         );
@@ -460,6 +462,7 @@ mod tests {
             kernel: "/k".into(),
             initrd: "/i".into(),
             disk: "/d".into(),
+            keeps_writes: false,
             serial: "/s".into(),
             agent: "/a".into(),
             console: "/c".into(),

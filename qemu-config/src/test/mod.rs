@@ -1,9 +1,11 @@
 //! `cargo lab test`: the suites, their output and their counts.
 
+mod apt;
 mod cargo;
 mod debug;
 mod guest;
 mod host;
+mod installed;
 mod job;
 mod keys;
 mod leaks;

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::installed::OF_GUEST;
 use super::sight::tutorial::{Place, Step, missing, steps};
 use crate::cluster::{Cluster, Nic, Plan};
 use crate::command::{Owned, capture, tail};
@@ -30,12 +31,6 @@ const DISKS: [&str; 2] = ["file=vm.img,", "file=vm2.img,"];
 const ACCELERATION: [&str; 2] = ["-accel kvm -cpu host", "-accel tcg -cpu max"];
 /// The folder of the sockets in the document.
 const SOCKETS: &str = "/run/faultline/";
-/// Packages that the reader copies into the machines.
-const OF_GUEST: [&str; 3] = [
-    "faultline-dkms",
-    "libfaultline1",
-    "faultline-ibverbs-provider",
-];
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// For one command in a guest. apt is slow without hardware virtualization.
 const COMMAND_LIMIT: Duration = Duration::from_secs(180);

@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
-use super::own_vm;
+use super::installed::{booted, on_demand, pair, pingpong};
 use super::tally::{Tally, Verdict};
+use super::{apt, own_vm};
 use crate::cluster::{Cluster, Plan, configure};
 use crate::driver::{changed_module, provider_tree};
 use crate::emulator::Profile;
-use crate::exchange::{self, Exchange, Ready};
-use crate::guest::Guest;
 use crate::host::Release;
 use crate::image::{Base, Kernel};
 use crate::package::{self, Packages};
 use crate::progress;
+use crate::series;
 use crate::workspace::Workspace;
 
 /// Its tests, in the order in which they run: those of packages, and those in guests in which the packages are installed.
@@ -29,7 +29,9 @@ pub const STEPS: &[&str] = &[
     "host_package",
     KERNEL_UPDATE,
     TARBALL,
+    SERIES,
     INSTALL,
+    APT,
     TUTORIAL,
     BOOT,
     "service",
@@ -39,13 +41,16 @@ pub const STEPS: &[&str] = &[
     "other_rdma_core",
     "other_abi",
     "without_extensions",
+    "without_on_demand_paging",
     "removal",
 ];
 
+const APT: &str = "apt";
 const BOOT: &str = "boot";
 const BUILD: &str = "build";
 const INSTALL: &str = "install";
 const KERNEL_UPDATE: &str = "kernel_update";
+const SERIES: &str = "series";
 const TARBALL: &str = "tarball";
 const TUTORIAL: &str = "tutorial";
 
@@ -75,7 +80,7 @@ struct Scene<'a> {
 
 type InGuests = fn(&Scene<'_>) -> Result<()>;
 
-const IN_GUESTS: [(&str, InGuests); 8] = [
+const IN_GUESTS: [(&str, InGuests); 9] = [
     ("service", |scene| served(scene.cluster)),
     ("pingpong", |scene| pingpong(scene.cluster, "")),
     ("odp", |scene| on_demand(scene.cluster)),
@@ -83,6 +88,7 @@ const IN_GUESTS: [(&str, InGuests); 8] = [
     ("other_rdma_core", |scene| other_rdma_core(scene.cluster)),
     ("other_abi", other_abi),
     ("without_extensions", without_extensions),
+    ("without_on_demand_paging", without_on_demand_paging),
     ("removal", |scene| removed(scene.cluster)),
 ];
 
@@ -137,15 +143,26 @@ pub fn make(
             packages.check_tarball(&rdma_core, &base.kernel_release(kernel)?, work.path(), &log)
         });
     }
+    if chosen(SERIES) {
+        suite.test(SERIES, || {
+            let series = series::make(workspace)?;
+            let base = Base::obtain(workspace, Release::Trixie)?;
+            let release = base.kernel_release(series::NEWEST)?;
+            let work = folder_for_disk(workspace)?;
+            let log = dir.join("packages-series.log");
+            packages.check_series(&series, &release, work.path(), &log)
+        });
+    }
     let mut in_guests = IN_GUESTS.iter().map(|&(name, _)| name);
     if !in_guests.any(chosen) && ![INSTALL, TUTORIAL, BOOT].into_iter().any(chosen) {
-        return None;
+        return chosen(APT).then_some(Made {
+            kernel,
+            packages,
+            disk: None,
+        });
     }
     let disk = suite.test(INSTALL, || {
-        let work = tempfile::Builder::new()
-            .prefix("packages-")
-            .tempdir_in(workspace.cache()?)
-            .context("making a folder for a disk")?;
+        let work = folder_for_disk(workspace)?;
         let release = Base::obtain(workspace, Release::Trixie)?.kernel_release(kernel)?;
         let log = dir.join("packages-install.log");
         let disk = packages.stock_disk(&release, work.path(), &log)?;
@@ -173,8 +190,14 @@ pub fn run(
         packages,
         disk,
     } = made;
-    let Some((work, disk)) = disk else { return };
     let mut suite = Run { tally };
+    if chosen(APT) {
+        suite.test(APT, || {
+            let work = folder_for_disk(workspace)?;
+            apt::run(workspace, &packages, kernel, work.path(), dir)
+        });
+    }
+    let Some((work, disk)) = disk else { return };
     let tests: Vec<_> = IN_GUESTS.iter().filter(|(name, _)| chosen(name)).collect();
     if chosen(TUTORIAL) {
         suite.test(TUTORIAL, || {
@@ -215,6 +238,14 @@ pub fn run(
     }
 }
 
+/// A folder beside the images: a disk is too large for a file system in memory.
+fn folder_for_disk(workspace: &Workspace) -> Result<TempDir> {
+    tempfile::Builder::new()
+        .prefix("packages-")
+        .tempdir_in(workspace.cache()?)
+        .context("making a folder for a disk")
+}
+
 struct Run<'a> {
     tally: &'a mut Tally,
 }
@@ -232,32 +263,6 @@ impl Run<'_> {
         self.tally.add(&full, started.elapsed(), verdict);
         value
     }
-}
-
-fn pair(cluster: &Cluster) -> Result<(&Guest, &Guest)> {
-    match cluster.guests.as_slice() {
-        [first, second] => Ok((first, second)),
-        _ => anyhow::bail!("two guests are needed"),
-    }
-}
-
-/// The boot has loaded DKMS's module, and programs find the device.
-fn booted(cluster: &Cluster) -> Result<()> {
-    let (first, second) = pair(cluster)?;
-    for guest in [first, second] {
-        guest.must(
-            "set -eux\n\
-             systemctl is-active systemd-modules-load\n\
-             grep '^faultline ' /proc/modules\n\
-             modinfo -F filename faultline | grep /updates/dkms/\n\
-             dkms status -k $(uname -r) | grep '^faultline/.*: installed'\n\
-             test ! -e /usr/lib/modules/$(uname -r)/updates/faultline.ko\n\
-             rdma link show $RDMA_DEV/1 | grep 'state ACTIVE'\n\
-             ibv_devinfo -d $RDMA_DEV | grep PORT_ACTIVE",
-            SHORT,
-        )?;
-    }
-    Ok(())
 }
 
 /// The package of the host, which is installed in the guest as well: its services run in their sandbox and in their AppArmor profile,
@@ -297,33 +302,6 @@ fn served(cluster: &Cluster) -> Result<()> {
          rm /etc/faultline/other.toml",
         SHORT,
     )?;
-    Ok(())
-}
-
-fn pingpong(cluster: &Cluster, options: &str) -> Result<()> {
-    let (first, second) = pair(cluster)?;
-    let server = format!("ibv_rc_pingpong -c {options} -d $RDMA_DEV -g $GID_INDEX");
-    let exchange = Exchange {
-        client: format!("{server} $PEER_IP"),
-        server,
-        ready: Ready::Tcp(18515),
-        limit: SHORT,
-    };
-    let report = exchange::run(first, second, &exchange)?;
-    ensure!(
-        report.success() && report.client.text().contains("usec/iter"),
-        "{}",
-        report.text(30)
-    );
-    Ok(())
-}
-
-/// Memory that is registered on demand, without and after page faults of the NIC.
-fn on_demand(cluster: &Cluster) -> Result<()> {
-    pingpong(cluster, "-o")?;
-    let (first, _) = pair(cluster)?;
-    let said = first.must("odp_faults kept", SHORT)?;
-    ensure!(said.contains("PASS"), "odp_faults did not pass:\n{said}");
     Ok(())
 }
 
@@ -427,7 +405,7 @@ fn without_extensions(scene: &Scene<'_>) -> Result<()> {
     let base = Base::obtain(scene.workspace, Release::Trixie)?;
     let change = (
         "Kbuild",
-        "CONFIG_INFINIBAND_FAULTLINE_EXTENSIONS ?= y",
+        "CONFIG_INFINIBAND_FAULTLINE_EXTENSIONS ?= $(CONFIG_MMU_NOTIFIER)",
         "CONFIG_INFINIBAND_FAULTLINE_EXTENSIONS := n",
     );
     let module = changed_module(
@@ -451,6 +429,32 @@ fn without_extensions(scene: &Scene<'_>) -> Result<()> {
     first.must("rmmod faultline && modprobe faultline", SHORT)?;
     configure(first, &cluster.plan)?;
     pingpong(cluster, "")
+}
+
+/// A driver for a kernel without CONFIG_INFINIBAND_ON_DEMAND_PAGING carries traffic to pinned memory, and refuses the rest.
+fn without_on_demand_paging(scene: &Scene<'_>) -> Result<()> {
+    let cluster = scene.cluster;
+    let (first, _) = pair(cluster)?;
+    // The module is built with the headers of the running kernel, with that option undefined.
+    let module = "obj-$(CONFIG_INFINIBAND_FAULTLINE) :=";
+    let without = "CONFIG_INFINIBAND_ON_DEMAND_PAGING :=\n\
+         $(shell printf '\\043undef CONFIG_INFINIBAND_ON_DEMAND_PAGING\\n' >$(obj)/pinned.h)\n\
+         ccflags-y += -include $(obj)/pinned.h\n\
+         obj-$(CONFIG_INFINIBAND_FAULTLINE) :=";
+    let base = Base::obtain(scene.workspace, Release::Trixie)?;
+    let change = ("Kbuild", module, without);
+    let kernel = cluster.plan.kernel;
+    let module = changed_module(scene.workspace, &base, kernel, change, scene.work)?;
+    let content = fs::read(&module).with_context(|| format!("reading {}", module.display()))?;
+    first.put("/tmp/other.ko", &content)?;
+    first.must("modprobe -r faultline && insmod /tmp/other.ko", SHORT)?;
+    configure(first, &cluster.plan)?;
+    pingpong(cluster, "")?;
+    let said = first.must("odp_refused", SHORT)?;
+    ensure!(said.contains("PASS"), "odp_refused did not pass:\n{said}");
+    first.must("rmmod faultline && modprobe faultline", SHORT)?;
+    configure(first, &cluster.plan)?;
+    on_demand(cluster)
 }
 
 /// Removed packages leave neither files nor the module in the running kernel.
@@ -481,7 +485,7 @@ mod tests {
         let checks = CHECKS.iter().map(|&(name, _)| name);
         let in_guests = IN_GUESTS.iter().map(|&(name, _)| name);
         let all = [BUILD].into_iter().chain(checks);
-        let all = all.chain([KERNEL_UPDATE, TARBALL, INSTALL, TUTORIAL, BOOT]);
+        let all = all.chain([KERNEL_UPDATE, TARBALL, SERIES, INSTALL, APT, TUTORIAL, BOOT]);
         let all = all.chain(in_guests);
         assert_eq!(all.collect::<Vec<_>>(), STEPS);
     }

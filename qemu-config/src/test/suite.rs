@@ -108,11 +108,14 @@ const BY_NAME: &[&str] = &[
     "recover::stopped_for_a_minute",
     "recover::again_and_again",
     "restart::killed_100_times",
+    "packages::apt",
     "packages::kernel_update",
     "packages::removal",
+    "packages::series",
     "packages::tarball",
     "packages::tutorial",
     "packages::without_extensions",
+    "packages::without_on_demand_paging",
 ];
 
 /// The suites that `debug-kernel` runs on its kernel.
