@@ -16,6 +16,14 @@ for patch in /mnt/rdma-core/000[1-9]-*.patch; do
 	ninja -C /mnt/build faultline faultline_provider_test
 	/mnt/build/bin/faultline_provider_test
 done
+ninja -C /mnt/build >/tmp/everything.log || {
+	tail -n 30 /tmp/everything.log
+	exit 1
+}
+# Some manual pages of others are not in the tarball as they are with these folders; their text does not matter here.
+grep -rho --include=cmake_install.cmake '/mnt/source/buildlib/pandoc-prebuilt/[0-9a-f]*' /mnt/build | sort -u | while read -r page; do
+	test -e "$page" || touch "$page"
+done
 DESTDIR=/mnt/installed ninja -C /mnt/build install >/tmp/install.log || {
 	tail -n 30 /tmp/install.log
 	exit 1
