@@ -38,4 +38,4 @@ done </tmp/listed
 ls usr/lib/*/libibverbs/libfaultline-rdmav*.so
 # The symbols are those that are listed for the package.
 sed -n '/^libfaultline.so.1 /,$s/^ \([^@ ]*\)@.*/\1/p' /mnt/source/debian/ibverbs-providers.symbols | sort >/tmp/symbols
-objdump -T usr/lib/*/libfaultline.so.1 | awk '/Base|FAULTLINE/ { print $NF }' | sort | cmp - /tmp/symbols
+objdump -T usr/lib/*/libfaultline.so.1 | awk '/ FAULTLINE_/ { print $NF }' | sort | cmp - /tmp/symbols
