@@ -10,25 +10,23 @@ cd "$1"
 unset $(git rev-parse --local-env-vars)
 export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_SYSTEM=/dev/null
 
-# Inserts text behind the first line of a file that is LINE: after FILE LINE TEXT
-after() {
-	grep -qxF -- "$2" "$1" || {
-		echo "$1 has no line \"$2\""
+# Inserts text after, or before, the first line of a file that is LINE: insert after|before FILE LINE TEXT
+insert() {
+	grep -qxF -- "$3" "$2" || {
+		echo "$2 has no line \"$3\""
 		exit 1
 	}
-	LINE=$2 TEXT=$3 awk '{ print } $0 == ENVIRON["LINE"] && !done { print ENVIRON["TEXT"]; done = 1 }' "$1" >.changed
-	cat .changed >"$1"
+	PLACE=$1 LINE=$3 TEXT=$4 awk '
+		$0 != ENVIRON["LINE"] || done { print; next }
+		ENVIRON["PLACE"] == "after" { print }
+		{ print ENVIRON["TEXT"]; done = 1 }
+		ENVIRON["PLACE"] == "before" { print }
+	' "$2" >.changed
+	cat .changed >"$2"
 	rm .changed
 }
-# The same in front of it.
-before() {
-	grep -qxF -- "$2" "$1" || {
-		echo "$1 has no line \"$2\""
-		exit 1
-	}
-	LINE=$2 TEXT=$3 awk '$0 == ENVIRON["LINE"] && !done { print ENVIRON["TEXT"]; done = 1 } { print }' "$1" >.changed
-	cat .changed >"$1"
-	rm .changed
+after() {
+	insert after "$@"
 }
 run_git() {
 	git -c user.name='The Faultline authors' -c user.email=maintainers@faultline.invalid -c commit.gpgsign=false "$@"
@@ -90,7 +88,7 @@ after debian/copyright 'License: GPL-2 or BSD-2-clause' "
 Files: kernel-headers/rdma/faultline-abi.h
 $copyright
 License: GPL-2 or BSD-3-clause"
-before debian/copyright 'Files: providers/hfi1verbs/*' "Files: providers/faultline/*
+insert before debian/copyright 'Files: providers/hfi1verbs/*' "Files: providers/faultline/*
 $copyright
 License: BSD-MIT or GPL-2
 

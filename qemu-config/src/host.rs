@@ -296,7 +296,7 @@ fn missing_packages() -> Vec<&'static str> {
 pub fn require_root(what: &str) -> Result<()> {
     if !is_root() {
         bail!(
-            "{what} needs root (it unpacks Debian packages with their owners); run\n    sudo env PATH=$PATH HOME=$HOME cargo lab image\nand then\n    sudo chown -R $USER target"
+            "{what} needs root (it unpacks Debian packages with their owners); run\n    sudo env PATH=$PATH HOME=$HOME cargo lab image"
         );
     }
     Ok(())
