@@ -445,7 +445,7 @@ impl Engine {
                 resets,
             });
         } else {
-            self.ring(id, page, bell, DoorbellPath::Kick);
+            self.ring_kick(id, page, bell);
         }
     }
 
@@ -455,10 +455,29 @@ impl Engine {
         for kick in &held {
             let port = self.ports.get(kick.id);
             if port.is_some_and(|port| port.resets == kick.resets) {
-                self.ring(kick.id, kick.page, kick.bell, DoorbellPath::Kick);
+                self.ring_kick(kick.id, kick.page, kick.bell);
             }
         }
         !held.is_empty()
+    }
+
+    /// Passes a doorbell of a kick page to its NIC, unless a rule of the scenario may change it and it is in its page, where the rule
+    /// finds it, or has found it.
+    fn ring_kick(&mut self, id: PortId, page: u32, bell: Doorbell) {
+        let waits_for_rule = self.scenario.as_ref().is_some_and(|scenario| {
+            let in_page = || {
+                let port = self.ports.get(id);
+                port.is_some_and(|port| port.holds_doorbell(page, bell))
+            };
+            let rules = &scenario.rules;
+            rules.may_change(id, &bell) && (in_page() || rules.has_taken(id, page, &bell))
+        });
+        if waits_for_rule {
+            let event = TraceEvent::doorbell(page, bell, DoorbellPath::Kick);
+            self.recorder.event(self.now(), number(id), event);
+        } else {
+            self.ring(id, page, bell, DoorbellPath::Kick);
+        }
     }
 
     /// Passes a doorbell to a NIC that was not taken from its page now.
@@ -467,13 +486,7 @@ impl Engine {
         if let (Some(port), Some(ram)) = (self.ports.get_mut(id), self.rams.get(id))
             && port.bus_master
         {
-            let event = TraceEvent::Doorbell {
-                page,
-                kind: bell.kind,
-                path,
-                object: bell.object,
-                value: bell.value,
-            };
+            let event = TraceEvent::doorbell(page, bell, path);
             self.recorder.event(now, number(id), event);
             port.nic.doorbell(now, ram, page, bell);
             // No doorbell resets the device.

@@ -4,7 +4,7 @@ use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use faultline_abi::doorbell::DoorbellPage;
+use faultline_abi::doorbell::{Doorbell, DoorbellPage};
 use faultline_abi::{regs, ring};
 use faultline_memory::{PAGE_SIZE, Rights, SharedPages};
 use faultline_nic::{DEVICE_MEMORY, Instant, Nic, NicConfig, Remains, TURN_WORK};
@@ -300,13 +300,7 @@ impl NicPort {
                     break;
                 };
                 polled.consumer = polled.consumer.wrapping_add(1);
-                let event = TraceEvent::Doorbell {
-                    page: polled.page,
-                    kind: bell.kind,
-                    path: DoorbellPath::Page,
-                    object: bell.object,
-                    value: bell.value,
-                };
+                let event = TraceEvent::doorbell(polled.page, bell, DoorbellPath::Page);
                 recorder.event(now, number(id), event);
                 let passes = |rules: &mut &mut Rules| rules.doorbell(now, id, polled.page, bell);
                 if rules.as_mut().is_none_or(passes) {
@@ -328,6 +322,15 @@ impl NicPort {
         self.polled.iter().any(|polled| {
             let page = self.pages.page(polled.page as usize);
             page.is_some_and(|page| ring::is_there(&DoorbellRing(page), polled.consumer))
+        })
+    }
+
+    /// Returns true if a doorbell is in its page and was not taken.
+    pub(crate) fn holds_doorbell(&self, page: u32, bell: Doorbell) -> bool {
+        let polled = self.polled.iter().find(|polled| polled.page == page);
+        polled.is_some_and(|polled| {
+            let page = self.pages.page(polled.page as usize);
+            page.is_some_and(|page| ring::holds(&DoorbellRing(page), polled.consumer, bell))
         })
     }
 

@@ -190,8 +190,10 @@ impl Connection {
             let has_received = self.traffic.receive(&mut device, port);
             port.flush();
             let worked = had_message || has_sent || has_received;
-            if !worked && self.traffic.may_sleep(&mut device, port) {
-                self.wait(&device, port);
+            // Looked at once: what is waited for depends on it, and the engine may make room at any time.
+            let has_room = port.has_room();
+            if !worked && self.traffic.may_sleep(&mut device, has_room) {
+                self.wait(&device, port, has_room);
             }
         }
     }
@@ -261,8 +263,8 @@ impl Connection {
         Ok(true)
     }
 
-    /// Sleeps until there is something to do.
-    fn wait(&self, device: &Device, port: &PortEnd) {
+    /// Sleeps until there is something to do: if the engine had no room, until it has.
+    fn wait(&self, device: &Device, port: &PortEnd, has_room: bool) {
         let is_stuck = self.stuck_since.is_some();
         let message = match is_stuck {
             true => PollFlags::empty(),
@@ -277,7 +279,6 @@ impl Connection {
         if let Some(last) = fds.last_mut() {
             *last = (self.socket.as_fd(), message);
         }
-        let has_room = port.has_room();
         let results = port.wait(
             fds,
             (self.traffic.frame.is_empty(), !has_room),
@@ -439,8 +440,9 @@ impl Traffic {
         true
     }
 
-    /// Asks the drivers to tell about what the next look would find. Returns false if there is something already.
-    fn may_sleep(&self, device: &mut Device, port: &PortEnd) -> bool {
+    /// Asks the drivers to tell about what the next look would find. Returns false if there is something already. If the engine has no
+    /// room, nothing of the guest can be sent, so its drivers need not tell.
+    fn may_sleep(&self, device: &mut Device, has_room: bool) -> bool {
         let waiting = match self.frame.is_empty() {
             true => None,
             false => receive_ring(device, &self.frame),
@@ -448,8 +450,12 @@ impl Traffic {
         let memory = &device.memory;
         let waiting = waiting.and_then(|index| device.rings.get_mut(index));
         let has_more = waiting.is_some_and(|ring| self.space.ask_for_more(&mut ring.queue, memory));
-        if has_more || !port.has_room() {
+        if has_more || !has_room {
             return !has_more;
+        }
+        // The engine has made room since the last frame was sent.
+        if self.transmission.is_pending() {
+            return false;
         }
         let sending = device.rings.iter_mut().skip(1).step_by(2);
         let mut is_idle = true;
@@ -486,4 +492,22 @@ fn receive_ring(device: &Device, frame: &[u8]) -> Option<usize> {
     let chosen = flow(frame).checked_rem(count)?;
     let (index, _) = usable().nth(usize::try_from(chosen).ok()?)?;
     Some(index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::virtio_net::HEADER;
+
+    #[test]
+    fn frames_that_waited_for_room_are_sent_before_the_thread_sleeps() {
+        let mut device = Device::new().unwrap();
+        let mut traffic = Traffic::default();
+        assert!(traffic.may_sleep(&mut device, true));
+        let buffer = traffic.transmission.buffer();
+        buffer.extend_from_slice(&[0; HEADER + 60]);
+        traffic.transmission.start(HEADER).unwrap();
+        assert!(traffic.may_sleep(&mut device, false));
+        assert!(!traffic.may_sleep(&mut device, true));
+    }
 }

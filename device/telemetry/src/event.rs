@@ -1,5 +1,6 @@
 //! The events of a trace.
 
+use faultline_abi::doorbell::Doorbell;
 use faultline_nic::{Diagnostic, FrameKind, Instant, TxFrame};
 use faultline_wire::packet::RoceHeader;
 use serde::{Deserialize, Serialize};
@@ -88,6 +89,20 @@ pub struct FrameEvent {
     pub packets: u16,
     /// Bytes on the wire, without FCS, of all packets.
     pub bytes: u32,
+}
+
+impl TraceEvent {
+    /// What is recorded of a doorbell.
+    #[inline]
+    pub fn doorbell(page: u32, bell: Doorbell, path: DoorbellPath) -> Self {
+        Self::Doorbell {
+            page,
+            kind: bell.kind,
+            path,
+            object: bell.object,
+            value: bell.value,
+        }
+    }
 }
 
 impl FrameEvent {

@@ -179,3 +179,14 @@ pub fn take<R: RingMemory>(ring: &R, index: u64) -> Option<Doorbell> {
     ring.free(index, free_mark::<R>(next));
     Some(Doorbell::from_bits(bits))
 }
+
+/// Device side: returns true if a doorbell is in the ring and was not taken. `next` is the index of the doorbell that is taken next.
+pub fn holds<R: RingMemory>(ring: &R, next: u64, bell: Doorbell) -> bool {
+    (0..1 << R::LAP_SHIFT)
+        .map(|ahead| next.wrapping_add(ahead))
+        .map_while(|index| {
+            let bits = ring.slot(index);
+            is_filled::<R>(bits, index).then(|| Doorbell::from_bits(bits))
+        })
+        .any(|held| held == bell)
+}

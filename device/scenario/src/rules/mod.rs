@@ -117,6 +117,8 @@ pub struct Rules {
     frames: HeldFrames,
     /// What is compared first of the rules about doorbells.
     doorbells: Vec<DoorbellFilter>,
+    /// The last doorbells that rules have not passed: NIC, page, doorbell.
+    taken: VecDeque<(usize, u32, Doorbell)>,
     /// Rules and expectations about points inside NICs.
     points: Vec<PointUse>,
     problems: Vec<String>,
@@ -153,6 +155,8 @@ impl DoorbellFilter {
 
 /// Most entries of the schedule and of each queue. What is beyond is not delayed, or not done.
 const MAX_WAITING: usize = 4096;
+/// Doorbells that are remembered after a rule has taken them.
+const MAX_TAKEN: usize = 256;
 /// Most problems that are kept.
 const MAX_PROBLEMS: usize = 64;
 /// The time of entries that only the end of the run makes due.
@@ -204,6 +208,7 @@ impl Rules {
             late: VecDeque::new(),
             frames: HeldFrames::default(),
             doorbells: Vec::new(),
+            taken: VecDeque::new(),
             points: point_use::uses_of(&plan),
             problems: Vec::new(),
             ended: false,
@@ -296,20 +301,36 @@ impl Rules {
         self.passes(now, change, Late::Interrupt { nic, vector })
     }
 
+    /// True if a rule may change this doorbell.
+    pub fn may_change(&self, nic: usize, bell: &Doorbell) -> bool {
+        let mut filters = self.doorbells.iter();
+        filters.any(|filter| filter.may_match(nic, bell))
+    }
+
+    /// True if this doorbell is one of the last that [`doorbell`](Rules::doorbell) has not passed. For a caller that has another path
+    /// for the same doorbell.
+    pub fn has_taken(&self, nic: usize, page: u32, bell: &Doorbell) -> bool {
+        self.taken.contains(&(nic, page, *bell))
+    }
+
     /// A doorbell was taken. Returns false if it must not be passed to the NIC.
     pub fn doorbell(&mut self, now: Instant, nic: usize, page: u32, bell: Doorbell) -> bool {
-        if !self
-            .doorbells
-            .iter()
-            .any(|filter| filter.may_match(nic, &bell))
-        {
+        if !self.may_change(nic, &bell) {
             return true;
         }
         let subject = Subject::of_doorbell(&bell);
         let change = self.try_rules(now, nic, subject, |thing| {
             matches!(thing, Thing::Doorbell(only) if only.is_none_or(|only| only == bell.kind))
         });
-        self.passes(now, change, Late::Doorbell { nic, page, bell })
+        let passes = self.passes(now, change, Late::Doorbell { nic, page, bell });
+        self.taken.retain(|taken| *taken != (nic, page, bell));
+        if !passes {
+            if self.taken.len() >= MAX_TAKEN {
+                self.taken.pop_front();
+            }
+            self.taken.push_back((nic, page, bell));
+        }
+        passes
     }
 
     /// A name is signalled. Returns false if no rule waits for it.
@@ -344,6 +365,7 @@ impl Rules {
             // The device knows nothing of doorbells before, and their pages may have other users.
             self.schedule.forget_late(nic);
             self.late.retain(|late| late.nic() != nic);
+            self.taken.retain(|(of, _, _)| *of != nic);
         }
         if let Diagnostic::Injected { id, .. } = *diagnostic {
             self.injected(now, nic, id, Subject::of_diagnostic(diagnostic));
