@@ -290,6 +290,19 @@ fn files_of_a_crate_use_each_other_in_one_direction() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Someone reads a file of the firmware in one go.
+#[test]
+fn files_of_the_firmware_are_short() {
+    const LINES: usize = 700;
+    let sources = files(&root().join("firmware/nic/src"), &["rs"]);
+    assert!(sources.len() > 50, "only {} files", sources.len());
+    for file in sources {
+        let text = fs::read_to_string(&file).expect("source can be read");
+        let lines = text.lines().count();
+        assert!(lines <= LINES, "{}: {lines} lines", file.display());
+    }
+}
+
 /// Lines of Rust code that use the keyword `unsafe`, comments and names such as `unsafe_code` excluded.
 fn unsafe_lines(source: &str) -> Vec<&str> {
     source

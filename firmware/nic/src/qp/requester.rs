@@ -12,6 +12,7 @@ mod local;
 mod pending;
 mod response;
 mod unconnected;
+mod window;
 
 use std::collections::VecDeque;
 
@@ -39,13 +40,8 @@ use crate::work::{self, count_steps};
 
 pub(super) use build::{BuildError, MessageRange};
 use pending::Pending;
+use window::Window;
 
-/// Packets sent and not acknowledged, at most. Bounds what one loss costs.
-const WINDOW: i32 = 1024;
-/// Packets sent and not acknowledged, at most, after a timeout. The peer may be slow and not have lost anything: a whole window again
-/// would keep it busy with duplicates until no retry is left. The window grows by what is acknowledged, as in slow start (RFC 5681,
-/// section 3.1). It stays small where an acknowledgement always takes longer than the timeout.
-const WINDOW_AFTER_TIMEOUT: i32 = 1;
 /// Local operations in a row, or fewer large ones, before it is the turn of others: a registration takes some
 /// microseconds.
 const LOCAL_BATCH: u32 = 32;
@@ -90,8 +86,7 @@ pub(crate) struct Requester {
     high: Psn,
     /// The missing response for which transmission has gone back.
     recovering: Option<Psn>,
-    /// The window since a timeout. `None`: it is [`WINDOW`].
-    small_window: Option<i32>,
+    window: Window,
     retries: u8,
     rnr_retries: u8,
     retry_limit: u8,
@@ -246,7 +241,7 @@ impl Requester {
         self.cursor = 0;
         self.cursor_packet = 0;
         self.recovering = None;
-        self.small_window = None;
+        self.window = Window::default();
         self.ack_deadline = None;
         self.rnr_deadline = None;
         self.held = false;
@@ -483,21 +478,12 @@ impl Requester {
         self.ack_deadline = timeout.map(|ns| now + Nanos(ns));
     }
 
-    /// Packets that may be sent before more are acknowledged, from the oldest that is not.
-    fn window(&self) -> i32 {
-        self.small_window.unwrap_or(WINDOW)
-    }
-
-    /// Lets a window that is small because of a timeout grow by the packets until `psn`, which are acknowledged.
+    /// Lets a small window grow by the packets until `psn`, which are acknowledged.
     fn widen(&mut self, psn: Psn) {
-        let Some(window) = self.small_window else {
-            return;
-        };
         // An acknowledgement beyond the cursor is for packets that were sent before transmission went back. It says nothing
         // about those that were sent since.
         if psn.diff(self.cursor_psn()) <= 0 {
-            let window = window.saturating_add(psn.diff(self.unacked));
-            self.small_window = Some(window).filter(|window| *window < WINDOW);
+            self.window.grow(psn.diff(self.unacked));
         }
     }
 
@@ -506,7 +492,7 @@ impl Requester {
         if !qp.is_reliable() {
             return true;
         }
-        if self.cursor_psn().diff(self.unacked) >= self.window() {
+        if self.cursor_psn().diff(self.unacked) >= self.window.packets() {
             return false;
         }
         if self.cursor_packet > 0 {

@@ -180,7 +180,7 @@ impl Requester {
     /// Number of packets of a work request, from the cursor on, that may be sent as one run. The last packet may not.
     fn longest_run(&self, qp: &Endpoint, wr: &SendWr, most: u32) -> u32 {
         let window = match qp.is_reliable() {
-            true => (self.window() - self.cursor_psn().diff(self.unacked)).max(0) as u32,
+            true => (self.window.packets() - self.cursor_psn().diff(self.unacked)).max(0) as u32,
             false => u32::MAX,
         };
         let left = wr.psns.saturating_sub(self.cursor_packet + 1);
@@ -215,7 +215,7 @@ impl Requester {
         let asks = |packet: u32| psn.add(packet).get().is_multiple_of(ACK_EVERY);
         let fills = |window: i32| psn.add(frame.packets).diff(self.unacked) >= window;
         header.bth.ack_req = qp.is_reliable()
-            && (last || (0..frame.packets).any(asks) || self.small_window.is_some_and(fills));
+            && (last || (0..frame.packets).any(asks) || self.window.small().is_some_and(fills));
         header.bth.solicited = last && wr.has(WR_FLAG_SOLICITED);
         match *op {
             SendOp::Read { from } => {

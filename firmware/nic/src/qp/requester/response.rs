@@ -14,7 +14,8 @@ use faultline_wire::bth::Psn;
 use faultline_wire::opcode::OpKind;
 use faultline_wire::packet::RoceHeader;
 
-use super::{BuildError, MessageRange, Requester, WINDOW_AFTER_TIMEOUT};
+use super::window::Window;
+use super::{BuildError, MessageRange, Requester};
 use crate::context::Context;
 use crate::diagnostic::{Diagnostic, RetryCause};
 use crate::dma::Dma;
@@ -290,7 +291,7 @@ impl Requester {
         self.ack_deadline = None;
         self.dammed = None;
         self.recovering = None;
-        self.small_window = Some(WINDOW_AFTER_TIMEOUT);
+        self.window = Window::SMALL;
         cx.count(Counter::local_ack_timeout_err);
         self.retry(qp, cx, self.unacked, RetryCause::Timeout)?;
         Ok(true)
