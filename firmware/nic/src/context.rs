@@ -4,8 +4,8 @@
 
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe::{Cqe, RECV, WR_FLUSH_ERR};
-use faultline_abi::event::{self, Eqe, REQUESTER, WRITE};
-use faultline_abi::{U32, U64, regs};
+use faultline_abi::event::{self, Eqe};
+use faultline_abi::{U32, regs};
 use faultline_wire::packet::RoceHeader;
 
 use crate::core::Core;
@@ -14,9 +14,8 @@ use crate::cq::Pushed;
 use crate::diagnostic::{Diagnostic, OverrunQueue};
 use crate::dma::Dma;
 use crate::eq::Raised;
-use crate::fault::{FaultSource, Need, RaisedFault, WaitKind};
 use crate::ingress::HeldFrame;
-use crate::injection::point::{Outcome, Point};
+use crate::injection::point::Point;
 use crate::origin::Origin;
 use crate::payload::{CopyError, Payload};
 use crate::segments::Segments;
@@ -265,87 +264,6 @@ impl<'a, M: Dma> Context<'a, M> {
                 self.core.fatal = regs::EVENT_QUEUE;
             }
         }
-    }
-
-    /// Reports a missing page to the driver, or joins the fault that is outstanding for it.
-    pub(crate) fn raise_fault(&mut self, source: FaultSource, need: &Need) -> RaisedFault {
-        if let Some(token) = self.core.faults.join(source, &need.absent) {
-            self.count(Counter::page_faults_joined);
-            self.diagnose(Diagnostic::FaultJoined {
-                token: token.number(),
-                qpn: source.qpn,
-                va: need.absent.va,
-            });
-            return RaisedFault::Waiting(token);
-        }
-        self.new_fault(Some(source), need)
-    }
-
-    /// Reports missing pages for which no fault is outstanding. Without a `source` no queue pair needs them.
-    pub(crate) fn new_fault(&mut self, source: Option<FaultSource>, need: &Need) -> RaisedFault {
-        let Some(eqn) = self.core.faults.eqn else {
-            return RaisedFault::NoQueue;
-        };
-        let qpn = source.map_or(0, |source| source.qpn);
-        let requester = source.is_some_and(|source| source.wait == WaitKind::Send);
-        let owner = self.core.owner_of(need.absent.key);
-        let room = self.core.faults.has_room(owner) && self.core.has_room_for_records();
-        let injected = match room && self.core.injections.has(Point::FaultRecord) {
-            true => self.inject_fault_record(source, need),
-            false => None,
-        };
-        if !room || injected == Some(Outcome::Overrun) {
-            self.count(Counter::page_fault_overflow);
-            self.diagnose(Diagnostic::Overrun {
-                queue: OverrunQueue::Fault,
-                object: qpn,
-            });
-            return RaisedFault::NoRoom;
-        }
-        let absent = &need.absent;
-        let faults = &mut self.core.faults;
-        let token = match source {
-            Some(source) => faults.insert(self.now, source, owner, absent),
-            None => faults.insert_without_waiter(self.now, owner, absent),
-        };
-        let mut flags = 0;
-        if absent.write {
-            flags |= WRITE;
-        }
-        if requester {
-            flags |= REQUESTER;
-        }
-        let record = Eqe {
-            kind: event::PAGE_FAULT,
-            object: U32::new(qpn),
-            token: U64::new(token.number()),
-            va: U64::new(absent.va),
-            key: U32::new(absent.key),
-            bytes: U32::new(absent.bytes),
-            hint_bytes: U64::new(need.hint),
-            fault_flags: U32::new(flags),
-            psn: U32::new(need.psn),
-            ..Eqe::default()
-        };
-        match injected {
-            Some(outcome) => self.write_injected_record(eqn, record, outcome),
-            None => self.write_new_record(eqn, record),
-        }
-        self.count(Counter::page_faults);
-        self.diagnose(Diagnostic::FaultRaised {
-            token: token.number(),
-            qpn,
-            key: need.absent.key,
-            va: need.absent.va,
-            bytes: need.absent.bytes,
-            psn: need.psn,
-            write: need.absent.write,
-            requester,
-        });
-        if let Some(Outcome::Fail(_)) = injected {
-            self.fail_new_fault(token);
-        }
-        RaisedFault::Waiting(token)
     }
 
     /// Copies a payload, from byte `taken` on, to segments of this guest's memory, and moves `taken` on.

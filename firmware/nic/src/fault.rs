@@ -22,6 +22,7 @@ use crate::page_table::PAGE_SHIFT;
 use crate::time::{Instant, Nanos, earlier};
 
 mod places;
+mod raise;
 mod records;
 mod slab;
 #[cfg(test)]

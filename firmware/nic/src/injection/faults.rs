@@ -10,13 +10,11 @@ use super::point::{Outcome, Point};
 use crate::context::Context;
 use crate::diagnostic::Diagnostic;
 use crate::dma::Dma;
-use crate::eq::Eq;
 use crate::fault::{FaultSource, Need, Token, WaitKind};
 use crate::nic::Nic;
 use crate::number::len32;
 use crate::page_table::PAGE_SHIFT;
 use crate::time::{Instant, Nanos};
-use crate::work;
 
 /// How long the fault queue counts as full after [`Outcome::Overrun`]. Without such a time a queue pair would find no
 /// room, wait, and be called again, all at the same time.
@@ -74,17 +72,6 @@ impl<M: Dma> Context<'_, M> {
         self.write_new_record(eqn, record);
     }
 
-    /// Writes the record of a new fault, after the time that the model of latency has for the service of faults.
-    #[inline]
-    pub(crate) fn write_new_record(&mut self, eqn: u32, record: Eqe) {
-        let service = self.core.config.latency.fault_service;
-        let late = Delayed::FaultRecord(record);
-        // Without room for delayed things, the record comes early.
-        if service.0 == 0 || self.core.delay(self.now, service, late).is_err() {
-            self.write_record(eqn, record);
-        }
-    }
-
     /// Answers a fault that was just raised as failed. Its queue pair is called in the next turn, because it does not
     /// know the token yet.
     #[cold]
@@ -99,51 +86,6 @@ impl<M: Dma> Context<'_, M> {
                 va: fault.va,
             });
             self.core.defer(self.now);
-        }
-    }
-
-    /// Writes a fault record, or keeps it while the queue is held or full. The record of a fault that has ended is
-    /// dropped.
-    pub(crate) fn write_record(&mut self, eqn: u32, record: Eqe) {
-        self.core.charge(work::COMPLETION);
-        let core = &mut *self.core;
-        let token = Token::from_number(record.token.get());
-        if !core.faults.is_outstanding(token) {
-            return;
-        }
-        let Some(eq) = core.eqs.get_mut(eqn) else {
-            return;
-        };
-        if core.faults.records.must_keep() || !eq.has_room() {
-            core.faults.records.keep(record);
-            return;
-        }
-        let raised = eq.write(self.mem, self.now, record);
-        core.faults.note_record(token, self.now);
-        self.act_on(eqn, raised);
-    }
-
-    /// Writes kept records, as far as there is room, until the turn is over.
-    pub(crate) fn write_kept_records(&mut self) {
-        let turn = self.core.begin_turn();
-        while let Some(eqn) = self.core.faults.eqn
-            && self.core.faults.records.may_write_kept()
-            && self.core.eqs.get(eqn).is_some_and(Eq::has_room)
-            && let Some(record) = self.core.faults.records.take_kept()
-        {
-            self.core.charge(work::COMPLETION);
-            let token = Token::from_number(record.token.get());
-            if self.core.faults.is_outstanding(token)
-                && let Some(eq) = self.core.eqs.get_mut(eqn)
-            {
-                let raised = eq.write(self.mem, self.now, record);
-                self.core.faults.note_record(token, self.now);
-                self.act_on(eqn, raised);
-            }
-            if self.core.is_over(turn) {
-                self.core.defer(self.now);
-                return;
-            }
         }
     }
 }

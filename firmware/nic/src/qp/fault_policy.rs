@@ -2,7 +2,7 @@
 //!
 //! | policy | request of RC or XRC | UC, UD, raw frame | READ that is being answered |
 //! |---|---|---|---|
-//! | `rnr` | RNR NAK; the requester sends it again, at once when the READY acknowledgement says so | parked in the device and delivered in order | waits; a repeated READ gets an RNR NAK |
+//! | `rnr` | RNR NAK; the requester sends it again, at once when READY says so | parked in the device and delivered in order | waits; a repeated READ gets an RNR NAK |
 //! | `drop` | dropped; after the repair a NAK requests it again | dropped | waits |
 //! | `stall` | stops the whole input of the NIC | the same | waits |
 //! | `terminate` | the connection ends | the queue pair fails | the connection ends |
