@@ -225,7 +225,7 @@ pub struct PortStatus {
     pub is_connected: AtomicBool,
     /// Peers since the start.
     pub connections: AtomicU64,
-    /// Frames of the peer that were lost because the engine was slower, in a port that cannot hold up its peer.
+    /// Frames of the peer that the system has lost because the engine took too slowly. Only a TAP device has such a peer.
     pub lost: AtomicU64,
     /// Frames to the peer that were lost because the system or the peer took none.
     pub not_sent: AtomicU64,

@@ -1,9 +1,12 @@
 //! A port on a TAP device: the host's network stack, a bridge, a VXLAN tunnel, another host.
 //!
-//! The kernel is not held up: a full queue loses frames, as a wire does, and each loss is counted. The kernel segments what its
-//! applications send, because the device offers no offloads.
+//! Frames wait in the queue of the device while the engine has no room for them. The kernel is not held up: a full queue loses frames, as
+//! a wire does, and the kernel counts them. The kernel segments what its applications send, because the device offers no offloads.
 
 use std::io::{self, ErrorKind};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 use rustix::fd::AsFd;
@@ -13,10 +16,13 @@ use crate::channel::{MAX_FRAME, PortEnd, PortStatus};
 
 /// Frames that are taken in one direction before the other has its turn.
 const BURST: usize = 64;
+/// Pause after a look at what the kernel has lost, or after an error of the device.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A port on a TAP device.
 pub struct TapPort {
     device: SyncDevice,
+    losses: Losses,
     end: PortEnd,
 }
 
@@ -39,67 +45,282 @@ impl TapPort {
         }
         let device = builder.build_sync()?;
         device.set_nonblocking(true)?;
-        Ok(Self { device, end })
+        let statistics = format!("/sys/class/net/{interface}/statistics/tx_dropped");
+        let losses = Losses::new(statistics.into());
+        Ok(Self {
+            device,
+            losses,
+            end,
+        })
     }
 
     /// Passes frames until the engine's side stops it. For a thread of its own.
-    pub fn run(mut self) {
+    pub fn run(self) {
+        Passage {
+            device: self.device,
+            losses: self.losses,
+            end: self.end,
+            buffer: vec![0; MAX_FRAME],
+        }
+        .run();
+    }
+}
+
+/// What passes whole frames, and does not block.
+trait Device: AsFd {
+    fn receive(&self, buffer: &mut [u8]) -> io::Result<usize>;
+    fn send(&self, frame: &[u8]) -> io::Result<usize>;
+}
+
+impl Device for SyncDevice {
+    fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.recv(buffer)
+    }
+
+    fn send(&self, frame: &[u8]) -> io::Result<usize> {
+        SyncDevice::send(self, frame)
+    }
+}
+
+/// Frames that the queue of the device had no room for: a counter of the kernel.
+struct Losses {
+    counter: PathBuf,
+    /// What the counter was at the start.
+    before: u64,
+    /// When it was read last.
+    read: Instant,
+}
+
+impl Losses {
+    fn new(counter: PathBuf) -> Self {
+        let mut losses = Self {
+            counter,
+            before: 0,
+            read: Instant::now(),
+        };
+        losses.before = losses.read().unwrap_or(0);
+        losses
+    }
+
+    /// `None` if the kernel does not tell: the device is gone, or in another network namespace.
+    fn read(&mut self) -> Option<u64> {
+        self.read = Instant::now();
+        let text = std::fs::read_to_string(&self.counter).ok()?;
+        text.trim().parse().ok()
+    }
+
+    /// Takes over the counter, unless it was read a short time ago. Returns true if it was not.
+    fn update(&mut self, status: &PortStatus) -> bool {
+        let is_due = self.read.elapsed() >= PAUSE;
+        if is_due && let Some(now) = self.read() {
+            let lost = now.saturating_sub(self.before);
+            status.lost.store(lost, Ordering::Relaxed);
+        }
+        is_due
+    }
+}
+
+/// Frames on their way between a device and the engine.
+struct Passage<D> {
+    device: D,
+    losses: Losses,
+    end: PortEnd,
+    buffer: Vec<u8>,
+}
+
+/// What a turn of receiving has brought.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Received {
+    Frames,
+    Nothing,
+    /// The engine has no room.
+    NoRoom,
+}
+
+impl<D: Device> Passage<D> {
+    fn run(&mut self) {
         self.end.status().set_connected(true);
-        let mut buffer = vec![0; MAX_FRAME];
         let mut frame = Vec::with_capacity(MAX_FRAME);
         let mut has_failed = false;
+        // Frames have come in since the last look at what the kernel has lost.
+        let mut has_news = false;
         while !self.end.is_stopped() {
-            let received = self.receive(&mut buffer);
+            let received = self.receive();
             self.end.flush();
-            let sent = self.send(&mut frame);
+            let has_sent = self.send(&mut frame);
             self.end.flush();
             match received {
-                Ok(0) if sent == 0 => {
-                    let fds = [(self.device.as_fd(), PollFlags::IN)];
-                    self.end.wait(fds, (true, false), None);
+                Ok(Received::Frames) => (has_news, has_failed) = (true, false),
+                Ok(_) if has_sent => {}
+                Ok(received) => {
+                    has_news = has_news && !self.losses.update(self.end.status());
+                    self.wait(received == Received::NoRoom, has_news);
                 }
-                Ok(_) => has_failed = false,
                 Err(error) => {
                     if !std::mem::replace(&mut has_failed, true) {
                         tracing::warn!("cannot read from the TAP device: {error}");
                     }
                     // The device may be down, or have been removed.
-                    self.end.wait([], (true, false), Some(100));
+                    self.end.wait([], (true, false), Some(pause_ms()));
                 }
             }
         }
     }
 
-    fn receive(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+    /// Sleeps until there is something to do; for a limited time if the kernel's counter is to be read again.
+    fn wait(&self, for_room: bool, has_news: bool) {
+        let wanted = match for_room {
+            true => PollFlags::empty(),
+            false => PollFlags::IN,
+        };
+        let fds = [(self.device.as_fd(), wanted)];
+        self.end
+            .wait(fds, (true, for_room), has_news.then(pause_ms));
+    }
+
+    fn receive(&mut self) -> io::Result<Received> {
         for count in 0..BURST {
-            match self.device.recv(buffer) {
+            if !self.end.has_room() {
+                return Ok(match count {
+                    0 => Received::NoRoom,
+                    _ => Received::Frames,
+                });
+            }
+            match self.device.receive(&mut self.buffer) {
                 Ok(length) => {
-                    let frame = buffer.get(..length).unwrap_or_default();
-                    if !self.end.send(frame) {
-                        PortStatus::count(&self.end.status().lost);
-                    }
+                    let frame = self.buffer.get(..length).unwrap_or_default();
+                    let _ = self.end.send(frame);
                 }
                 Err(error)
                     if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) =>
                 {
-                    return Ok(count);
+                    return Ok(match count {
+                        0 => Received::Nothing,
+                        _ => Received::Frames,
+                    });
                 }
                 Err(error) => return Err(error),
             }
         }
-        Ok(BURST)
+        Ok(Received::Frames)
     }
 
-    fn send(&mut self, frame: &mut Vec<u8>) -> usize {
+    /// Returns true if the engine had frames.
+    fn send(&mut self, frame: &mut Vec<u8>) -> bool {
         for count in 0..BURST {
             frame.clear();
             if self.end.take(frame).is_none() {
-                return count;
+                return count > 0;
             }
             if self.device.send(frame).is_err() {
                 PortStatus::count(&self.end.status().not_sent);
             }
         }
-        BURST
+        true
+    }
+}
+
+/// [`PAUSE`] in milliseconds.
+fn pause_ms() -> u32 {
+    u32::try_from(PAUSE.as_millis()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+    use crate::channel::pair;
+
+    impl Device for UnixDatagram {
+        fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
+            self.recv(buffer)
+        }
+
+        fn send(&self, frame: &[u8]) -> io::Result<usize> {
+            UnixDatagram::send(self, frame)
+        }
+    }
+
+    /// A frame of its own length and contents.
+    fn frame(n: u32) -> Vec<u8> {
+        let mut frame = vec![n as u8; 4000 + n as usize % 64];
+        frame[..4].copy_from_slice(&n.to_be_bytes());
+        frame
+    }
+
+    /// A passage over a socket whose other end is returned, too.
+    fn passage(
+        counter: &std::path::Path,
+    ) -> (
+        crate::channel::EngineEnd,
+        UnixDatagram,
+        Passage<UnixDatagram>,
+    ) {
+        let (engine, end) = pair(|| {}).unwrap();
+        let (device, peer) = UnixDatagram::pair().unwrap();
+        device.set_nonblocking(true).unwrap();
+        let passage = Passage {
+            device,
+            losses: Losses::new(counter.into()),
+            end,
+            buffer: vec![0; MAX_FRAME],
+        };
+        (engine, peer, passage)
+    }
+
+    #[test]
+    fn frames_wait_in_the_device_while_the_engine_has_no_room() {
+        const FRAMES: u32 = 2000;
+        let (mut engine, peer, mut passage) = passage("/none".as_ref());
+        let bell = engine.bell();
+        let port = std::thread::spawn(move || passage.run());
+        let sender = std::thread::spawn(move || {
+            for n in 0..FRAMES {
+                peer.send(&frame(n)).unwrap();
+            }
+            peer
+        });
+        // More than the ring has room for.
+        std::thread::sleep(Duration::from_millis(50));
+        let mut taken = Vec::new();
+        let start = Instant::now();
+        for n in 0..FRAMES {
+            while !engine.take(&mut taken) {
+                assert!(start.elapsed() < Duration::from_secs(20), "frame {n}");
+                std::thread::yield_now();
+            }
+            assert!(taken == frame(n), "frame {n}");
+            engine.flush();
+        }
+        let peer = sender.join().unwrap();
+        assert!(engine.send(&frame(7)));
+        engine.flush();
+        let mut buffer = vec![0; MAX_FRAME];
+        let length = peer.recv(&mut buffer).unwrap();
+        assert!(buffer[..length] == frame(7));
+        bell.stop();
+        port.join().unwrap();
+    }
+
+    #[test]
+    fn losses_of_the_kernel_are_counted_from_the_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let counter = folder.path().join("tx_dropped");
+        std::fs::write(&counter, "10\n").unwrap();
+        let (mut engine, peer, mut passage) = passage(&counter);
+        let bell = engine.bell();
+        let port = std::thread::spawn(move || passage.run());
+        std::fs::write(&counter, "17\n").unwrap();
+        peer.send(&frame(1)).unwrap();
+        let start = Instant::now();
+        let mut taken = Vec::new();
+        while !engine.take(&mut taken) || engine.status().lost.load(Ordering::Relaxed) != 7 {
+            assert!(start.elapsed() < Duration::from_secs(20));
+            peer.send(&frame(1)).unwrap();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        bell.stop();
+        port.join().unwrap();
     }
 }
