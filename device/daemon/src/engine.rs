@@ -137,7 +137,7 @@ pub struct Engine {
     pub(crate) recorder: Recorder,
     pub(crate) stats: EngineStats,
     /// For messages that are logged. The engine thread writes none itself.
-    log: DiagnosticQueue,
+    pub(crate) log: DiagnosticQueue,
     pub(crate) scenario: Option<Box<RunningScenario>>,
     /// A scenario that its action `end` has ended, until its verdict is taken.
     pub(crate) ended_scenario: Option<Box<EndedScenario>>,

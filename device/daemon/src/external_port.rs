@@ -65,6 +65,8 @@ pub(crate) struct ExternalPort {
     end: EngineEnd,
     hold: Hold,
     hold_time: Duration,
+    /// The last peer, counted from 1, that has used the address of a NIC of this process.
+    clashed: u64,
 }
 
 impl ExternalPort {
@@ -76,6 +78,7 @@ impl ExternalPort {
             end,
             hold: Hold::None,
             hold_time: config.hold,
+            clashed: 0,
         }
     }
 
@@ -192,6 +195,12 @@ impl ExternalPort {
     /// True if the peer has sent a frame that was not taken.
     pub(crate) fn has_frame(&self) -> bool {
         self.end.has_frame()
+    }
+
+    /// The peer has used the address of a NIC of this process. Returns true for the first time.
+    pub(crate) fn is_first_clash(&mut self) -> bool {
+        let peer = self.status().connections.load(Ordering::Relaxed);
+        std::mem::replace(&mut self.clashed, peer) != peer
     }
 
     /// Wakes the port's thread if it waits for what was done since the last call.

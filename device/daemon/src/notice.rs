@@ -12,6 +12,13 @@ use tracing::Level;
 pub(crate) enum Notice {
     /// A frame was dropped because its source address belongs to another NIC. The first of each client.
     ForgedSource(MacAddr),
+    /// The peer of an external port has sent a frame from an address of the NIC. The first of each peer.
+    AddressInUse {
+        /// The address.
+        address: MacAddr,
+        /// Name of the port.
+        port: String,
+    },
     /// The file behind guest memory has lost a page. The first of each client.
     LostPage(AccessError),
     /// Doorbell pages and device memory are not clear after a reset.
@@ -23,12 +30,13 @@ pub(crate) enum Notice {
 }
 
 /// Kinds of notices: each has a limit of its own.
-pub(crate) const KINDS: [&str; 5] = [
+pub(crate) const KINDS: [&str; 6] = [
     "forged_source",
     "lost_page",
     "pages_not_cleared",
     "no_flush_thread",
     "scenario_problem",
+    "address_in_use",
 ];
 
 impl Notice {
@@ -40,13 +48,16 @@ impl Notice {
             Self::PagesNotCleared(_) => 2,
             Self::NoFlushThread(_) => 3,
             Self::ScenarioProblem(_) => 4,
+            Self::AddressInUse { .. } => 5,
         }
     }
 
     /// How much it matters to an operator.
     pub(crate) fn level(&self) -> Level {
         match self {
-            Self::ForgedSource(_) | Self::ScenarioProblem(_) => Level::WARN,
+            Self::ForgedSource(_) | Self::AddressInUse { .. } | Self::ScenarioProblem(_) => {
+                Level::WARN
+            }
             Self::LostPage(_) | Self::PagesNotCleared(_) | Self::NoFlushThread(_) => Level::ERROR,
         }
     }
@@ -57,6 +68,11 @@ impl Notice {
             Self::ForgedSource(source) => format!(
                 "dropped a frame with source address {source}, which belongs to another NIC; later ones are only counted \
                  (tx_bad_source). spoof_check = false allows such frames"
+            ),
+            Self::AddressInUse { address, port } => format!(
+                "a frame from this NIC's address {address} has come in through port `{port}`: another NIC has the same address, and \
+                 gets no frames from here, or the frame has come back in a loop. NICs of connected processes must have different \
+                 names, or different values of `mac`"
             ),
             Self::LostPage(error) => format!(
                 "{error}; the access fails, and later ones are only counted (dma_errors): free space in the file system, \
@@ -85,6 +101,10 @@ mod tests {
     fn each_kind_has_a_name_of_its_own() {
         let notices = [
             Notice::ForgedSource(MacAddr([2, 0, 0, 0, 0, 1])),
+            Notice::AddressInUse {
+                address: MacAddr([2, 0, 0, 0, 0, 1]),
+                port: "x".to_owned(),
+            },
             Notice::LostPage(AccessError::Unmapped { addr: 1 }),
             Notice::PagesNotCleared(Error::other("x")),
             Notice::NoFlushThread(Error::other("x")),

@@ -7,7 +7,7 @@
 //! ```
 
 use faultline_nic::{Instant, Origin, TxFrame};
-use faultline_ports::{Egress, PortId, Route, vlan};
+use faultline_ports::{Clash, Egress, PortId, Route, vlan};
 use faultline_scenario::rules::{HeldFrame, PacketFacts};
 use faultline_scenario::trigger::Direction;
 use faultline_telemetry::{Direction as LinkDirection, FrameEvent};
@@ -17,6 +17,7 @@ use faultline_wire::{MacAddr, PrioritySet};
 use crate::capture::Fate;
 use crate::engine::{Engine, TURN_BYTES, TURN_PACKETS};
 use crate::lines::Octets;
+use crate::notice::Notice;
 use crate::port::{NicPort, number};
 
 impl Engine {
@@ -220,7 +221,11 @@ impl Engine {
             return;
         };
         let tag = || vlan::tag_of(frame.bytes);
-        match self.switch.forward(from, (src, dst), tag) {
+        let route = self.switch.forward(from, (src, dst), tag);
+        if let Some(clash) = self.switch.take_clash() {
+            self.report_clash(clash);
+        }
+        match route {
             Route::To(to) if to == from && from >= self.ports.len() => {}
             Route::To(to) if self.has_port(to) => {
                 self.leave_switch_as_octets(now, (from, to), frame);
@@ -240,6 +245,21 @@ impl Engine {
                     port.refuse_source(src);
                 }
             }
+        }
+    }
+
+    /// Logs that the peer of an external port uses the address of a NIC of this process, once for each peer.
+    #[cold]
+    fn report_clash(&mut self, clash: Clash) {
+        let index = clash.sender.checked_sub(self.ports.len());
+        if let Some(port) = index.and_then(|index| self.externals.get_mut(index))
+            && port.is_first_clash()
+        {
+            let notice = Notice::AddressInUse {
+                address: clash.address,
+                port: port.name().to_owned(),
+            };
+            self.log.of_nic(clash.owner).notice(notice);
         }
     }
 

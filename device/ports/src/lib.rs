@@ -28,4 +28,4 @@ pub mod virtio_net;
 mod virtqueue;
 pub mod vlan;
 
-pub use switch::{AGING, Egress, PortId, Route, Switch};
+pub use switch::{AGING, Clash, Egress, PortId, Route, Switch};

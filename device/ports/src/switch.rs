@@ -75,6 +75,7 @@ pub struct Switch {
     per_port: HashMap<PortId, usize>,
     /// VLAN, addresses and route of the last frame of each port: most frames of a port repeat them.
     recent: Vec<Option<Recent>>,
+    clash: Option<Clash>,
 }
 
 /// The assigned addresses of a process.
@@ -111,6 +112,17 @@ struct Learned {
     port: PortId,
     /// It has sent since the last call of [`Switch::age`].
     is_fresh: bool,
+}
+
+/// A frame that a port has sent from an address of another port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Clash {
+    /// The address.
+    pub address: MacAddr,
+    /// The port whose address it is. It gets the frames to the address.
+    pub owner: PortId,
+    /// The port that has sent the frame.
+    pub sender: PortId,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -291,9 +303,25 @@ impl Switch {
         !self.is_vlan_aware() || membership.is_some_and(|membership| membership.contains(vlan))
     }
 
+    /// Takes the last clash. There is one for a frame only if the port may send from any address.
+    #[inline]
+    pub fn take_clash(&mut self) -> Option<Clash> {
+        self.clash.take()
+    }
+
     /// Learns that `src` is behind `port` in a VLAN.
     fn learn(&mut self, port: PortId, vlan: u16, src: MacAddr) {
-        if src.is_multicast() || self.owner(src).is_some() {
+        if src.is_multicast() {
+            return;
+        }
+        if let Some(owner) = self.owner(src) {
+            if owner != port {
+                self.clash = Some(Clash {
+                    address: src,
+                    owner,
+                    sender: port,
+                });
+            }
             return;
         }
         let known = match self.learned.get_mut(&(vlan, src)) {
@@ -639,8 +667,18 @@ mod tests {
         switch.add_permanent_address(0, mac(1));
         assert_eq!(switch.forward(2, (mac(1), mac(3)), unread), Route::Forged);
         switch.allow_any_source(2);
+        assert_eq!(switch.take_clash(), None);
         assert_eq!(switch.forward(2, (mac(1), mac(3)), unread), Route::Flood);
         assert_eq!(switch.route(NO_VLAN, mac(1)), Route::To(0));
+        let clash = Clash {
+            address: mac(1),
+            owner: 0,
+            sender: 2,
+        };
+        assert_eq!(switch.take_clash(), Some(clash));
+        switch.forward(0, (mac(1), mac(3)), unread);
+        switch.forward(2, (mac(2), mac(3)), unread);
+        assert_eq!(switch.take_clash(), None);
     }
 
     #[test]

@@ -10,8 +10,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use faultline::{Config, ControlSettings};
+use faultline_abi::admin::Counter;
 use faultline_abi::qp::QPS_ERR;
 use faultline_abi::{Status, admin, doorbell, doorbell::Doorbell};
+use faultline_harness::frames::{Frame, raw_qp, send};
 use faultline_harness::paging::{PAGE, Pager};
 use faultline_harness::testbed::{Fabric, LONG, connect_nodes};
 use faultline_harness::{QpType, SendWr};
@@ -304,4 +306,45 @@ fn a_diagnostic_has_the_same_ids_everywhere() {
     assert_eq!(nic["state"], "fatal", "{nic}");
 
     compare_metrics(&socket);
+}
+
+/// The NICs of two connected processes have one name, and so one address. Each process says so, once.
+#[test]
+fn a_peer_with_the_address_of_a_nic_is_logged() {
+    let log = Log::start();
+    let folder = tempfile::tempdir().unwrap();
+    let address = format!("unix:{}", folder.path().join("wire").display());
+    let process = |key: &str| {
+        let config =
+            format!("[[port]]\nname = \"{key}\"\nkind = \"stream\"\n{key} = \"{address}\"\n");
+        Fabric::start_with(Config::from_toml(&config).unwrap(), &["doubled"]).unwrap()
+    };
+    let (near, far) = (process("listen"), process("connect"));
+    let (near, mut far) = (near.node("doubled").unwrap(), far.node("doubled").unwrap());
+    assert_eq!(near.nic.mac(), far.nic.mac());
+    let mut raw = raw_qp(&far, &far.cq, 4).unwrap();
+    let frame = Frame {
+        dst: [0xff; 6],
+        src: far.nic.mac(),
+        ..Frame::to(&near.nic)
+    };
+    let words = ["WARN", "nic{name=doubled}", "through port `listen`"];
+    let start = Instant::now();
+    let lines = || {
+        let text = log.text();
+        let all = |line: &&str| words.iter().all(|word| line.contains(word));
+        text.lines().filter(all).count()
+    };
+    // The first frames may be lost before the processes are connected.
+    while lines() == 0 {
+        assert!(start.elapsed() < LONG, "{}", log.text());
+        send(&mut far, &mut raw, &frame.bytes());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    for _ in 0..5 {
+        send(&mut far, &mut raw, &frame.bytes());
+    }
+    let arrived = near.nic.counters().unwrap()[Counter::rx_packets];
+    assert!(arrived > 0);
+    assert_eq!(lines(), 1);
 }
