@@ -16,8 +16,9 @@
 /* PCI vendor id. */
 #define FAULTLINE_PCI_VENDOR 0x1af4
 /*
- * PCI device id, from the range QEMU leaves to unregistered, experimental use. Both ids are the default: a device may
- * have others, which its driver must be told.
+ * PCI device id, from the range QEMU leaves to unregistered, experimental use.
+ * Both ids are the default: a device may have others, which its driver must be
+ * told.
  */
 #define FAULTLINE_PCI_DEVICE 0x10f0
 /* PCI subsystem vendor id, which a device has whatever its other ids are. */
@@ -38,7 +39,10 @@
 #define FAULTLINE_MSIX_VECTORS 0x10
 
 /* Offsets of the registers in BAR 0. */
-/* RO. "FLTL", first letter in the lowest byte; all ones: the device was removed. */
+/*
+ * RO. "FLTL", first letter in the lowest byte; all ones: the device was
+ * removed.
+ */
 #define FAULTLINE_REG_MAGIC 0
 /* RO. Version of this contract, major << 16 | minor. */
 #define FAULTLINE_REG_ABI_VERSION 4
@@ -52,7 +56,10 @@
 #define FAULTLINE_REG_MAC 0x20
 /* RO. Cause of FAULTLINE_STATUS_FATAL: FAULTLINE_FATAL_*. */
 #define FAULTLINE_REG_FATAL_CODE 0x28
-/* RO, 64 bits. Device clock in nanoseconds. Reading the low half latches the high half. */
+/*
+ * RO, 64 bits. Device clock in nanoseconds. Reading the low half latches the
+ * high half.
+ */
 #define FAULTLINE_REG_CLOCK 0x30
 /* RW, 64 bits. DMA address of the admin submission ring (4 KiB aligned). */
 #define FAULTLINE_REG_ADMIN_SQ_BASE 0x40
@@ -62,13 +69,20 @@
 #define FAULTLINE_REG_ADMIN_LOG_DEPTH 0x50
 /* RW. Event queue that gets FAULTLINE_EVENT_ADMIN, or all ones for none. */
 #define FAULTLINE_REG_ADMIN_EQN 0x54
-/* RW, 64 bits. DMA address of the translation submission ring (4 KiB aligned). */
+/*
+ * RW, 64 bits. DMA address of the translation submission ring (4 KiB aligned).
+ */
 #define FAULTLINE_REG_TRANSLATION_SQ_BASE 0x60
-/* RW, 64 bits. DMA address of the translation completion ring (4 KiB aligned). */
+/*
+ * RW, 64 bits. DMA address of the translation completion ring (4 KiB aligned).
+ */
 #define FAULTLINE_REG_TRANSLATION_CQ_BASE 0x68
 /* RW. log2 of the number of entries in each translation ring, 1..=8. */
 #define FAULTLINE_REG_TRANSLATION_LOG_DEPTH 0x70
-/* RO. Number of doorbell pages at the start of BAR 2. Page 0 belongs to the kernel. */
+/*
+ * RO. Number of doorbell pages at the start of BAR 2. Page 0 belongs to the
+ * kernel.
+ */
 #define FAULTLINE_REG_DOORBELL_PAGES 0x78
 /* RO. Offset in BAR 2 of kick page 0, in bytes. */
 #define FAULTLINE_REG_KICK_OFFSET 0x7c
@@ -86,7 +100,9 @@
 #define FAULTLINE_STATUS_FATAL 4
 
 /* Bits of FAULTLINE_REG_CONTROL. */
-/* Set: read the ring registers and start. Clear: stop and destroy every object. */
+/*
+ * Set: read the ring registers and start. Clear: stop and destroy every object.
+ */
 #define FAULTLINE_CONTROL_ENABLE 1
 /* Reset the function as FLR does; reads as zero. */
 #define FAULTLINE_CONTROL_RESET 2
@@ -186,7 +202,10 @@
 #define FAULTLINE_CQ_NOT_EMPTY 0x1e
 /* No fault is outstanding under this token. */
 #define FAULTLINE_BAD_TOKEN 0x1f
-/* Objects that belong to different protection domains or contexts were combined. */
+/*
+ * Objects that belong to different protection domains or contexts were
+ * combined.
+ */
 #define FAULTLINE_DOMAIN_MISMATCH 0x20
 /* No such XRC domain. */
 #define FAULTLINE_BAD_XRCD 0x21
@@ -212,8 +231,9 @@
 /*
  * Fields of a doorbell: `lap << 63 | type << 56 | object << 32 | value`.
  *
- * The lap bit of the doorbell with index i is `!(i >> 8) & 1`. A slot whose type is zero is free; all 64 bits are
- * then `i >> 8` for the doorbell i that it is free for. So all slots of a zeroed page are free for the first lap.
+ * The lap bit of the doorbell with index i is `!(i >> 8) & 1`. A slot whose
+ * type is zero is free; all 64 bits are then `i >> 8` for the doorbell i that
+ * it is free for. So all slots of a zeroed page are free for the first lap.
  */
 /* Number of slots in the ring of a page. */
 #define FAULTLINE_DB_RING_ENTRIES 0x100
@@ -233,11 +253,17 @@
 /* Types of doorbells. */
 /* Send queue of QP `object`: `value` is the producer index (modulo 2^32). */
 #define FAULTLINE_DB_SQ 1
-/* Completion queue `object`: notify on the next completion after consumer index `value`. */
+/*
+ * Completion queue `object`: notify on the next completion after consumer index
+ * `value`.
+ */
 #define FAULTLINE_DB_CQ_ARM 2
 /* As CQ_ARM, but only a solicited or failed completion causes the event. */
 #define FAULTLINE_DB_CQ_ARM_SOLICITED 3
-/* Event queue `object`, page 0 only: consumer index is `value`, interrupt on the next event. */
+/*
+ * Event queue `object`, page 0 only: consumer index is `value`, interrupt on
+ * the next event.
+ */
 #define FAULTLINE_DB_EQ_ARM 4
 /* Admin ring, page 0 only: `value` is the producer index. */
 #define FAULTLINE_DB_ADMIN 5
@@ -245,12 +271,20 @@
 #define FAULTLINE_DB_TRANSLATION 6
 /* Wakes the device and has no other effect. */
 #define FAULTLINE_DB_NOP 7
-/* Receive queue of QP `object`: `value` is the producer index. Rung only when its record requests it. */
+/*
+ * Receive queue of QP `object`: `value` is the producer index. Rung only when
+ * its record requests it.
+ */
 #define FAULTLINE_DB_RQ 8
-/* Tag matching SRQ `object`: `value` is the producer index of its operations. */
+/*
+ * Tag matching SRQ `object`: `value` is the producer index of its operations.
+ */
 #define FAULTLINE_DB_TM_OPS 0x20
 
-/* Operations that may access an on-demand region; the values of `enum ib_odp_transport_cap_bits`. */
+/*
+ * Operations that may access an on-demand region; the values of `enum
+ * ib_odp_transport_cap_bits`.
+ */
 /* SEND gathers. */
 #define FAULTLINE_ODP_SEND 1
 /* Receives scatter. */
@@ -296,7 +330,10 @@
 /* Error. */
 #define FAULTLINE_QPS_ERR 6
 
-/* Attribute bits; the values of `enum ib_qp_attr_mask`, and the device's own from bit 28. */
+/*
+ * Attribute bits; the values of `enum ib_qp_attr_mask`, and the device's own
+ * from bit 28.
+ */
 /* `state`. */
 #define FAULTLINE_QP_ATTR_STATE 1
 /* `cur_state`. */
@@ -387,7 +424,10 @@
 #define FAULTLINE_WR_COMP_SWAP 6
 /* Fetch and add of 8 bytes. */
 #define FAULTLINE_WR_FETCH_ADD 7
-/* Local invalidate: `rkey` is the key of a fast registration or of a window of type 2. */
+/*
+ * Local invalidate: `rkey` is the key of a fast registration or of a window of
+ * type 2.
+ */
 #define FAULTLINE_WR_LOCAL_INV 8
 /* Fast registration (RegMrWqe). */
 #define FAULTLINE_WR_REG_MR 9
@@ -395,7 +435,9 @@
 #define FAULTLINE_WR_BIND_MW 0xa
 /* FLUSH (FlushWqe). */
 #define FAULTLINE_WR_FLUSH 0xb
-/* Atomic write of 8 bytes: as a WRITE, to an address that is a multiple of 8. */
+/*
+ * Atomic write of 8 bytes: as a WRITE, to an address that is a multiple of 8.
+ */
 #define FAULTLINE_WR_ATOMIC_WRITE 0xc
 /* Raw Ethernet frame, without FCS. */
 #define FAULTLINE_WR_RAW 0xd
@@ -405,7 +447,10 @@
 #define FAULTLINE_WR_FLAG_SIGNALED 1
 /* Ask the responder for a solicited event. */
 #define FAULTLINE_WR_FLAG_SOLICITED 2
-/* Wait for earlier READs, atomics, FLUSHes and atomic writes; a local invalidate waits for all earlier work requests. */
+/*
+ * Wait for earlier READs, atomics, FLUSHes and atomic writes; a local
+ * invalidate waits for all earlier work requests.
+ */
 #define FAULTLINE_WR_FLAG_FENCE 4
 /* The data is in the work request. */
 #define FAULTLINE_WR_FLAG_INLINE 8
@@ -425,7 +470,10 @@
 #define FAULTLINE_RQ_MIN_STRIDE_SHIFT 5
 /* Bytes of the record after a ring. */
 #define FAULTLINE_RING_RECORD_SIZE 0x40
-/* Bytes at the start of a raw frame that the device parses for headers and in which it fills in checksums. */
+/*
+ * Bytes at the start of a raw frame that the device parses for headers and in
+ * which it fills in checksums.
+ */
 #define FAULTLINE_MAX_RAW_HEADERS 0x8a
 
 /* Completion opcodes. */
@@ -517,7 +565,10 @@
 #define FAULTLINE_WC_STATUS_TM_RNDV_INCOMPLETE 0x17
 
 /* Flags of a completion. */
-/* 40 bytes of GRH (for IPv4: the header in the last 20 of them) precede the payload. */
+/*
+ * 40 bytes of GRH (for IPv4: the header in the last 20 of them) precede the
+ * payload.
+ */
 #define FAULTLINE_CQE_GRH 1
 /* `imm` is immediate data. */
 #define FAULTLINE_CQE_IMM 2
@@ -531,7 +582,10 @@
 #define FAULTLINE_CQE_CSUM_OK 0x20
 /* A receive of an XRC target; `srqn` is valid. */
 #define FAULTLINE_CQE_XRC 0x40
-/* `imm` is the hash of addresses and ports by which an RSS queue pair selected this queue. */
+/*
+ * `imm` is the hash of addresses and ports by which an RSS queue pair selected
+ * this queue.
+ */
 #define FAULTLINE_CQE_HASH 0x80
 
 /* Vendor errors: which check failed. */
@@ -565,7 +619,10 @@
 #define FAULTLINE_VENDOR_ERR_PROTOCOL 0xd
 /* The key is not of the kind, or not in the state, that the operation needs. */
 #define FAULTLINE_VENDOR_ERR_KEY_STATE 0xe
-/* Raw: the frame is not one that checksums or segmentation can be done for as the request says. */
+/*
+ * Raw: the frame is not one that checksums or segmentation can be done for as
+ * the request says.
+ */
 #define FAULTLINE_VENDOR_ERR_OFFLOAD 0xf
 
 /* Kinds of events. */
@@ -599,30 +656,47 @@
 #define FAULTLINE_EVENT_PORT_DOWN 0x21
 /* The device has stopped; the cause is in FAULTLINE_REG_FATAL_CODE. */
 #define FAULTLINE_EVENT_DEVICE_FATAL 0x22
-/* Ingress was paused too long for a page of QP `object`; the packet that waited was dropped. */
+/*
+ * Ingress was paused too long for a page of QP `object`; the packet that waited
+ * was dropped.
+ */
 #define FAULTLINE_EVENT_STALL_TIMEOUT 0x23
 
 /* Bits of `fault_flags`. */
 /* The access is a write. */
 #define FAULTLINE_FAULT_WRITE 1
-/* The QP is the requester (its own gather or landing buffer), else the responder. */
+/*
+ * The QP is the requester (its own gather or landing buffer), else the
+ * responder.
+ */
 #define FAULTLINE_FAULT_REQUESTER 2
 
 /* Translation opcodes. */
 /* Write page entries. */
 #define FAULTLINE_TQ_MAP 1
-/* Remove all entries that overlap a range; after completion the device does not access the pages. */
+/*
+ * Remove all entries that overlap a range; after completion the device does not
+ * access the pages.
+ */
 #define FAULTLINE_TQ_INVALIDATE 2
 /* Answer a fault: the access continues or fails. */
 #define FAULTLINE_TQ_RESUME 3
-/* Like MAP, but writes only entries that are present: moves the pages of a key that is in use. */
+/*
+ * Like MAP, but writes only entries that are present: moves the pages of a key
+ * that is in use.
+ */
 #define FAULTLINE_TQ_REPLACE 4
 
 /* Flags of a translation command. */
-/* MAP: `list` is the entry of the first page of a physically contiguous range. */
+/*
+ * MAP: `list` is the entry of the first page of a physically contiguous range.
+ */
 #define FAULTLINE_TQ_FLAG_CONTIGUOUS 1
 
-/* Page entry: DMA address of the page, and permissions in its low bits. Zero permissions: absent. */
+/*
+ * Page entry: DMA address of the page, and permissions in its low bits. Zero
+ * permissions: absent.
+ */
 /* The device may read the page. */
 #define FAULTLINE_PTE_READ 1
 /* The device may write the page. */
@@ -633,7 +707,10 @@
 /* Admin opcodes. */
 /* Does nothing. */
 #define FAULTLINE_ADMIN_NOP 0
-/* Allocate a user context; the answer's handle is the number of its doorbell and kick page. */
+/*
+ * Allocate a user context; the answer's handle is the number of its doorbell
+ * and kick page.
+ */
 #define FAULTLINE_ADMIN_ALLOC_UCTX 1
 /* Free a user context. */
 #define FAULTLINE_ADMIN_DEALLOC_UCTX 2
@@ -653,7 +730,10 @@
 #define FAULTLINE_ADMIN_CREATE_MKEY 0x18
 /* Destroy a memory key. */
 #define FAULTLINE_ADMIN_DESTROY_MKEY 0x19
-/* Change a memory key, which keeps its number: all parameters of CREATE_MKEY but the variant. */
+/*
+ * Change a memory key, which keeps its number: all parameters of CREATE_MKEY
+ * but the variant.
+ */
 #define FAULTLINE_ADMIN_MODIFY_MKEY 0x1a
 /* Create a completion queue. */
 #define FAULTLINE_ADMIN_CREATE_CQ 0x20
@@ -735,11 +815,17 @@
 #define FAULTLINE_EQ_FLAG_EQ_FAULTS 2
 
 /* Flags of CREATE_MKEY. */
-/* No page table: addresses are DMA addresses; the whole space if `length` is zero. */
+/*
+ * No page table: addresses are DMA addresses; the whole space if `length` is
+ * zero.
+ */
 #define FAULTLINE_MKEY_PHYSICAL 1
 /* MODIFY_MKEY: the region is the same and keeps its pages. */
 #define FAULTLINE_MKEY_KEEP_PAGES 2
-/* For WR_REG_MR, and free until then. `length` is the largest number of pages; access and address are zero. */
+/*
+ * For WR_REG_MR, and free until then. `length` is the largest number of pages;
+ * access and address are zero.
+ */
 #define FAULTLINE_MKEY_FAST_REG 4
 /* A memory window of type 1, not bound. Access, address and length are zero. */
 #define FAULTLINE_MKEY_WINDOW_1 8
@@ -857,7 +943,10 @@
 #define FAULTLINE_CNT_park_overflow 0x2e
 /* Times that ingress was paused by a page fault (policy `stall`). */
 #define FAULTLINE_CNT_stalls 0x2f
-/* Times that ingress was paused for longer than the limit, and the packet that waited was dropped. */
+/*
+ * Times that ingress was paused for longer than the limit, and the packet that
+ * waited was dropped.
+ */
 #define FAULTLINE_CNT_stall_timeouts 0x30
 /* Packets dropped because the queue of a paused ingress was full. */
 #define FAULTLINE_CNT_stall_overflow 0x31
@@ -885,9 +974,15 @@
 #define FAULTLINE_CNT_tx_segmented 0x3c
 /* Messages that are longer than their receive buffer. */
 #define FAULTLINE_CNT_resp_local_length_error 0x3d
-/* Sent frames that the switch dropped because their source address belongs to another NIC. */
+/*
+ * Sent frames that the switch dropped because their source address belongs to
+ * another NIC.
+ */
 #define FAULTLINE_CNT_tx_bad_source 0x3e
-/* Bytes that page tables, page lists of rings and queue pairs occupy now. The only counter that can decrease. */
+/*
+ * Bytes that page tables, page lists of rings and queue pairs occupy now. The
+ * only counter that can decrease.
+ */
 #define FAULTLINE_CNT_table_bytes 0x3f
 /* READY packets received from peers that are known to be Faultlines. */
 #define FAULTLINE_CNT_ready_received 0x40
@@ -930,7 +1025,10 @@
 /* Error: receive work requests are flushed. */
 #define FAULTLINE_WQS_ERR 2
 
-/* Fields that an RSS queue pair hashes; the values of `enum ibv_rx_hash_fields`. */
+/*
+ * Fields that an RSS queue pair hashes; the values of `enum
+ * ibv_rx_hash_fields`.
+ */
 /* IPv4 source address. */
 #define FAULTLINE_HASH_SRC_IPV4 1
 /* IPv4 destination address. */
@@ -951,7 +1049,10 @@
 /* Operations on a tag list. */
 /* Add a tagged buffer. */
 #define FAULTLINE_TM_OP_ADD 1
-/* Remove a tagged buffer. Fails (WC_STATUS_TM_ERR) if a message has consumed the buffer. */
+/*
+ * Remove a tagged buffer. Fails (WC_STATUS_TM_ERR) if a message has consumed
+ * the buffer.
+ */
 #define FAULTLINE_TM_OP_DEL 2
 /* Report the count of unexpected messages that software has handled. */
 #define FAULTLINE_TM_OP_SYNC 3
@@ -979,7 +1080,10 @@
 #define FAULTLINE_CQE_TM_MATCH 2
 /* All data is in the buffer; the buffer is complete. */
 #define FAULTLINE_CQE_TM_DATA_VALID 4
-/* Buffers added since then do not match before software has reported the count of unexpected messages. */
+/*
+ * Buffers added since then do not match before software has reported the count
+ * of unexpected messages.
+ */
 #define FAULTLINE_CQE_TM_SYNC_REQ 8
 
 /* Geometry of tag matching. */
@@ -994,18 +1098,23 @@
 struct faultline_doorbell_page {
 	/* Written by the device: not zero while it sleeps. */
 	__le32 asleep;
-	/* Written by the device, page 0 only: incremented at least once a second while the device works. */
+	/*
+	 * Written by the device, page 0 only: incremented at least once a
+	 * second while the device works.
+	 */
 	__le32 heartbeat;
 	/*
-	 * Written by the device: not zero while the page's context exists. When the kernel revokes the device
-	 * from a process it replaces the page by an empty one, from which the process learns of it.
+	 * Written by the device: not zero while the page's context exists. When
+	 * the kernel revokes the device from a process it replaces the page by
+	 * an empty one, from which the process learns of it.
 	 */
 	__le32 alive;
 	/* Reserved; zero. */
 	__u8 reserved0[52];
 	/*
-	 * Index of the next doorbell: one past the last that was stored, or one less until the thread that stored it has
-	 * advanced this index. For software; the device does not read it.
+	 * Index of the next doorbell: one past the last that was stored, or one
+	 * less until the thread that stored it has advanced this index. For
+	 * software; the device does not read it.
 	 */
 	__le64 producer;
 	/* Reserved; zero. */
@@ -1014,7 +1123,10 @@ struct faultline_doorbell_page {
 	__le64 consumer;
 	/* Reserved; zero. */
 	__u8 reserved2[1912];
-	/* The ring. Slot `i % 256` holds doorbell i, or the mark that it is free for doorbell i. */
+	/*
+	 * The ring. Slot `i % 256` holds doorbell i, or the mark that it is
+	 * free for doorbell i.
+	 */
 	__le64 ring[256];
 };
 
@@ -1080,7 +1192,10 @@ struct faultline_caps {
 	__le32 ud_odp_caps;
 	/* FAULTLINE_ODP_* bits for XRC. */
 	__le32 xrc_odp_caps;
-	/* Page faults outstanding at a time; a fault queue with this many entries never overflows. */
+	/*
+	 * Page faults outstanding at a time; a fault queue with this many
+	 * entries never overflows.
+	 */
 	__le32 max_faults;
 	/* Leaves of a page table that one translation command may write. */
 	__le32 max_map_leaves;
@@ -1094,7 +1209,10 @@ struct faultline_caps {
 	__le32 max_rwq_ind_table;
 	/* log2 of the entries of an indirection table. */
 	__le32 max_rwq_ind_table_log_size;
-	/* Bytes of payload of a raw work request that is segmented; 0 = segmentation is not supported. */
+	/*
+	 * Bytes of payload of a raw work request that is segmented; 0 =
+	 * segmentation is not supported.
+	 */
 	__le32 max_tso;
 	/* Entries of SET_MAC_FILTER. */
 	__le32 max_mac_filter;
@@ -1104,13 +1222,19 @@ struct faultline_caps {
 	__le64 device_memory;
 	/* Allocations of device memory. */
 	__le32 max_dm;
-	/* Tagged buffers of a tag matching SRQ; 0 = tag matching is not supported. */
+	/*
+	 * Tagged buffers of a tag matching SRQ; 0 = tag matching is not
+	 * supported.
+	 */
 	__le32 max_tm_tags;
 	/* Operations in the ring of a tag matching SRQ. */
 	__le32 max_tm_ops;
 	/* Counter sets. */
 	__le32 max_counters;
-	/* Largest completion count of CQ moderation; 0 = moderation is not supported. */
+	/*
+	 * Largest completion count of CQ moderation; 0 = moderation is not
+	 * supported.
+	 */
 	__le16 max_cq_count;
 	/* Longest period of CQ moderation in microseconds. */
 	__le16 max_cq_period;
@@ -1203,8 +1327,9 @@ struct faultline_sge {
 };
 
 /*
- * First 48 bytes of a send work request. `sge[num_sge]`, or the inline data, follows at offset 48. A raw frame
- * may have both: inline data, and at the next multiple of 16 the SGEs of the rest of the frame.
+ * First 48 bytes of a send work request. `sge[num_sge]`, or the inline data,
+ * follows at offset 48. A raw frame may have both: inline data, and at the next
+ * multiple of 16 the SGEs of the rest of the frame.
  */
 struct faultline_sq_wqe {
 	/* FAULTLINE_WR_*. */
@@ -1233,7 +1358,10 @@ struct faultline_sq_wqe {
 	__le32 remote_qpn;
 };
 
-/* First 48 bytes of a WR_REG_MR. Allowed on queue pairs of context 0 only, because the list has DMA addresses. */
+/*
+ * First 48 bytes of a WR_REG_MR. Allowed on queue pairs of context 0 only,
+ * because the list has DMA addresses.
+ */
 struct faultline_reg_mr_wqe {
 	/* WR_REG_MR. */
 	__u8 opcode;
@@ -1277,7 +1405,10 @@ struct faultline_bind_mw_wqe {
 	__le64 addr;
 	/* Bytes. Type 1: zero unbinds. */
 	__le64 length;
-	/* FAULTLINE_ACCESS_*: remote rights, and type 2 ACCESS_ZERO_BASED. ACCESS_LOCAL_WRITE is ignored. */
+	/*
+	 * FAULTLINE_ACCESS_*: remote rights, and type 2 ACCESS_ZERO_BASED.
+	 * ACCESS_LOCAL_WRITE is ignored.
+	 */
 	__le32 access;
 	/* Reserved; zero. */
 	__u8 reserved2[12];
@@ -1319,11 +1450,20 @@ struct faultline_ud_seg {
 
 /* Raw frames: replaces `compare_add` and `swap`, at the same offsets. */
 struct faultline_raw_seg {
-	/* WR_FLAG_CSUM: offset in the frame at which the sum begins. 0: the device finds all checksum fields. */
+	/*
+	 * WR_FLAG_CSUM: offset in the frame at which the sum begins. 0: the
+	 * device finds all checksum fields.
+	 */
 	__le16 csum_start;
-	/* Offset of the checksum field from `csum_start`. Its previous value is included in the sum. */
+	/*
+	 * Offset of the checksum field from `csum_start`. Its previous value is
+	 * included in the sum.
+	 */
 	__le16 csum_offset;
-	/* Not 0: the frame is segmented into frames with this many bytes of TCP payload. All checksums are filled in. */
+	/*
+	 * Not 0: the frame is segmented into frames with this many bytes of TCP
+	 * payload. All checksums are filled in.
+	 */
 	__le16 mss;
 	/* With `mss`: bytes of headers, up to the end of the TCP header. */
 	__le16 header_len;
@@ -1341,7 +1481,10 @@ struct faultline_rq_wqe {
 	__u8 reserved[11];
 };
 
-/* Record after the ring of a receive queue or SRQ. The one after a send queue is not used. */
+/*
+ * Record after the ring of a receive queue or SRQ. The one after a send queue
+ * is not used.
+ */
 struct faultline_wq_record {
 	/* Producer index, written by software. */
 	__le32 producer;
@@ -1349,7 +1492,10 @@ struct faultline_wq_record {
 	__u8 reserved0[28];
 	/* Entries consumed, written by the device. */
 	__le32 consumer;
-	/* Not zero, written by the device: ring FAULTLINE_DB_RQ after posting (receive queues, not SRQs). */
+	/*
+	 * Not zero, written by the device: ring FAULTLINE_DB_RQ after posting
+	 * (receive queues, not SRQs).
+	 */
 	__le32 notify;
 	/* Reserved; zero. */
 	__u8 reserved1[24];
@@ -1357,7 +1503,10 @@ struct faultline_wq_record {
 
 /* Record after the ring of a completion queue. */
 struct faultline_cq_record {
-	/* Consumer index, written by software; read by the device when the queue looks full. */
+	/*
+	 * Consumer index, written by software; read by the device when the
+	 * queue looks full.
+	 */
 	__le32 consumer;
 	/* Reserved; zero. */
 	__u8 reserved[60];
@@ -1366,15 +1515,19 @@ struct faultline_cq_record {
 /* Completion queue entry. */
 struct faultline_cqe {
 	/*
-	 * Send: index of the work request (producer index when it was posted, modulo 2^32); all earlier
-	 * ones of the queue are complete too. Receive: `tag` of the receive work request.
+	 * Send: index of the work request (producer index when it was posted,
+	 * modulo 2^32); all earlier ones of the queue are complete too.
+	 * Receive: `tag` of the receive work request.
 	 */
 	__le32 wqe;
 	/* Local QP. */
 	__le32 qpn;
 	/* Bytes received, or returned by a READ or an atomic. */
 	__le32 byte_len;
-	/* Immediate data in wire order (big-endian), the invalidated rkey, or the RSS hash. */
+	/*
+	 * Immediate data in wire order (big-endian), the invalidated rkey, or
+	 * the RSS hash.
+	 */
 	__le32 imm;
 	/* UD, GSI: source QP. */
 	__le32 src_qp;
@@ -1396,13 +1549,17 @@ struct faultline_cqe {
 	__u8 sl;
 	/* IP version of the packet (UD, GSI): 4 or 6. */
 	__u8 ip_version;
-	/* Flow tag of the steering rule, or zero. Tag matching: `app_ctx` of the message in wire order. */
+	/*
+	 * Flow tag of the steering rule, or zero. Tag matching: `app_ctx` of
+	 * the message in wire order.
+	 */
 	__le32 flow_tag;
 	/* Device clock in nanoseconds when the completion was written. */
 	__le64 timestamp;
 	/*
-	 * Shared receive queue of the receive if CQE_XRC is set: `qpn` may be a QP of another process. Also the SRQ
-	 * of the completions of tag matching.
+	 * Shared receive queue of the receive if CQE_XRC is set: `qpn` may be a
+	 * QP of another process. Also the SRQ of the completions of tag
+	 * matching.
 	 */
 	__le32 srqn;
 	/* Tag matching: tag of the message, low half first. */
@@ -1425,17 +1582,26 @@ struct faultline_eqe {
 	__le32 object;
 	/* Page fault: token to resume with. */
 	__le64 token;
-	/* Page fault: virtual address (I/O virtual address of the region) that is absent. */
+	/*
+	 * Page fault: virtual address (I/O virtual address of the region) that
+	 * is absent.
+	 */
 	__le64 va;
 	/* Page fault: memory key that was used. */
 	__le32 key;
 	/* Page fault: bytes needed at `va` before the transfer can continue. */
 	__le32 bytes;
-	/* Page fault: bytes from `va` that the rest of the message will need; at least `bytes`. */
+	/*
+	 * Page fault: bytes from `va` that the rest of the message will need;
+	 * at least `bytes`.
+	 */
 	__le64 hint_bytes;
 	/* Page fault: FAULTLINE_FAULT_* bits. */
 	__le32 fault_flags;
-	/* Page fault: packet sequence number of the packet that found the page absent. */
+	/*
+	 * Page fault: packet sequence number of the packet that found the page
+	 * absent.
+	 */
 	__le32 psn;
 	/* Device clock in nanoseconds. */
 	__le64 timestamp;
@@ -1457,11 +1623,15 @@ struct faultline_tq_cmd {
 	__le32 key;
 	/* First I/O virtual address; aligned to the page size. */
 	__le64 iova;
-	/* MAP, REPLACE: number of pages. INVALIDATE: length of the range in bytes. */
+	/*
+	 * MAP, REPLACE: number of pages. INVALIDATE: length of the range in
+	 * bytes.
+	 */
 	__le64 count;
 	/*
-	 * MAP, REPLACE: DMA address of the list of `count` page entries, or with FLAG_CONTIGUOUS the page
-	 * entry of the first page; the other pages follow it in memory.
+	 * MAP, REPLACE: DMA address of the list of `count` page entries, or
+	 * with FLAG_CONTIGUOUS the page entry of the first page; the other
+	 * pages follow it in memory.
 	 */
 	__le64 list;
 	/* RESUME: the token. */
@@ -1473,13 +1643,20 @@ struct faultline_tq_cmd {
 	/* RESUME: FAULTLINE_OK, or the status with which the access fails. */
 	__le16 resume_status;
 	/*
-	 * RESUME: nanoseconds of the guest's clock from reading the fault record until its service began; at most
-	 * u32::MAX. With `map_ns` and `post_ns` zero: not reported. Other opcodes: reserved; zero.
+	 * RESUME: nanoseconds of the guest's clock from reading the fault
+	 * record until its service began; at most u32::MAX. With `map_ns` and
+	 * `post_ns` zero: not reported. Other opcodes: reserved; zero.
 	 */
 	__le32 wait_ns;
-	/* RESUME: nanoseconds from then until the pages were mapped. Other opcodes: reserved; zero. */
+	/*
+	 * RESUME: nanoseconds from then until the pages were mapped. Other
+	 * opcodes: reserved; zero.
+	 */
 	__le32 map_ns;
-	/* RESUME: nanoseconds from then until this command was posted. Other opcodes: reserved; zero. */
+	/*
+	 * RESUME: nanoseconds from then until this command was posted. Other
+	 * opcodes: reserved; zero.
+	 */
 	__le32 post_ns;
 	/* Reserved; zero. */
 	__u8 reserved1[8];
@@ -1491,7 +1668,10 @@ struct faultline_tq_comp {
 	__le16 id;
 	/* Status. */
 	__le16 status;
-	/* MAP, REPLACE: entries written. INVALIDATE: entries that were present. RESUME: QPs that waited. */
+	/*
+	 * MAP, REPLACE: entries written. INVALIDATE: entries that were present.
+	 * RESUME: QPs that waited.
+	 */
 	__le32 count;
 	/* Reserved; zero. */
 	__u8 reserved[7];
@@ -1502,8 +1682,9 @@ struct faultline_tq_comp {
 /* Location of a ring in guest memory. */
 struct faultline_ring {
 	/*
-	 * Levels 0: DMA address of the (contiguous) ring. Levels 1: of a list of page addresses. Levels 2:
-	 * of a list of addresses of 4 KiB pages, each a list of 512 page addresses (the last may hold fewer).
+	 * Levels 0: DMA address of the (contiguous) ring. Levels 1: of a list
+	 * of page addresses. Levels 2: of a list of addresses of 4 KiB pages,
+	 * each a list of 512 page addresses (the last may hold fewer).
 	 */
 	__le64 addr;
 	/* Pages of the ring. */
@@ -1524,7 +1705,10 @@ struct faultline_admin_hdr {
 	__le16 id;
 	/* Reserved; zero. */
 	__le32 reserved0;
-	/* Number of the object that the command refers to; zero for commands that create an object. */
+	/*
+	 * Number of the object that the command refers to; zero for commands
+	 * that create an object.
+	 */
 	__le32 handle;
 	/* Reserved; zero. */
 	__le32 reserved1;
@@ -1544,7 +1728,10 @@ struct faultline_admin_comp {
 	__le16 id;
 	/* Status. */
 	__le16 status;
-	/* Number of the new object (CREATE, ALLOC), else `handle` of the command. */
+	/*
+	 * Number of the new object (CREATE, ALLOC), else `handle` of the
+	 * command.
+	 */
 	__le32 handle;
 	/* Answer of a QUERY command. */
 	__u8 body[112];
@@ -1576,19 +1763,28 @@ struct faultline_create_mkey {
 	__le32 access;
 	/* First address. */
 	__le64 iova;
-	/* Bytes. Zero: no byte can be used, or with MKEY_FLAG_PHYSICAL all of the address space. */
+	/*
+	 * Bytes. Zero: no byte can be used, or with MKEY_FLAG_PHYSICAL all of
+	 * the address space.
+	 */
 	__le64 length;
 	/* FAULTLINE_MKEY_*. */
 	__le32 flags;
 	/* log2 of the page size that most MAP commands will use; 12..=30. */
 	__u8 page_shift;
-	/* Low 8 bits of the key. Ignored for a window of type 2, for which they are zero. */
+	/*
+	 * Low 8 bits of the key. Ignored for a window of type 2, for which they
+	 * are zero.
+	 */
 	__u8 variant;
 	/* Reserved; zero. */
 	__u8 reserved[18];
 };
 
-/* CREATE_CQ: ring of 2^log_depth entries of 64 bytes, and a record. Answer: handle. */
+/*
+ * CREATE_CQ: ring of 2^log_depth entries of 64 bytes, and a record. Answer:
+ * handle.
+ */
 struct faultline_create_cq {
 	/* Ring of the queue. */
 	struct faultline_ring ring;
@@ -1605,8 +1801,9 @@ struct faultline_create_cq {
 };
 
 /*
- * RESIZE_CQ: software has stopped polling at consumer index `consumer`. The indices restart at 0 in the new
- * ring, which must be zeroed: the unread entries become its entries 0, 1, …, and the consumer index is 0.
+ * RESIZE_CQ: software has stopped polling at consumer index `consumer`. The
+ * indices restart at 0 in the new ring, which must be zeroed: the unread
+ * entries become its entries 0, 1, …, and the consumer index is 0.
  */
 struct faultline_resize_cq {
 	/* The new ring. */
@@ -1619,9 +1816,15 @@ struct faultline_resize_cq {
 	__le32 consumer;
 };
 
-/* ALLOC_UCTX. The process that owns the context, for diagnostics; nothing depends on it. Answer: handle. */
+/*
+ * ALLOC_UCTX. The process that owns the context, for diagnostics; nothing
+ * depends on it. Answer: handle.
+ */
 struct faultline_alloc_uctx {
-	/* Process id (thread group id) in the guest's initial PID namespace; 0 = not reported. */
+	/*
+	 * Process id (thread group id) in the guest's initial PID namespace; 0
+	 * = not reported.
+	 */
 	__le32 pid;
 	/* Reserved; zero. */
 	__le32 reserved;
@@ -1631,7 +1834,10 @@ struct faultline_alloc_uctx {
 
 /* ALLOC_PD. Answer: handle. */
 struct faultline_alloc_pd {
-	/* User context that it belongs to; 0 = the kernel. Page faults of its keys count against the limit of this context. */
+	/*
+	 * User context that it belongs to; 0 = the kernel. Page faults of its
+	 * keys count against the limit of this context.
+	 */
 	__le32 uctx;
 	/* Reserved; zero. */
 	__le32 reserved;
@@ -1653,7 +1859,10 @@ struct faultline_create_srq {
 	__u8 max_sge;
 	/* 0 basic, 1 XRC. */
 	__u8 kind;
-	/* Raise FAULTLINE_EVENT_SRQ_LIMIT when fewer than this many are posted; 0 = never. */
+	/*
+	 * Raise FAULTLINE_EVENT_SRQ_LIMIT when fewer than this many are posted;
+	 * 0 = never.
+	 */
 	__le32 limit;
 	/* XRC: domain. */
 	__le32 xrcd;
@@ -1715,7 +1924,10 @@ struct faultline_create_qp {
 	__u8 reserved0;
 	/* Bytes of inline data in a send work request. */
 	__le32 max_inline;
-	/* XRC target: its domain. Such a QP has no queues, no PD, no CQs, and belongs to context 0. */
+	/*
+	 * XRC target: its domain. Such a QP has no queues, no PD, no CQs, and
+	 * belongs to context 0.
+	 */
 	__le32 xrcd;
 	/* Reserved; zero. */
 	__u8 reserved1[8];
@@ -1753,16 +1965,23 @@ struct faultline_set_netdev {
 	__le16 mtu;
 	/* FAULTLINE_NETDEV_*. */
 	__le32 flags;
-	/* Raw or RSS QP that receives the frames that no other rule matches, or 0. */
+	/*
+	 * Raw or RSS QP that receives the frames that no other rule matches, or
+	 * 0.
+	 */
 	__le32 qpn;
 };
 
 /*
- * SET_MAC_FILTER: unicast and multicast addresses that the Ethernet interface receives in addition to its own address
- * and broadcast. They replace those of the previous command.
+ * SET_MAC_FILTER: unicast and multicast addresses that the Ethernet interface
+ * receives in addition to its own address and broadcast. They replace those of
+ * the previous command.
  */
 struct faultline_set_mac_filter {
-	/* DMA address of an array of `count` `faultline_mac_filter_entry`; not read if `count` is 0. */
+	/*
+	 * DMA address of an array of `count` `faultline_mac_filter_entry`; not
+	 * read if `count` is 0.
+	 */
 	__le64 addr;
 	/* 0..=max_mac_filter. */
 	__le32 count;
@@ -1778,13 +1997,16 @@ struct faultline_mac_filter_entry {
 	__u8 reserved[2];
 };
 
-/* QUERY_COUNTERS: the device writes an array of 64-bit counters; those of a set if the handle is not zero. */
+/*
+ * QUERY_COUNTERS: the device writes an array of 64-bit counters; those of a set
+ * if the handle is not zero.
+ */
 struct faultline_query_counters {
 	/* DMA address. */
 	__le64 addr;
 	/*
-	 * Bytes available at `addr`. The device writes at most the counters that it has; `handle` of the completion is their
-	 * number.
+	 * Bytes available at `addr`. The device writes at most the counters
+	 * that it has; `handle` of the completion is their number.
 	 */
 	__le32 len;
 	/* Reserved; zero. */
@@ -1831,7 +2053,10 @@ struct faultline_flow_fields {
 
 /* CREATE_FLOW. Answer: handle. */
 struct faultline_create_flow {
-	/* NORMAL: DMA address of two `faultline_flow_fields`: the values, then the mask of the bits that are compared. Else 0. */
+	/*
+	 * NORMAL: DMA address of two `faultline_flow_fields`: the values, then
+	 * the mask of the bits that are compared. Else 0.
+	 */
 	__le64 fields_addr;
 	/* Raw or RSS queue pair that receives the frames. */
 	__le32 qpn;
@@ -1851,29 +2076,37 @@ struct faultline_create_flow {
 
 /* BIND_COUNTERS: handle is a QP. */
 struct faultline_bind_counters {
-	/* Set that counts for this QP instead of the device's counters; 0 = none. */
+	/*
+	 * Set that counts for this QP instead of the device's counters; 0 =
+	 * none.
+	 */
 	__le32 counters;
 	/* Reserved; zero. */
 	__le32 reserved;
 };
 
 /*
- * MODIFY_CQ: a completion event is delayed until `count` completions are queued, or until `period` after the first of
- * them, whichever is earlier. No event is delayed if both are zero or if `count` is one, nor for a completion with an
- * error.
+ * MODIFY_CQ: a completion event is delayed until `count` completions are
+ * queued, or until `period` after the first of them, whichever is earlier. No
+ * event is delayed if both are zero or if `count` is one, nor for a completion
+ * with an error.
  */
 struct faultline_modify_cq {
 	/* 0..=max_cq_count; 0: only the period applies. */
 	__le16 count;
-	/* Microseconds, 0..=max_cq_period; not zero if `count` is more than one. */
+	/*
+	 * Microseconds, 0..=max_cq_period; not zero if `count` is more than
+	 * one.
+	 */
 	__le16 period;
 	/* Reserved; zero. */
 	__le32 reserved;
 };
 
 /*
- * RESIZE_SRQ: software has stopped posting. The indices restart at 0 in the new ring: the requests that have not
- * been consumed become its entries 0, 1, …; the device writes `producer` and `consumer` of its record.
+ * RESIZE_SRQ: software has stopped posting. The indices restart at 0 in the new
+ * ring: the requests that have not been consumed become its entries 0, 1, …;
+ * the device writes `producer` and `consumer` of its record.
  */
 struct faultline_resize_srq {
 	/* The new ring; the stride is unchanged. */
@@ -1900,7 +2133,10 @@ struct faultline_dm_place {
 	__le64 length;
 };
 
-/* CREATE_DM_MKEY: a zero-based key for device memory. Answer: handle is the key. */
+/*
+ * CREATE_DM_MKEY: a zero-based key for device memory. Answer: handle is the
+ * key.
+ */
 struct faultline_create_dm_mkey {
 	/* Protection domain. */
 	__le32 pd;
@@ -1912,7 +2148,10 @@ struct faultline_create_dm_mkey {
 	__u8 variant;
 	/* Reserved; zero. */
 	__u8 reserved[3];
-	/* Offset of the first byte in the allocation; a multiple of 8 if the key allows atomics. */
+	/*
+	 * Offset of the first byte in the allocation; a multiple of 8 if the
+	 * key allows atomics.
+	 */
 	__le64 offset;
 	/* Bytes; may be zero. */
 	__le64 length;
@@ -1920,7 +2159,10 @@ struct faultline_create_dm_mkey {
 	__le64 reserved1;
 };
 
-/* CREATE_WQ: ring of 2^(log_depth + stride_shift) bytes and a record, as for a receive queue. Answer: handle. */
+/*
+ * CREATE_WQ: ring of 2^(log_depth + stride_shift) bytes and a record, as for a
+ * receive queue. Answer: handle.
+ */
 struct faultline_create_wq {
 	/* Ring of the queue. */
 	struct faultline_ring ring;
@@ -1950,7 +2192,10 @@ struct faultline_modify_wq {
 
 /* CREATE_RWQ_IND_TABLE. Answer: handle. */
 struct faultline_create_rwq_ind_table {
-	/* DMA address of 2^log_size numbers of WQs, or of raw queue pairs, 32 bits each. */
+	/*
+	 * DMA address of 2^log_size numbers of WQs, or of raw queue pairs, 32
+	 * bits each.
+	 */
 	__le64 addr;
 	/* log2 of the number of entries; 0..=max_rwq_ind_table_log_size. */
 	__u8 log_size;
@@ -1966,7 +2211,10 @@ struct faultline_create_rss_qp {
 	__le32 uctx;
 	/* Indirection table. */
 	__le32 table;
-	/* FAULTLINE_HASH_*: fields that are hashed if the frame has them. Ports of TCP or of UDP, not of both. */
+	/*
+	 * FAULTLINE_HASH_*: fields that are hashed if the frame has them. Ports
+	 * of TCP or of UDP, not of both.
+	 */
 	__le32 hash_fields;
 	/* Toeplitz key. */
 	__u8 key[40];
@@ -1976,7 +2224,10 @@ struct faultline_create_rss_qp {
 
 /* CREATE_TM_SRQ. Answer: handle. */
 struct faultline_create_tm_srq {
-	/* As in CREATE_SRQ, with `kind` zero and `cqn` the CQ of all completions. */
+	/*
+	 * As in CREATE_SRQ, with `kind` zero and `cqn` the CQ of all
+	 * completions.
+	 */
 	struct faultline_create_srq srq;
 	/* Ring of 2^ops_log_depth operations of 128 bytes, and a record. */
 	struct faultline_ring ops;
@@ -1989,8 +2240,9 @@ struct faultline_create_tm_srq {
 };
 
 /*
- * An operation on the list. Operation number i (a 32-bit count) is in entry `i mod 2^n`; ring
- * FAULTLINE_DB_TM_OPS with the producer index. The record's `consumer` is the number of operations consumed.
+ * An operation on the list. Operation number i (a 32-bit count) is in entry `i
+ * mod 2^n`; ring FAULTLINE_DB_TM_OPS with the producer index. The record's
+ * `consumer` is the number of operations consumed.
  */
 struct faultline_tm_op {
 	/* FAULTLINE_TM_OP_*. */
@@ -2001,11 +2253,14 @@ struct faultline_tm_op {
 	__u8 num_sge;
 	/* Reserved; zero. */
 	__u8 reserved0;
-	/* Unexpected messages that software has handled, modulo 2^32; only with TM_OP_FLAG_SYNC. */
+	/*
+	 * Unexpected messages that software has handled, modulo 2^32; only with
+	 * TM_OP_FLAG_SYNC.
+	 */
 	__le32 unexpected;
 	/*
-	 * ADD: index of an empty entry of the list, below max_tags; `wqe` of the completions of the buffer. DEL: index of
-	 * the entry to remove.
+	 * ADD: index of an empty entry of the list, below max_tags; `wqe` of
+	 * the completions of the buffer. DEL: index of the entry to remove.
 	 */
 	__le32 slot;
 	/* Reserved; zero. */
@@ -2032,7 +2287,10 @@ struct faultline_tmh {
 	__u8 tag[8];
 };
 
-/* Second header of a rendezvous request (ibv_rvh): location of the data. FIN repeats both headers. */
+/*
+ * Second header of a rendezvous request (ibv_rvh): location of the data. FIN
+ * repeats both headers.
+ */
 struct faultline_rvh {
 	/* Address of the data, big-endian. */
 	__u8 va[8];

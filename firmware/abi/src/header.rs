@@ -175,18 +175,50 @@ fn write_struct(out: &mut String, layout: &StructLayout) {
     out.push_str("};\n");
 }
 
+/// Columns of a line in the kernel, and of a tab in it.
+const COLUMNS: usize = 80;
+const TAB: usize = 8;
+
 fn comment(out: &mut String, indent: &str, doc: &[&str]) {
-    match *doc {
-        [] => {}
-        [line] => {
-            let _ = writeln!(out, "{indent}/*{line} */");
+    let room = COLUMNS.saturating_sub(indent.len().saturating_mul(TAB));
+    let one_line = doc.first().filter(|line| {
+        // With the marks of the comment.
+        doc.len() == 1 && line.len().saturating_add(5) <= room
+    });
+    if let Some(line) = one_line {
+        let _ = writeln!(out, "{indent}/*{line} */");
+    } else if !doc.is_empty() {
+        let _ = writeln!(out, "{indent}/*");
+        for line in filled(doc, room.saturating_sub(2)) {
+            let _ = writeln!(out, "{indent} *{line}");
         }
-        ref lines => {
-            let _ = writeln!(out, "{indent}/*");
-            for line in lines {
-                let _ = writeln!(out, "{indent} *{line}");
+        let _ = writeln!(out, "{indent} */");
+    }
+}
+
+/// Paragraphs and items of lists with lines of at most `room` columns. As in `doc`, each begins with a space.
+fn filled(doc: &[&str], room: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let mut begins = true;
+    for line in doc {
+        begins |= line.trim().is_empty() || line.starts_with(" -");
+        if line.trim().is_empty() {
+            lines.push(String::new());
+            continue;
+        }
+        for word in line.split_whitespace() {
+            match lines.last_mut() {
+                Some(last)
+                    if !begins
+                        && last.len().saturating_add(word.len()).saturating_add(1) <= room =>
+                {
+                    last.push(' ');
+                    last.push_str(word);
+                }
+                _ => lines.push(format!(" {word}")),
             }
-            let _ = writeln!(out, "{indent} */");
+            begins = false;
         }
     }
+    lines
 }
