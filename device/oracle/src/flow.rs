@@ -43,7 +43,11 @@ pub(crate) struct Flow {
 
 /// True for the services whose requests have PSNs that are checked.
 pub(crate) fn is_connected(service: Service) -> bool {
-    matches!(service, Service::Rc | Service::Uc | Service::Xrc)
+    match service {
+        Service::Rc | Service::Uc | Service::Xrc => true,
+        // READY is no request.
+        Service::Ud | Service::Cnp | Service::Manufacturer => false,
+    }
 }
 
 impl Flow {
@@ -137,5 +141,20 @@ impl Flow {
         const FAR: u32 = 1 << 16;
         let next = self.requester.log.next();
         next.is_some_and(|next| header.bth.psn.diff(next).unsigned_abs() > FAR)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use faultline_wire::opcode::Opcode;
+
+    use super::*;
+
+    #[test]
+    fn requests_of_all_connections_are_followed() {
+        for opcode in Opcode::ALL.iter().filter(|opcode| opcode.is_request()) {
+            let service = opcode.info().service;
+            assert_eq!(is_connected(service), service != Service::Ud, "{opcode:?}");
+        }
     }
 }

@@ -365,34 +365,19 @@ impl Opcode {
     }
 
     /// The same operation in another service; `None` if that service does not have it (READ over
-    /// UC, anything but SEND ONLY over UD) and for a CNP. READY is the same in all reliable services.
+    /// UC, anything but SEND ONLY over UD) and for a CNP. An operation of a manufacturer is the same in
+    /// all reliable services.
     pub const fn with_service(self, service: Service) -> Option<Self> {
-        let base = match service {
-            Service::Rc => 0x00,
-            Service::Uc => 0x20,
-            Service::Ud => 0x60,
-            Service::Xrc => 0xa0,
-            Service::Cnp => {
-                return match self {
-                    Self::Cnp => Some(self),
-                    _ => None,
-                };
-            }
-            Service::Manufacturer => {
-                return match self {
-                    Self::Ready => Some(self),
-                    _ => None,
-                };
-            }
+        use Service::{Cnp, Manufacturer, Rc, Uc, Ud, Xrc};
+        let base = match (self.info().service, service) {
+            (Cnp, Cnp) | (Manufacturer, Manufacturer | Rc | Xrc) => return Some(self),
+            (Cnp | Manufacturer, _) | (_, Cnp | Manufacturer) => return None,
+            (Rc | Uc | Ud | Xrc, Rc) => 0x00,
+            (Rc | Uc | Ud | Xrc, Uc) => 0x20,
+            (Rc | Uc | Ud | Xrc, Ud) => 0x60,
+            (Rc | Uc | Ud | Xrc, Xrc) => 0xa0,
         };
-        match self {
-            Self::Cnp => None,
-            Self::Ready => match service {
-                Service::Rc | Service::Xrc => Some(self),
-                _ => None,
-            },
-            _ => Self::from_u8(base | self.to_u8() & 0x1f),
-        }
+        Self::from_u8(base | self.to_u8() & 0x1f)
     }
 }
 

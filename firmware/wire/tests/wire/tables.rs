@@ -170,6 +170,18 @@ fn services_have_their_twins() {
     assert_eq!(RcSendMiddle.with_service(Service::Manufacturer), None);
     for &opcode in Opcode::ALL {
         assert_eq!(opcode.with_service(opcode.info().service), Some(opcode));
+        let services = [
+            Service::Rc,
+            Service::Uc,
+            Service::Ud,
+            Service::Xrc,
+            Service::Cnp,
+            Service::Manufacturer,
+        ];
+        for twin in services.iter().filter_map(|to| opcode.with_service(*to)) {
+            assert_eq!(twin.info().kind, opcode.info().kind, "{opcode:?}");
+            assert_eq!(twin.info().position, opcode.info().position, "{opcode:?}");
+        }
         if opcode.info().service == Service::Rc {
             // XRC has everything that RC has.
             let of_xrc = opcode.with_service(Service::Xrc).unwrap();
