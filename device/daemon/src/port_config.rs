@@ -203,6 +203,25 @@ mod tests {
     }
 
     #[test]
+    fn each_kind_is_in_the_documents() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let pages = [
+            "docs/fabric.md",
+            "qemu-config/packages/host/faultline.toml.5",
+        ];
+        for page in pages {
+            let text = std::fs::read_to_string(root.join(page)).unwrap();
+            for kind in <Kind as clap::ValueEnum>::value_variants() {
+                let value = clap::ValueEnum::to_possible_value(kind).unwrap();
+                let name = value.get_name();
+                let roff = name.replace('-', "\\-");
+                let found = text.contains(name) || text.contains(&roff);
+                assert!(found, "{page} has no {name}");
+            }
+        }
+    }
+
+    #[test]
     fn each_kind_is_read() {
         let unix = StreamAddress::Unix("/run/w".into());
         assert_eq!(

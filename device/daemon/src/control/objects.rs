@@ -68,7 +68,7 @@ pub enum QueuePairState {
 
 /// What becomes of requests whose pages are missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "kebab-case")]
 pub enum Policy {
     /// RNR NAK; packets of unreliable services are parked.
     Rnr,
@@ -319,6 +319,39 @@ impl From<ContextInfo> for ContextView {
             objects: info.objects,
             pid: info.process.as_ref().map(|process| process.pid),
             program: info.process.map(|process| process.name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use clap::ValueEnum;
+
+    use super::*;
+
+    /// One spelling in the API, in commands, in configurations, and in the pages that list the policies.
+    #[test]
+    fn policies_have_one_name() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let page = |name: &str| std::fs::read_to_string(root.join(name)).unwrap();
+        let pages = [
+            "docs/page-faults.md",
+            "qemu-config/packages/host/faultline.toml.5",
+            "qemu-config/packages/guest/faultlinedv.7",
+            "guest-driver/kernel/faultline_restrack.c",
+        ]
+        .map(|name| (name, page(name)));
+        assert_eq!(Policy::value_variants().len(), FaultPolicy::ALL.len());
+        for policy in FaultPolicy::ALL {
+            let (view, name) = (Policy::from(policy), policy.name());
+            assert_eq!(serde_json::to_value(view).unwrap(), name);
+            assert_eq!(view.to_possible_value().unwrap().get_name(), name);
+            for (file, text) in &pages {
+                let text = text.to_lowercase();
+                assert!(text.contains(name), "{file} has no policy {name}");
+            }
         }
     }
 }

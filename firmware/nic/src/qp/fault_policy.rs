@@ -7,9 +7,9 @@
 //! | `stall` | stops the whole input of the NIC | the same | waits |
 //! | `terminate` | the connection ends | the queue pair fails | the connection ends |
 //!
-//! A new policy is one variant here, one entry of [`FaultPolicy::ALL`] and one arm of [`FaultPolicy::row`]. A new reaction is
-//! also an arm in `responder/fault.rs` and `responder/parked.rs`, and what it remembers of a message is a field of `Responder`
-//! that `end_message` clears.
+//! A new policy is, in the firmware, one variant here, one entry of [`FaultPolicy::ALL`] and one arm of [`FaultPolicy::row`]. A new
+//! reaction is also an arm in `responder/fault.rs` and `responder/parked.rs`, and what it remembers of a message is a field of
+//! `Responder` that `end_message` clears. `docs/architecture.md` lists the places outside of the firmware.
 
 use faultline_abi::qp::{
     FAULT_POLICY_DROP, FAULT_POLICY_RNR, FAULT_POLICY_STALL, FAULT_POLICY_TERMINATE,
