@@ -340,7 +340,11 @@ impl EngineEnd {
     }
 }
 
-/// The end of the port's thread.
+/// The end of the port's thread, which
+///
+/// - says with [`PortStatus`] whether there is a peer: frames to a port without one are dropped;
+/// - takes frames in turns of limited length, with [`PortEnd::flush`] after each turn: queue pairs that wait for room go on then;
+/// - sleeps in [`PortEnd::wait`] only, and ends when [`PortEnd::is_stopped`] is true.
 pub struct PortEnd {
     from_engine: FrameReceiver,
     to_engine: FrameSender,

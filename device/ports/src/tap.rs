@@ -85,8 +85,8 @@ impl Device for SyncDevice {
 /// Frames that the queue of the device had no room for: a counter of the kernel.
 struct Losses {
     counter: PathBuf,
-    /// What the counter was at the start.
-    before: u64,
+    /// What the counter was when it was read first.
+    before: Option<u64>,
     /// When it was read last.
     read: Instant,
 }
@@ -95,10 +95,10 @@ impl Losses {
     fn new(counter: PathBuf) -> Self {
         let mut losses = Self {
             counter,
-            before: 0,
+            before: None,
             read: Instant::now(),
         };
-        losses.before = losses.read().unwrap_or(0);
+        losses.before = losses.read();
         losses
     }
 
@@ -113,8 +113,10 @@ impl Losses {
     fn update(&mut self, status: &PortStatus) -> bool {
         let is_due = self.read.elapsed() >= PAUSE;
         if is_due && let Some(now) = self.read() {
-            let lost = now.saturating_sub(self.before);
-            status.lost.store(lost, Ordering::Relaxed);
+            let before = *self.before.get_or_insert(now);
+            status
+                .lost
+                .store(now.saturating_sub(before), Ordering::Relaxed);
         }
         is_due
     }
@@ -142,19 +144,26 @@ impl<D: Device> Passage<D> {
         self.end.status().set_connected(true);
         let mut frame = Vec::with_capacity(MAX_FRAME);
         let mut has_failed = false;
-        // Frames have come in since the last look at what the kernel has lost.
+        // Frames have come in, or wait, since the last look at what the kernel has lost.
         let mut has_news = false;
         while !self.end.is_stopped() {
+            has_news = has_news && !self.losses.update(self.end.status());
             let received = self.receive();
             self.end.flush();
             let has_sent = self.send(&mut frame);
             self.end.flush();
+            // While frames wait in the device, it may lose others.
+            has_news |= !matches!(received, Ok(Received::Nothing));
             match received {
-                Ok(Received::Frames) => (has_news, has_failed) = (true, false),
+                Ok(Received::Frames) => has_failed = false,
                 Ok(_) if has_sent => {}
-                Ok(received) => {
-                    has_news = has_news && !self.losses.update(self.end.status());
-                    self.wait(received == Received::NoRoom, has_news);
+                Ok(Received::Nothing) => {
+                    let fds = [(self.device.as_fd(), PollFlags::IN)];
+                    self.end.wait(fds, (true, false), has_news.then(pause_ms));
+                }
+                // Without the device, whose errors would end the wait at once.
+                Ok(Received::NoRoom) => {
+                    self.end.wait([], (true, true), Some(pause_ms()));
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut has_failed, true) {
@@ -165,17 +174,6 @@ impl<D: Device> Passage<D> {
                 }
             }
         }
-    }
-
-    /// Sleeps until there is something to do; for a limited time if the kernel's counter is to be read again.
-    fn wait(&self, for_room: bool, has_news: bool) {
-        let wanted = match for_room {
-            true => PollFlags::empty(),
-            false => PollFlags::IN,
-        };
-        let fds = [(self.device.as_fd(), wanted)];
-        self.end
-            .wait(fds, (true, for_room), has_news.then(pause_ms));
     }
 
     fn receive(&mut self) -> io::Result<Received> {

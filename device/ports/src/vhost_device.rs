@@ -21,7 +21,7 @@ use virtio_queue::{Queue, QueueT};
 use vm_memory::{GuestAddress, GuestRegionMmap};
 
 use crate::virtio_net::{HEADER, LEGACY_HEADER};
-use crate::virtqueue::Memory;
+use crate::virtqueue::{Memory, is_set_up};
 
 /// Pairs of queues that a guest can have: one for receiving and one for sending each.
 pub(crate) const MAX_PAIRS: usize = 8;
@@ -80,7 +80,7 @@ impl Ring {
 
     /// True if frames may pass.
     pub(crate) fn is_usable(&self) -> bool {
-        self.queue.ready() && self.is_enabled && !self.is_broken
+        is_set_up(&self.queue) && self.is_enabled && !self.is_broken
     }
 
     fn stop(&mut self) {

@@ -35,11 +35,15 @@ struct Chain<'a> {
     descriptors: DescriptorChain<&'a Memory>,
 }
 
+/// True if a ring can be looked at: the front end starts a ring before it says where it is.
+pub(crate) fn is_set_up(queue: &Queue) -> bool {
+    queue.ready() && queue.avail_ring() != 0
+}
+
 /// The next chain of the driver.
 fn take<'a>(queue: &mut Queue, memory: &'a Memory) -> Result<Option<Chain<'a>>, Fault> {
     let size = queue.size();
-    // The front end starts a ring before it says where it is.
-    if !queue.ready() || queue.avail_ring() == 0 {
+    if !is_set_up(queue) {
         return Ok(None);
     }
     let next = queue.next_avail();
