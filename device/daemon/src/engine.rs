@@ -461,23 +461,16 @@ impl Engine {
         !held.is_empty()
     }
 
-    /// Passes a doorbell of a kick page to its NIC, unless a rule of the scenario may change it and it is in its page, where the rule
-    /// finds it, or has found it.
+    /// Passes a doorbell of a kick page to its NIC. If a rule of the scenario may change it and it is in its page, where the rule finds
+    /// it, or has found it, it has waked the engine and does nothing else.
     fn ring_kick(&mut self, id: PortId, page: u32, bell: Doorbell) {
-        let waits_for_rule = self.scenario.as_ref().is_some_and(|scenario| {
-            let in_page = || {
-                let port = self.ports.get(id);
-                port.is_some_and(|port| port.holds_doorbell(page, bell))
-            };
-            let rules = &scenario.rules;
-            rules.may_change(id, &bell) && (in_page() || rules.has_taken(id, page, &bell))
-        });
-        if waits_for_rule {
-            let event = TraceEvent::doorbell(page, bell, DoorbellPath::Kick);
-            self.recorder.event(self.now(), number(id), event);
-        } else {
-            self.ring(id, page, bell, DoorbellPath::Kick);
+        if let (Some(port), Some(scenario)) = (self.ports.get(id), &mut self.scenario)
+            && scenario.rules.may_change(id, &bell)
+            && (port.holds_doorbell(page, bell) || scenario.rules.has_taken(id, page, bell))
+        {
+            return;
         }
+        self.ring(id, page, bell, DoorbellPath::Kick);
     }
 
     /// Passes a doorbell to a NIC that was not taken from its page now.

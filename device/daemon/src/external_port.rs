@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use faultline_nic::Instant;
+use faultline_ports::PortId;
 use faultline_ports::channel::{EngineEnd, MAX_FRAME, PortStatus};
 use faultline_wire::{Ethernet, priority};
 
@@ -65,8 +66,8 @@ pub(crate) struct ExternalPort {
     end: EngineEnd,
     hold: Hold,
     hold_time: Duration,
-    /// The last peer, counted from 1, that has used the address of a NIC of this process.
-    clashed: u64,
+    /// NICs of this process whose addresses a peer has used, and this peer, counted from 1.
+    clashes: (u64, Vec<PortId>),
 }
 
 impl ExternalPort {
@@ -78,7 +79,7 @@ impl ExternalPort {
             end,
             hold: Hold::None,
             hold_time: config.hold,
-            clashed: 0,
+            clashes: (0, Vec::new()),
         }
     }
 
@@ -198,9 +199,17 @@ impl ExternalPort {
     }
 
     /// The peer has used the address of a NIC of this process. Returns true for the first time.
-    pub(crate) fn is_first_clash(&mut self) -> bool {
+    pub(crate) fn is_first_clash(&mut self, nic: PortId) -> bool {
         let peer = self.status().connections.load(Ordering::Relaxed);
-        std::mem::replace(&mut self.clashed, peer) != peer
+        let (of_peer, nics) = &mut self.clashes;
+        if std::mem::replace(of_peer, peer) != peer {
+            nics.clear();
+        }
+        let is_first = !nics.contains(&nic);
+        if is_first {
+            nics.push(nic);
+        }
+        is_first
     }
 
     /// Wakes the port's thread if it waits for what was done since the last call.

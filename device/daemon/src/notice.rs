@@ -12,7 +12,7 @@ use tracing::Level;
 pub(crate) enum Notice {
     /// A frame was dropped because its source address belongs to another NIC. The first of each client.
     ForgedSource(MacAddr),
-    /// The peer of an external port has sent a frame from an address of the NIC. The first of each peer.
+    /// The peer of an external port has sent a frame from an address of the NIC. The first of each peer and NIC.
     AddressInUse {
         /// The address.
         address: MacAddr,

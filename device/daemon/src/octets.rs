@@ -248,12 +248,12 @@ impl Engine {
         }
     }
 
-    /// Logs that the peer of an external port uses the address of a NIC of this process, once for each peer.
+    /// Logs that the peer of an external port uses the address of a NIC of this process, once for each of both.
     #[cold]
     fn report_clash(&mut self, clash: Clash) {
         let index = clash.sender.checked_sub(self.ports.len());
         if let Some(port) = index.and_then(|index| self.externals.get_mut(index))
-            && port.is_first_clash()
+            && port.is_first_clash(clash.owner)
         {
             let notice = Notice::AddressInUse {
                 address: clash.address,

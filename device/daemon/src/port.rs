@@ -27,6 +27,8 @@ const HEARTBEAT: usize = offset_of!(DoorbellPage, heartbeat);
 const CONSUMER: usize = offset_of!(DoorbellPage, consumer);
 /// Largest number of doorbells taken from one page in a turn.
 const DOORBELL_BATCH: u64 = 32;
+/// Cost of a doorbell that a rule of a scenario takes, in the unit of [`TURN_WORK`]: some tenths of a microsecond.
+const RULE_WORK: u64 = 128;
 
 /// The number of a NIC in a record. The configuration allows fewer NICs than there are numbers.
 pub(crate) fn number(id: PortId) -> u16 {
@@ -280,11 +282,15 @@ impl NicPort {
         mut rules: Option<&mut Rules>,
     ) -> bool {
         let mut any = false;
+        let mut by_rules = 0u64;
         let (before, pages) = (self.nic.work(), self.polled.len());
         let first = std::mem::take(&mut self.first).min(pages);
         for index in (first..pages).chain(0..first) {
-            let is_over = |nic: &Nic| nic.work().wrapping_sub(before) >= TURN_WORK;
-            if is_over(&self.nic) {
+            let is_over = |nic: &Nic, by_rules: u64| {
+                let work = nic.work().wrapping_sub(before);
+                work.saturating_add(by_rules) >= TURN_WORK
+            };
+            if is_over(&self.nic, by_rules) {
                 self.first = index;
                 break;
             }
@@ -295,7 +301,9 @@ impl NicPort {
                 continue;
             };
             let first = polled.consumer;
-            while polled.consumer.wrapping_sub(first) < DOORBELL_BATCH && !is_over(&self.nic) {
+            while polled.consumer.wrapping_sub(first) < DOORBELL_BATCH
+                && !is_over(&self.nic, by_rules)
+            {
                 let Some(bell) = ring::take(&DoorbellRing(page), polled.consumer) else {
                     break;
                 };
@@ -305,6 +313,8 @@ impl NicPort {
                 let passes = |rules: &mut &mut Rules| rules.doorbell(now, id, polled.page, bell);
                 if rules.as_mut().is_none_or(passes) {
                     self.nic.doorbell(now, ram, polled.page, bell);
+                } else {
+                    by_rules = by_rules.saturating_add(RULE_WORK);
                 }
             }
             if polled.consumer != first {
@@ -327,7 +337,10 @@ impl NicPort {
 
     /// Returns true if a doorbell is in its page and was not taken.
     pub(crate) fn holds_doorbell(&self, page: u32, bell: Doorbell) -> bool {
-        let polled = self.polled.iter().find(|polled| polled.page == page);
+        let at = self
+            .polled
+            .binary_search_by_key(&page, |polled| polled.page);
+        let polled = at.ok().and_then(|at| self.polled.get(at));
         polled.is_some_and(|polled| {
             let page = self.pages.page(polled.page as usize);
             page.is_some_and(|page| ring::holds(&DoorbellRing(page), polled.consumer, bell))

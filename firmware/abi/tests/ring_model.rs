@@ -400,6 +400,24 @@ fn the_model_finds_missing_help() {
     assert!(fails::<WithoutHelp>(&[(1, 2), (1, NEVER)], 2, 0));
 }
 
+#[test]
+fn the_device_finds_what_it_has_not_taken() {
+    loom::model(|| {
+        let words = Words::<false>::default();
+        let held = |next| [1, 2, 3].map(|value| ring::holds(&words, next, bell(value)));
+        assert_eq!(held(0), [false, false, false]);
+        ring::append(&words, bell(1)).unwrap();
+        ring::append(&words, bell(2)).unwrap();
+        assert_eq!(held(0), [true, true, false]);
+        assert_eq!(ring::take(&words, 0), Some(bell(1)));
+        // In the slot of the first one, of the next lap.
+        ring::append(&words, bell(3)).unwrap();
+        assert_eq!(held(1), [false, true, true]);
+        assert_eq!(ring::take(&words, 1), Some(bell(2)));
+        assert_eq!(held(2), [false, false, true]);
+    });
+}
+
 /// Garbage in a ring ends in an error, not in a loop.
 #[test]
 fn garbage_does_not_keep_a_thread() {

@@ -346,5 +346,7 @@ fn a_peer_with_the_address_of_a_nic_is_logged() {
     }
     let arrived = near.nic.counters().unwrap()[Counter::rx_packets];
     assert!(arrived > 0);
+    // Longer than the log takes.
+    std::thread::sleep(Duration::from_millis(300));
     assert_eq!(lines(), 1);
 }

@@ -117,8 +117,8 @@ pub struct Rules {
     frames: HeldFrames,
     /// What is compared first of the rules about doorbells.
     doorbells: Vec<DoorbellFilter>,
-    /// The last doorbells that rules have not passed: NIC, page, doorbell.
-    taken: VecDeque<(usize, u32, Doorbell)>,
+    /// By NIC, the last doorbells that rules have not passed, with their pages.
+    taken: Vec<VecDeque<(u32, Doorbell)>>,
     /// Rules and expectations about points inside NICs.
     points: Vec<PointUse>,
     problems: Vec<String>,
@@ -155,7 +155,7 @@ impl DoorbellFilter {
 
 /// Most entries of the schedule and of each queue. What is beyond is not delayed, or not done.
 const MAX_WAITING: usize = 4096;
-/// Doorbells that are remembered after a rule has taken them.
+/// Doorbells of a NIC that are remembered after a rule has taken them: as many as there may be processors that write kick pages.
 const MAX_TAKEN: usize = 256;
 /// Most problems that are kept.
 const MAX_PROBLEMS: usize = 64;
@@ -208,7 +208,7 @@ impl Rules {
             late: VecDeque::new(),
             frames: HeldFrames::default(),
             doorbells: Vec::new(),
-            taken: VecDeque::new(),
+            taken: vec![VecDeque::new(); nics],
             points: point_use::uses_of(&plan),
             problems: Vec::new(),
             ended: false,
@@ -307,10 +307,14 @@ impl Rules {
         filters.any(|filter| filter.may_match(nic, bell))
     }
 
-    /// True if this doorbell is one of the last that [`doorbell`](Rules::doorbell) has not passed. For a caller that has another path
-    /// for the same doorbell.
-    pub fn has_taken(&self, nic: usize, page: u32, bell: &Doorbell) -> bool {
-        self.taken.contains(&(nic, page, *bell))
+    /// True if this doorbell is one of the last that [`doorbell`](Rules::doorbell) has not passed; true once for each. For a caller
+    /// that has a second path for the same doorbell.
+    pub fn has_taken(&mut self, nic: usize, page: u32, bell: Doorbell) -> bool {
+        let Some(taken) = self.taken.get_mut(nic) else {
+            return false;
+        };
+        let found = taken.iter().position(|taken| *taken == (page, bell));
+        found.is_some_and(|at| taken.remove(at).is_some())
     }
 
     /// A doorbell was taken. Returns false if it must not be passed to the NIC.
@@ -323,12 +327,11 @@ impl Rules {
             matches!(thing, Thing::Doorbell(only) if only.is_none_or(|only| only == bell.kind))
         });
         let passes = self.passes(now, change, Late::Doorbell { nic, page, bell });
-        self.taken.retain(|taken| *taken != (nic, page, bell));
-        if !passes {
-            if self.taken.len() >= MAX_TAKEN {
-                self.taken.pop_front();
+        if !passes && let Some(taken) = self.taken.get_mut(nic) {
+            if taken.len() >= MAX_TAKEN {
+                taken.pop_front();
             }
-            self.taken.push_back((nic, page, bell));
+            taken.push_back((page, bell));
         }
         passes
     }
@@ -365,7 +368,10 @@ impl Rules {
             // The device knows nothing of doorbells before, and their pages may have other users.
             self.schedule.forget_late(nic);
             self.late.retain(|late| late.nic() != nic);
-            self.taken.retain(|(of, _, _)| *of != nic);
+            self.taken
+                .get_mut(nic)
+                .into_iter()
+                .for_each(VecDeque::clear);
         }
         if let Diagnostic::Injected { id, .. } = *diagnostic {
             self.injected(now, nic, id, Subject::of_diagnostic(diagnostic));
