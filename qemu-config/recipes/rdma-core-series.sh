@@ -121,6 +121,26 @@ after redhat/rdma-core.spec 'Obsoletes: liberdma < %{version}-%{release}' 'Provi
 after redhat/rdma-core.spec '- liberdma: Alibaba Elastic RDMA (iWarp) Adapter' '- libfaultline: Faultline emulated RoCE adapter'
 after redhat/rdma-core.spec '%{_mandir}/man7/efadv*' '%{_mandir}/man7/faultlinedv*'
 after redhat/rdma-core.spec '%{_libdir}/libefa.so.*' '%{_libdir}/libfaultline.so.*'
+# SUSE has a package for each library.
+spec=suse/rdma-core.spec
+after $spec '%define efa_so_major    1' '%define faultline_so_major 1'
+after $spec '%define  efa_lname    libefa%{efa_so_major}' '%define  faultline_lname libfaultline%{faultline_so_major}'
+sed -i 's/^Requires:       %{efa_lname} = .*/&\nRequires:       %{faultline_lname} = %{version}-%{release}/' $spec
+after $spec '- libefa: Amazon Elastic Fabric Adapter' '- libfaultline: Faultline emulated RoCE adapter'
+after $spec 'This package contains the efa runtime library.' '
+%package -n %faultline_lname
+Summary:        Faultline runtime library
+Group:          System/Libraries
+
+%description -n %faultline_lname
+This package contains the faultline runtime library.'
+after $spec '%postun -n %efa_lname -p /sbin/ldconfig' '
+%post -n %faultline_lname -p /sbin/ldconfig
+%postun -n %faultline_lname -p /sbin/ldconfig'
+after $spec '%{_mandir}/man7/efadv*' '%{_mandir}/man7/faultlinedv*'
+after $spec '%{_libdir}/libefa*.so.*' '
+%files -n %faultline_lname
+%{_libdir}/libfaultline*.so.*'
 for file in debian/control debian/ibverbs-providers.lintian-overrides debian/rules; do
 	git diff --quiet -- $file && {
 		echo "$file is unchanged"
@@ -128,10 +148,7 @@ for file in debian/control debian/ibverbs-providers.lintian-overrides debian/rul
 	}
 done
 commit <<'END'
-debian, redhat: Package the faultline provider
-
-The SUSE spec file, in which each library has a package of its own, is
-left to its maintainers.
+debian, redhat, suse: Package the faultline provider
 END
 
 run_git format-patch --quiet --cover-letter -o "$out" -3
