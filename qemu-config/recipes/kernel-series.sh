@@ -80,6 +80,16 @@ everything=$(cd "$driver/kernel" && ls -- *.[ch])
 [ -n "$on_demand" ] && [ -n "$extensions" ]
 base=$(printf '%s\n%s\n' "$on_demand" "$extensions" | sort >.later && printf '%s\n' "$everything" | grep -vxFf .later)
 rm .later
+# The files of a patch, by its row of the table in UPSTREAM.md: of_patch NUMBER
+of_patch() {
+	# shellcheck disable=SC2016
+	sed -n "s/^| $1 | \([^|]*\)|.*/\1/p" "$driver/UPSTREAM.md" | grep -o '`[^`]*`' | tr -d '`' | while read -r name; do
+		printf '%s\n' "$base" | grep -x "faultline_$name\.[ch]" || {
+			echo "patch $1: no file of this name: $name" >&2
+			exit 1
+		}
+	done
+}
 
 git init --quiet
 echo 'The kernel' | run_git commit --quiet --allow-empty --file=-
@@ -94,20 +104,65 @@ definitions. The other one has the driver-private parts of uverbs
 commands.
 END
 
+# Parts of the driver with pinned regions. Headers that are of no part are in the first one.
+add() {
+	files=$(of_patch "$1")
+	if [ "$1" = 2 ]; then
+		for part in 2 3 4 5 6 7; do of_patch $part; done >.parts
+		files=$(of_patch 2 && printf '%s\n' "$base" | grep -vxFf .parts)
+		rm .parts
+	fi
+	[ -n "$files" ]
+	# shellcheck disable=SC2086
+	sources $files -- -UCONFIG_INFINIBAND_ON_DEMAND_PAGING -UCONFIG_INFINIBAND_FAULTLINE_EXTENSIONS
+}
+add 2
+commit <<'END'
+RDMA/faultline: Add the PCI function
+
+Each function is an Ethernet interface and an RDMA device (RoCEv2),
+which the program faultline emulates for virtual machines. This part has
+reset, command queue, event queues and vectors, and the headers.
+END
+add 3
+commit <<'END'
+RDMA/faultline: Add the Ethernet interface
+
+Up to eight queues with RSS, which are raw packet queue pairs of the
+device; checksums and segmentation, ethtool.
+END
+add 4
+commit <<'END'
+RDMA/faultline: Add verbs with pinned regions
+
+Queue pairs of the services RC, UC, UD and GSI, completion queues,
+address handles, memory regions and windows, fast registration.
+END
+add 5
+commit <<'END'
+RDMA/faultline: Add shared receive queues and raw packets
+
+Shared receive queues and XRC, device memory, dma-bufs, raw packet queue
+pairs with RSS and steering.
+END
+add 6
+commit <<'END'
+RDMA/faultline: Add counters, resource tracking and tracepoints
+
+Counters of the port and of queue pairs, what rdma(8) shows of objects,
+and tracepoints of page faults, which a later patch uses.
+END
+add 7
 cp "$driver/kernel/Kconfig" $folder/
 # shellcheck disable=SC2016
 tidy $folder/Kconfig '/^config INFINIBAND_FAULTLINE_EXTENSIONS/,$d'
-# shellcheck disable=SC2086
-sources $base -- -UCONFIG_INFINIBAND_ON_DEMAND_PAGING -UCONFIG_INFINIBAND_FAULTLINE_EXTENSIONS
 makefile on-demand extensions
 commit <<'END'
-RDMA/faultline: Add a driver with pinned regions
+RDMA/faultline: Add recovery from errors, and build the driver
 
-Each PCI function is an Ethernet interface and an RDMA device (RoCEv2),
-which the program faultline emulates for virtual machines. Queue pairs
-of the services RC, UC, UD and XRC, shared receive queues, device
-memory, raw packets with RSS and steering; recovery from errors of the
-device.
+After an error of the device, a reset or suspend the driver makes a new
+RDMA device and keeps the Ethernet interface. devlink health reports
+errors. With this part the driver is complete for pinned regions.
 END
 
 # shellcheck disable=SC2086
@@ -132,11 +187,12 @@ RDMA/faultline: Add watched regions, leases and fault policies
 Methods of this device beyond verbs, behind an option of their own.
 END
 
-run_git format-patch --quiet --cover-letter -o "$out" -4
+run_git format-patch --quiet --cover-letter -o "$out" -9
 sed -i 's/\*\*\* SUBJECT HERE \*\*\*/RDMA: Driver of the Faultline adapter/' "$out/0000-cover-letter.patch"
 # shellcheck disable=SC2016
 sed -i '/\*\*\* BLURB HERE \*\*\*/c\
-The patches change no existing file. With the second one, these lines are needed:\
+The patches change no existing file. With the seventh one, these\
+lines are needed:\
 \
 drivers/infiniband/Kconfig:	source "drivers/infiniband/hw/faultline/Kconfig"\
 drivers/infiniband/hw/Makefile:	obj-$(CONFIG_INFINIBAND_FAULTLINE) += faultline/\
