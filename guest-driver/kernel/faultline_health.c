@@ -256,7 +256,10 @@ void faultline_health_report(struct faultline_dev *dev)
 	clear_bit(FAULTLINE_AUTO_RECOVER, &dev->flags);
 	/* The dump shows the device as it was stopped. */
 	flush_work(&dev->death_work);
-	/* devlink aborts if auto_recover is on, and it has not noted yet that the last recovery has ended. */
+	/*
+	 * devlink aborts if auto_recover is on, and it has not noted yet that
+	 * the last recovery has ended.
+	 */
 	if (devlink_health_report(health->reporter, dev->death_reason, dev) ==
 	    -ECANCELED)
 		set_bit(FAULTLINE_AUTO_RECOVER, &dev->flags);
