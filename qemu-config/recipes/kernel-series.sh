@@ -6,19 +6,7 @@
 set -eu
 driver=$2 compat=$3 out=$4
 cd "$1"
-# Another repository, and what its user has configured, must not matter.
-# shellcheck disable=SC2046
-unset $(git rev-parse --local-env-vars)
-export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_SYSTEM=/dev/null
 folder=drivers/infiniband/hw/faultline
-
-run_git() {
-	git -c user.name='The Faultline authors' -c user.email=maintainers@faultline.invalid -c commit.gpgsign=false "$@"
-}
-commit() {
-	run_git add --all --force
-	run_git commit --quiet --file=-
-}
 
 # Changes a file as sed does with these arguments, and removes empty lines at its ends and behind others: tidy FILE ARGUMENT…
 tidy() {

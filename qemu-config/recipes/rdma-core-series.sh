@@ -5,10 +5,6 @@
 set -eu
 driver=$2 packages=$3 out=$4
 cd "$1"
-# Another repository, and what its user has configured, must not matter.
-# shellcheck disable=SC2046
-unset $(git rev-parse --local-env-vars)
-export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_SYSTEM=/dev/null
 
 # Inserts text after, or before, the first line of a file that is LINE: insert after|before FILE LINE TEXT
 insert() {
@@ -27,14 +23,6 @@ insert() {
 }
 after() {
 	insert after "$@"
-}
-run_git() {
-	git -c user.name='The Faultline authors' -c user.email=maintainers@faultline.invalid -c commit.gpgsign=false "$@"
-}
-# Commits all with the message on standard input.
-commit() {
-	run_git add --all --force
-	run_git commit --quiet --file=-
 }
 
 git init --quiet

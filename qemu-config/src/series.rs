@@ -12,8 +12,14 @@ use crate::host::{self, Release};
 use crate::image::{Base, Kernel};
 use crate::workspace::Workspace;
 
-const KERNEL: &str = include_str!("../recipes/kernel-series.sh");
-const RDMA_CORE: &str = include_str!("../recipes/rdma-core-series.sh");
+const KERNEL: &str = concat!(
+    include_str!("../recipes/series-git.sh"),
+    include_str!("../recipes/kernel-series.sh")
+);
+const RDMA_CORE: &str = concat!(
+    include_str!("../recipes/series-git.sh"),
+    include_str!("../recipes/rdma-core-series.sh")
+);
 
 /// The newest kernel of the guests; the patches contain only the code for it.
 pub const NEWEST: Kernel = Kernel::Backports;
