@@ -341,6 +341,7 @@ mod tests {
             "qemu-config/packages/host/faultline.toml.5",
             "qemu-config/packages/guest/faultlinedv.7",
             "guest-driver/kernel/faultline_restrack.c",
+            "guest-driver/provider/faultlinedv.h",
         ]
         .map(|name| (name, page(name)));
         assert_eq!(Policy::value_variants().len(), FaultPolicy::ALL.len());
