@@ -174,7 +174,10 @@ lab_listeners() {
 
 # Puts the number of RoCE packets that this guest's NIC has sent into a variable. Starts no process.
 lab_sent() {
-	read -r "$1" <"/sys/class/infiniband/$RDMA_DEV/ports/1/hw_counters/tx_roce_packets"
+	local lab_counters="/sys/class/infiniband/$RDMA_DEV/ports/1/hw_counters" lab_counter=tx_roce_packets
+	# The name of rxe.
+	[ -e "$lab_counters/$lab_counter" ] || lab_counter=sent_pkts
+	read -r "$1" <"$lab_counters/$lab_counter"
 }
 
 # Waits until this guest's NIC has sent COUNT more RoCE packets: lab_flows COUNT

@@ -76,6 +76,16 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
             config: Some(root.join("qemu-config/nics/lossy.toml")),
             ..plain
         },
+        "interop-programs" => Plan {
+            nic: Nic::Mixed,
+            mtu: Some(4200),
+            packages: {
+                let mut packages = storage_packages();
+                packages.extend(["libopenmpi-dev", "openmpi-bin", "ucx-utils"].map(str::to_owned));
+                packages
+            },
+            ..plain
+        },
         "vhost" => Plan {
             nic: Nic::Vhost,
             mtu: Some(4200),

@@ -100,14 +100,19 @@ perftest() {
 	echo "all right"
 }
 
+# Page faults of this guest's NIC until now; other adapters have no such counter.
+page_faults() {
+	cat "/sys/class/infiniband/$RDMA_DEV/ports/1/hw_counters/page_faults" 2>/dev/null || echo 0
+}
+
 data() {
-	local faults=/sys/class/infiniband/$RDMA_DEV/ports/1/hw_counters/page_faults first last
+	local first last
 	local transport=$1 family=$2
 	shift 2
 	build
-	read -r first <"$faults"
+	first=$(page_faults)
 	traffic 500 --mca pml ucx --mca osc ucx "$SELF" rank "$transport" "$family" $PROGRAM "$@"
-	read -r last <"$faults"
+	last=$(page_faults)
 	[ "$last" = "$first" ] || { echo "page faults of pinned memory"; exit 1; }
 	echo "all right"
 }
@@ -115,8 +120,8 @@ data() {
 # Memory that is mapped for each message and unmapped behind it. A fault brings up to 1 MiB, so there are only a few.
 # Without UCX_REG_NONBLOCK_MEM_TYPES UCX pins, and there are none.
 on_demand() {
-	local faults=/sys/class/infiniband/$RDMA_DEV/ports/1/hw_counters/page_faults first last
-	read -r first <"$faults"
+	local first last
+	first=$(page_faults)
 	case $1 in
 	server) server data ;;
 	client)
@@ -124,7 +129,7 @@ on_demand() {
 		traffic 500 --mca pml ucx --mca osc ucx "$SELF" rank rc 4 unpinned
 		;;
 	esac
-	read -r last <"$faults"
+	last=$(page_faults)
 	echo "$((last - first)) page faults"
 	[ "$last" -ge $((first + 5)) ]
 	echo "all right"

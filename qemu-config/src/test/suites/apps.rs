@@ -9,12 +9,12 @@ const fn ranks(name: &'static str, server: &'static str, client: &'static str) -
 }
 
 /// Each test of `ucx_perftest`.
-const fn ucx(name: &'static str, client: &'static str) -> GuestTest {
+pub(super) const fn ucx(name: &'static str, client: &'static str) -> GuestTest {
     ranks(name, "apps_ucx server", client)
 }
 
 /// MPI with verified data.
-const fn mpi(name: &'static str, client: &'static str) -> GuestTest {
+pub(super) const fn mpi(name: &'static str, client: &'static str) -> GuestTest {
     ranks(name, "apps_ucx server data", client)
 }
 

@@ -1,9 +1,12 @@
 //! The project's NIC in the first guest and the kernel's `rdma_rxe` over virtio-net in the second, on one switch. In most tests
 //! the client is rxe; in those whose names end in `_back` it is the project's NIC.
 
+use super::apps::{mpi, ucx};
 use super::pingpong::ping;
 use super::rdmacm::{cm, mckey, mckey_by};
-use super::row::{GuestTest, perf, verbs};
+use super::row::{GuestTest, perf, roles, verbs};
+use super::ulp::disk;
+use crate::exchange::Ready;
 
 pub const TESTS: &[GuestTest] = &[
     ping("ping", "ping -c 3 -i 0.2 -W 5 $PEER_IP"),
@@ -109,4 +112,29 @@ pub const LOSSY: &[GuestTest] = &[
         "ib_atomic_bw -A CMP_AND_SWAP -o 16 -n 300",
     )
     .reversed(),
+];
+
+/// Kernel consumers and programs, with verified data but for `ucx_perftest`; the server of the disk and of the file system is the project's
+/// NIC, and rxe in tests whose names end in `_back`.
+pub const PROGRAMS: &[GuestTest] = &[
+    disk(
+        "nvme_random",
+        "ulp_nvme server",
+        "ulp_nvme client randrw 1 4 16 64",
+    ),
+    disk(
+        "nvme_random_back",
+        "ulp_nvme disk",
+        "ulp_nvme client randrw 1 4 16 64",
+    )
+    .reversed(),
+    roles("nfs", "ulp_nfs", "", Ready::Cm).within(240),
+    roles("nfs_back", "ulp_nfs", "", Ready::Cm)
+        .within(240)
+        .reversed(),
+    // Over IPv4 UCX aborts in the guest with rxe, also between two of these.
+    ucx("ucx_rc_ipv6", "apps_ucx perftest rc 6"),
+    ucx("ucx_ud_ipv6", "apps_ucx perftest ud 6"),
+    mpi("mpi_rc_ipv6", "apps_ucx data rc 6"),
+    mpi("mpi_ud_ipv6", "apps_ucx data ud 6"),
 ];

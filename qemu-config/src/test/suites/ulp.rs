@@ -4,7 +4,11 @@ use super::row::{Commands, DONE, GuestTest, roles, test};
 use crate::exchange::Ready;
 
 /// The server and a client that starts when the server's kernel listens.
-const fn disk(name: &'static str, server: &'static str, client: &'static str) -> GuestTest {
+pub(super) const fn disk(
+    name: &'static str,
+    server: &'static str,
+    client: &'static str,
+) -> GuestTest {
     test(name, Commands::Two(server, client), Ready::Cm, 180, DONE)
 }
 
