@@ -20,6 +20,8 @@ const MAX_LINE: usize = 8 << 10;
 const PATIENCE: Duration = Duration::from_millis(500);
 
 static LOST: AtomicU64 = AtomicU64::new(0);
+/// Lines that could not be written.
+static REFUSED: AtomicU64 = AtomicU64::new(0);
 static OUTPUT: OnceLock<Sender<Item>> = OnceLock::new();
 
 #[derive(Debug)]
@@ -29,9 +31,10 @@ enum Item {
     Flush(Sender<()>),
 }
 
-/// Lines that were lost because standard error was not read fast enough, since the start of the process.
+/// Lines that were lost since the start of the process, because standard error was not read fast enough or could not be written.
 pub fn lost_lines() -> u64 {
-    LOST.load(Ordering::Relaxed)
+    let unread = LOST.load(Ordering::Relaxed);
+    unread.saturating_add(REFUSED.load(Ordering::Relaxed))
 }
 
 /// Writes log messages and reports of panics to standard error, with the filter of `RUST_LOG` (default: `info`). To be called once.
@@ -76,7 +79,7 @@ fn run(items: &Receiver<Item>, output: &mut impl Write) {
     for item in items {
         match item {
             Item::Line(line) => {
-                let lost = lost_lines();
+                let lost = LOST.load(Ordering::Relaxed);
                 let count = lost.saturating_sub(reported);
                 if count > 0 {
                     let _ = writeln!(
@@ -118,6 +121,7 @@ impl Refused {
             Ok(()) => *self = Self::default(),
             Err(reason) => {
                 self.lines = self.lines.saturating_add(1);
+                REFUSED.fetch_add(1, Ordering::Relaxed);
                 self.reason = Some(reason);
             }
         }

@@ -268,19 +268,33 @@ fn a_log_without_room_holds_nothing_up_and_says_what_is_lost() {
             let directory = tempfile::tempdir().unwrap();
             let nic = directory.path().join("nic");
             let log = disks.octets.join("log");
+            let control = directory.path().join("control");
             let mut command = Command::new(env!("CARGO_BIN_EXE_faultline"));
             command.arg("serve").env_remove("RUST_LOG");
             command.arg(format!("--nic=nic={}", nic.display()));
+            command.arg("--control").arg(&control);
             let child = command.stderr(File::create(&log).unwrap()).spawn().unwrap();
             let (_, none) = std::sync::mpsc::channel();
             let program = Program { child, log: none };
             let start = std::time::Instant::now();
-            while !nic.exists() {
+            while !nic.exists() || !control.exists() {
                 assert!(start.elapsed() < running::LONG, "it does not serve");
                 std::thread::sleep(std::time::Duration::from_millis(5));
             }
-            // Each connection is a line of the log.
+            // Each connection is a line of the log. Lines are written some time later.
             drop(client(&nic));
+            let is_lost = || {
+                let metrics = faultline(&["ctl", "metrics"], &control);
+                let text = String::from_utf8_lossy(&metrics.stdout).into_owned();
+                let mut lines = text.lines();
+                lines.any(|line| {
+                    let count = line.strip_prefix("faultline_log_lines_lost_total ");
+                    count.is_some_and(|count| count != "0")
+                })
+            };
+            while !is_lost() {
+                assert!(start.elapsed() < running::LONG, "no line is lost");
+            }
             assert_eq!(std::fs::read(&log).unwrap(), b"");
             std::fs::remove_file(disks.octets.join("filler")).unwrap();
             drop(client(&nic));

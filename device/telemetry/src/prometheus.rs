@@ -301,7 +301,7 @@ impl Snapshot {
         encoder
             .encode_descriptor(
                 "faultline_log_lines_lost",
-                "Log lines that were lost because standard error was not read fast enough",
+                "Log lines that were lost because standard error was not read fast enough or not writable",
                 None,
                 MetricType::Counter,
             )?
