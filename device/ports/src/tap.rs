@@ -17,14 +17,10 @@ use crate::channel::{MAX_FRAME, PortEnd, PortStatus};
 /// Frames that are taken in one direction before the other has its turn.
 const BURST: usize = 64;
 /// Pause after a look at what the kernel has lost, or after an error of the device.
-const PAUSE: Duration = Duration::from_millis(100);
+const PAUSE_MS: u32 = 100;
 
 /// A port on a TAP device.
-pub struct TapPort {
-    device: SyncDevice,
-    losses: Losses,
-    end: PortEnd,
-}
+pub struct TapPort(Passage<SyncDevice>);
 
 impl std::fmt::Debug for TapPort {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -46,23 +42,12 @@ impl TapPort {
         let device = builder.build_sync()?;
         device.set_nonblocking(true)?;
         let statistics = format!("/sys/class/net/{interface}/statistics/tx_dropped");
-        let losses = Losses::new(statistics.into());
-        Ok(Self {
-            device,
-            losses,
-            end,
-        })
+        Ok(Self(Passage::new(device, statistics.into(), end)))
     }
 
     /// Passes frames until the engine's side stops it. For a thread of its own.
-    pub fn run(self) {
-        Passage {
-            device: self.device,
-            losses: self.losses,
-            end: self.end,
-            buffer: vec![0; MAX_FRAME],
-        }
-        .run();
+    pub fn run(mut self) {
+        self.0.run();
     }
 }
 
@@ -111,7 +96,7 @@ impl Losses {
 
     /// Takes over the counter, unless it was read a short time ago. Returns true if it was not.
     fn update(&mut self, status: &PortStatus) -> bool {
-        let is_due = self.read.elapsed() >= PAUSE;
+        let is_due = self.read.elapsed() >= Duration::from_millis(PAUSE_MS.into());
         if is_due && let Some(now) = self.read() {
             let before = *self.before.get_or_insert(now);
             status
@@ -140,6 +125,16 @@ enum Received {
 }
 
 impl<D: Device> Passage<D> {
+    /// `losses` is the file of the kernel's counter.
+    fn new(device: D, losses: PathBuf, end: PortEnd) -> Self {
+        Self {
+            device,
+            losses: Losses::new(losses),
+            end,
+            buffer: vec![0; MAX_FRAME],
+        }
+    }
+
     fn run(&mut self) {
         self.end.status().set_connected(true);
         let mut frame = Vec::with_capacity(MAX_FRAME);
@@ -159,18 +154,19 @@ impl<D: Device> Passage<D> {
                 Ok(_) if has_sent => {}
                 Ok(Received::Nothing) => {
                     let fds = [(self.device.as_fd(), PollFlags::IN)];
-                    self.end.wait(fds, (true, false), has_news.then(pause_ms));
+                    self.end
+                        .wait(fds, (true, false), has_news.then_some(PAUSE_MS));
                 }
                 // Without the device, whose errors would end the wait at once.
                 Ok(Received::NoRoom) => {
-                    self.end.wait([], (true, true), Some(pause_ms()));
+                    self.end.wait([], (true, true), Some(PAUSE_MS));
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut has_failed, true) {
                         tracing::warn!("cannot read from the TAP device: {error}");
                     }
                     // The device may be down, or have been removed.
-                    self.end.wait([], (true, false), Some(pause_ms()));
+                    self.end.wait([], (true, false), Some(PAUSE_MS));
                 }
             }
         }
@@ -218,11 +214,6 @@ impl<D: Device> Passage<D> {
     }
 }
 
-/// [`PAUSE`] in milliseconds.
-fn pause_ms() -> u32 {
-    u32::try_from(PAUSE.as_millis()).unwrap_or(u32::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixDatagram;
@@ -258,12 +249,7 @@ mod tests {
         let (engine, end) = pair(|| {}).unwrap();
         let (device, peer) = UnixDatagram::pair().unwrap();
         device.set_nonblocking(true).unwrap();
-        let passage = Passage {
-            device,
-            losses: Losses::new(counter.into()),
-            end,
-            buffer: vec![0; MAX_FRAME],
-        };
+        let passage = Passage::new(device, counter.into(), end);
         (engine, peer, passage)
     }
 

@@ -120,8 +120,8 @@ fn data_survives_links_that_lose_double_reorder_and_spoil_frames() {
     assert!(counters[Counter::rx_icrc_errors] > 0 && counters[Counter::out_of_sequence] > 0);
 }
 
-/// What both NICs count after WRITEs through a link of 100 Mb/s with a queue of 48 KB, which a busy machine fills, too. `keys` are further ones of the link, `settings`
-/// those of the NICs.
+/// What both NICs count after WRITEs through a link of 100 Mb/s with a queue of 48 KB, which a busy machine fills, too. `keys` are further
+/// ones of the link, `settings` those of the NICs.
 fn through_a_short_queue(keys: &str, settings: &str) -> [Counters; 2] {
     let link = format!("link_tx = {{ rate_mbps = 100, queue_bytes = 48000{keys} }}");
     let config = format!("[defaults]\n{link}\n{settings}");

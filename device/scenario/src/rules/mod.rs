@@ -368,10 +368,9 @@ impl Rules {
             // The device knows nothing of doorbells before, and their pages may have other users.
             self.schedule.forget_late(nic);
             self.late.retain(|late| late.nic() != nic);
-            self.taken
-                .get_mut(nic)
-                .into_iter()
-                .for_each(VecDeque::clear);
+            if let Some(taken) = self.taken.get_mut(nic) {
+                taken.clear();
+            }
         }
         if let Diagnostic::Injected { id, .. } = *diagnostic {
             self.injected(now, nic, id, Subject::of_diagnostic(diagnostic));
