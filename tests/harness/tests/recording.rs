@@ -62,9 +62,7 @@ impl Process {
 
     /// Header and records of all that the trace has.
     fn snapshot(&self) -> (Value, Vec<Value>) {
-        let text = self.request("GET", "/v1/trace/snapshot", "");
-        let mut lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
-        (lines.next().unwrap(), lines.collect())
+        observed::trace(&self.control, "/v1/trace/snapshot")
     }
 }
 

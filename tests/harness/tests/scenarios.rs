@@ -74,12 +74,10 @@ impl Stage {
 
     /// The records of a NIC in the trace.
     fn trace_of(&self, nic: usize) -> Vec<Value> {
-        let trace = request(&self.socket(), "GET", "/v1/trace", "");
-        let mut lines = trace.lines();
-        let header: Value = serde_json::from_str(lines.next().unwrap()).unwrap();
+        let (header, mut records) = observed::trace(&self.socket(), "/v1/trace");
         assert_eq!(header["lost"], 0);
-        let records = lines.map(|line| serde_json::from_str::<Value>(line).unwrap());
-        records.filter(|record| record["nic"] == nic).collect()
+        records.retain(|record| record["nic"] == nic);
+        records
     }
 
     /// The scenario has passed.

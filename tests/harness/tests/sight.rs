@@ -77,13 +77,11 @@ fn get(socket: &Path, path: &str) -> Value {
 
 /// Diagnostics of a NIC in the trace: kind and fields.
 fn traced(socket: &Path, nic: usize) -> Vec<(String, Value)> {
-    let text = request(socket, "GET", "/v1/trace?from=0&limit=4096", "");
-    let mut lines = text.lines();
-    let header: Value = serde_json::from_str(lines.next().unwrap()).unwrap();
+    let (header, records) = observed::trace(socket, "/v1/trace?from=0&limit=4096");
     assert_eq!(header["nics"][nic], if nic == 0 { "a" } else { "b" });
     assert_eq!(header["lost"], 0);
-    let records = lines.map(|line| serde_json::from_str::<Value>(line).unwrap());
     records
+        .iter()
         .filter(|record| record["nic"] == nic as u64)
         .filter_map(|record| match &record["event"]["Nic"] {
             Value::Object(fields) => {
