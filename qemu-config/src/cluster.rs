@@ -68,8 +68,8 @@ pub struct Plan {
     pub nic_profile: Option<String>,
     /// Path of the emulator's control socket, instead of one in the run's folder.
     pub control: Option<PathBuf>,
-    /// A keeper holds the guests' connections, and starts the emulator again.
-    pub keeper: bool,
+    /// A supervisor holds the guests' connections, and starts the emulator again.
+    pub supervisor: bool,
     /// A disk on which Debian's own init boots, with the packages of the driver, instead of the lab's image and driver.
     pub stock: Option<PathBuf>,
     /// One such disk per guest. Writes go to the disk and are kept across boots.
@@ -112,7 +112,7 @@ impl Default for Plan {
             config: None,
             nic_profile: None,
             control: None,
-            keeper: false,
+            supervisor: false,
             stock: None,
             own_disks: Vec::new(),
             machines: None,
@@ -281,7 +281,7 @@ impl<'a> Parts<'a> {
             nic_profile: plan.nic_profile.as_deref(),
             control: plan.control.as_deref(),
             engines: plan.wiring.engines(),
-            keeper: plan.keeper,
+            supervisor: plan.supervisor,
             crowded: cores <= (plan.guests + plan.neighbours) * self.cpus as usize,
             ports,
             namespace,

@@ -34,8 +34,8 @@ pub struct Settings<'a> {
     pub nic_profile: Option<&'a str>,
     /// Engine threads, if not one.
     pub engines: usize,
-    /// A keeper holds the guests' connections, and starts the emulator again.
-    pub keeper: bool,
+    /// A supervisor holds the guests' connections, and starts the emulator again.
+    pub supervisor: bool,
     /// The guests leave no core to the engine.
     pub crowded: bool,
     /// `[[port]]` tables for its configuration.
@@ -170,8 +170,8 @@ impl Emulator {
             command.args(["ip", "netns", "exec", namespace]);
         }
         command.arg(program).arg("serve");
-        if settings.keeper {
-            command.arg("--keeper");
+        if settings.supervisor {
+            command.arg("--supervisor");
         }
         if let Some(config) = settings.config_file(&dir.join(format!("emulator{suffix}.toml")))? {
             command.arg("--config").arg(config);
@@ -241,18 +241,18 @@ impl Emulator {
         self.lock().kill();
     }
 
-    /// Lets a keeper start its server anew.
+    /// Lets a supervisor start its server anew.
     pub fn renew(&self) -> Result<()> {
         self.lock().signal(Signal::HUP)
     }
 
-    /// Kills the server behind a keeper.
+    /// Kills the server behind a supervisor.
     pub fn end_server(&self, signal: Signal) -> Result<()> {
-        let keeper = self.id().as_raw_pid();
-        let path = format!("/proc/{keeper}/task/{keeper}/children");
+        let supervisor = self.id().as_raw_pid();
+        let path = format!("/proc/{supervisor}/task/{supervisor}/children");
         let children = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
         let server = children.split_whitespace().next();
-        let server = server.context("the keeper has no server")?;
+        let server = server.context("the supervisor has no server")?;
         let server = Pid::from_raw(server.parse()?).context("no process is 0")?;
         kill_process(server, signal).context("ending the server")
     }

@@ -264,9 +264,9 @@ struct GuestOptions {
     /// Make the emulator's control socket here, for `faultline top`, `ctl` and `trace`
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
-    /// Run the emulator with a keeper (docs/restart.md)
+    /// Run the emulator with a supervisor (docs/restart.md)
     #[arg(long)]
-    keeper: bool,
+    supervisor: bool,
     /// What the guests' RDMA traffic runs on
     #[arg(long, value_enum, default_value_t = Nic::Faultline)]
     nic: Nic,
@@ -320,7 +320,7 @@ impl GuestOptions {
             config: self.config,
             nic_profile: None,
             control: self.control,
-            keeper: self.keeper,
+            supervisor: self.supervisor,
             stock: None,
             own_disks: Vec::new(),
             machines: None,

@@ -29,7 +29,7 @@
  */
 #define GAP_MS 100
 /* Longer than all retries. */
-#define PATIENCE_MS 20000
+#define TIMEOUT_MS 20000
 
 /* What the owner of the memory tells the other guest, in its own byte order. */
 struct memory {
@@ -97,8 +97,8 @@ static uint64_t both(struct endpoint *end, uint8_t *into, uint32_t lkey,
 	for (unsigned int page = 0; page < READS; page++) {
 		struct ibv_wc wc;
 
-		if (!endpoint_wait(end, &wc, PATIENCE_MS))
-			die("READ %u has not completed after %d ms", page, PATIENCE_MS);
+		if (!endpoint_wait(end, &wc, TIMEOUT_MS))
+			die("READ %u has not completed after %d ms", page, TIMEOUT_MS);
 		if (wc.status || wc.wr_id != page)
 			die("READ %u: %s", page, ibv_wc_status_str(wc.status));
 		took = now_ms() - posted[page];

@@ -97,7 +97,7 @@ pub struct NicEntry {
     pub mac: Option<MacAddr>,
     /// Settings; those of `[defaults]` hold where this has none.
     pub settings: NicSettings,
-    /// File of BAR 2, if a keeper holds it for this process and those after it. Not in configuration files.
+    /// File of BAR 2, if a supervisor holds it for this process and those after it. Not in configuration files.
     pub bar_file: Option<PathBuf>,
 }
 

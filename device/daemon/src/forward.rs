@@ -46,7 +46,7 @@ impl Engine {
             .get(from)
             .map_or(0, |port| port.nic.last_sender());
         let seen = self.recorder.frame(sender, frame, len);
-        let mut taken_by = FrameEvent::NOBODY;
+        let mut taken_by = FrameEvent::NO_NIC;
         let work = match route {
             None => 0,
             Some(Route::To(to)) => {
@@ -166,7 +166,7 @@ impl Engine {
         let tag = frame.vlan_tag();
         match self.switch.egress(from, to, tag) {
             Egress::NoMember => None,
-            Egress::Unchanged => self.deliver(from, to, now, frame),
+            Egress::Keep => self.deliver(from, to, now, frame),
             Egress::Tag(new) => {
                 frame.set_vlan_tag(new);
                 let work = self.deliver(from, to, now, frame);

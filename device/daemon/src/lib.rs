@@ -16,7 +16,7 @@
 //! - `engine_link`: the links between engines
 //! - [`engines`]: the engines of a process
 //! - `handle`: requests to an engine
-//! - [`keeper`]: the process that holds the connections of clients while another serves them
+//! - [`supervisor`]: the process that holds the connections of clients while another serves them
 //! - `line_config`: models of links, in the configuration
 //! - `lines`: frames on modelled links
 //! - `lines_engine`: what the engine does with them
@@ -73,7 +73,6 @@ mod function;
 mod handle;
 mod holds;
 mod judge;
-pub mod keeper;
 mod line_config;
 mod lines;
 mod lines_engine;
@@ -97,6 +96,7 @@ mod shared_pauses;
 pub mod sleep;
 mod socket_group;
 mod storm;
+pub mod supervisor;
 mod vlan_config;
 
 pub use config::{Config, ConfigError, NamedProfile, NicEntry, NicSettings, PollMode};

@@ -79,8 +79,8 @@ struct Serve {
     check: bool,
     /// Serve in a second process, and start it again when it has ended: guests go on with a device that was reset.
     #[arg(long, conflicts_with = "kept_in")]
-    keeper: bool,
-    /// Serve the clients of the keeper that has this directory.
+    supervisor: bool,
+    /// Serve the clients of the supervisor that has this directory.
     #[arg(long, value_name = "DIRECTORY", hide = true)]
     kept_in: Option<PathBuf>,
 }
@@ -90,7 +90,7 @@ impl Serve {
         let kept_in = self.kept_in.clone();
         let mut config = self.own_config()?;
         if let Some(folder) = kept_in {
-            faultline::keeper::serve_kept(&mut config, &folder)?;
+            faultline::supervisor::serve_supervised(&mut config, &folder)?;
         }
         Ok(config)
     }
@@ -118,8 +118,8 @@ impl Serve {
             return cli::print(b"the configuration can be used\n");
         }
         raise_open_files();
-        match self.keeper {
-            true => cli::keep::run(self.config()?),
+        match self.supervisor {
+            true => cli::supervise::run(self.config()?),
             false => run(self.config()?),
         }
     }

@@ -306,7 +306,7 @@ impl Engine {
         let tag = vlan::tag_of(frame.bytes);
         match self.switch.egress(from, to, tag) {
             Egress::NoMember => {}
-            Egress::Unchanged => self.receive_octets(now, to, frame),
+            Egress::Keep => self.receive_octets(now, to, frame),
             Egress::Tag(new) => {
                 let mut bytes = std::mem::take(&mut self.tag_scratch);
                 vlan::write_with_tag(frame.bytes, new, &mut bytes);

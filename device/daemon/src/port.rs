@@ -32,7 +32,7 @@ const RULE_WORK: u64 = 128;
 
 /// The number of a NIC in a record. The configuration allows fewer NICs than there are numbers.
 pub(crate) fn number(id: PortId) -> u16 {
-    u16::try_from(id).unwrap_or(FrameEvent::NOBODY)
+    u16::try_from(id).unwrap_or(FrameEvent::NO_NIC)
 }
 
 /// Layout of BAR 2, in bytes.

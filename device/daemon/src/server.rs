@@ -52,9 +52,9 @@ pub enum StartError {
         /// Reason.
         source: PortError,
     },
-    /// The keeper can't make its folder.
-    #[error("can't make the folder of the keeper in {}", parent.display())]
-    KeeperFolder {
+    /// The supervisor can't make its folder.
+    #[error("can't make the folder of the supervisor in {}", parent.display())]
+    SupervisorFolder {
         /// Where it would be.
         parent: PathBuf,
         /// The system's reason.
@@ -183,7 +183,7 @@ fn socket_group(config: &Config) -> Result<Option<Gid>, GroupError> {
 /// Listens on the sockets of all NICs.
 fn nic_sockets(config: &Config, group: Option<Gid>) -> Result<Vec<Listener>, StartError> {
     let listen = |nic: &NicEntry| {
-        // A keeper is the only client of its server.
+        // A supervisor is the only client of its server.
         let group = group.filter(|_| nic.bar_file.is_none());
         let socket = Listener::listen_for(&nic.socket, group);
         socket.map_err(|source| StartError::Listen {

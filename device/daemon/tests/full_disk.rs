@@ -243,15 +243,15 @@ fn a_socket_without_room_is_refused_with_the_remedy() {
 }
 
 #[test]
-fn a_keeper_without_room_says_where() {
-    with_full_disks("a_keeper_without_room_says_where", |disks| {
+fn a_supervisor_without_room_says_where() {
+    with_full_disks("a_supervisor_without_room_says_where", |disks| {
         let directory = tempfile::tempdir().unwrap();
         let nic = directory.path().join("nic");
         for disk in [&disks.octets, &disks.inodes] {
             let program = Program::start_with(&[&nic], |command| {
-                command.arg("--keeper").env("RUNTIME_DIRECTORY", disk);
+                command.arg("--supervisor").env("RUNTIME_DIRECTORY", disk);
             });
-            let said = program.says("Error: can't make the folder of the keeper in ");
+            let said = program.says("Error: can't make the folder of the supervisor in ");
             assert!(said.contains(disk.to_str().unwrap()), "{said}");
             assert!(said.contains(NO_ROOM), "{said}");
             assert_eq!(program.ends().code(), Some(1));

@@ -218,17 +218,17 @@ enum Address {
 }
 
 impl Address {
-    fn connect(&self, patience: Duration) -> BufReader<Box<dyn Stream>> {
-        let patience = Some(patience);
+    fn connect(&self, timeout: Duration) -> BufReader<Box<dyn Stream>> {
+        let timeout = Some(timeout);
         BufReader::new(match self {
             Self::Unix(socket) => {
                 let stream = UnixStream::connect(socket).unwrap();
-                stream.set_read_timeout(patience).unwrap();
+                stream.set_read_timeout(timeout).unwrap();
                 Box::new(stream)
             }
             Self::Tcp(port, _) => {
                 let stream = TcpStream::connect(("127.0.0.1", *port)).unwrap();
-                stream.set_read_timeout(patience).unwrap();
+                stream.set_read_timeout(timeout).unwrap();
                 Box::new(stream)
             }
         })

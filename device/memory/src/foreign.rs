@@ -1,7 +1,7 @@
 //! Guest memory that the crate `vm-memory` has mapped, for ports that use `virtio-queue`.
 //!
-//! Its accesses know nothing of pages that the host cannot provide, so the caller asks for them: [`ForeignMap::has_lost`] after each
-//! few accesses. Until then the access has read zeros, or written what nothing will see.
+//! `vm-memory` does not report pages that the host cannot provide, so callers check [`ForeignMap::has_lost`] after a few accesses each. Until
+//! then an access to such a page has read zeros, or has written to a page that will be discarded.
 
 use std::io;
 use std::sync::Arc;

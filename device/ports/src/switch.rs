@@ -49,8 +49,8 @@ pub enum Route {
 /// What becomes of the tag of a frame that leaves the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Egress {
-    /// The frame leaves as it came.
-    Unchanged,
+    /// The frame leaves with the tag that it has, or without one.
+    Keep,
     /// The frame leaves with this tag instead of its own; `None`: without tag.
     Tag(Option<VlanTag>),
     /// The frame does not leave: the port is no member of its VLAN.
@@ -242,7 +242,7 @@ impl Switch {
     /// What becomes of the tag of a frame that `from` has received with `tag` and that leaves at `to`.
     pub fn egress(&self, from: PortId, to: PortId, tag: Option<VlanTag>) -> Egress {
         if !self.is_vlan_aware() {
-            return Egress::Unchanged;
+            return Egress::Keep;
         }
         let (Some(ingress), Some(egress)) = (self.vlans.get(from), self.vlans.get(to)) else {
             return Egress::NoMember;
@@ -252,7 +252,7 @@ impl Switch {
             return Egress::NoMember;
         }
         match egress.egress_tag(vlan, tag) {
-            new if new == tag => Egress::Unchanged,
+            new if new == tag => Egress::Keep,
             new => Egress::Tag(new),
         }
     }
@@ -489,14 +489,14 @@ mod tests {
     fn the_tag_is_that_of_the_port_at_which_the_frame_leaves() {
         let switch = with_vlans();
         assert_eq!(switch.egress(0, 2, None), Egress::Tag(tagged(10)));
-        assert_eq!(switch.egress(0, 2, tagged(10)), Egress::Unchanged);
+        assert_eq!(switch.egress(0, 2, tagged(10)), Egress::Keep);
         assert_eq!(switch.egress(2, 1, tagged(20)), Egress::Tag(None));
-        assert_eq!(switch.egress(2, 3, tagged(20)), Egress::Unchanged);
-        assert_eq!(switch.egress(2, 3, None), Egress::Unchanged, "VLAN 1");
+        assert_eq!(switch.egress(2, 3, tagged(20)), Egress::Keep);
+        assert_eq!(switch.egress(2, 3, None), Egress::Keep, "VLAN 1");
         assert_eq!(switch.egress(2, 3, tagged(0)), Egress::Tag(None));
         assert_eq!(switch.egress(0, 1, None), Egress::NoMember);
         let unaware = Switch::new();
-        assert_eq!(unaware.egress(0, 1, tagged(7)), Egress::Unchanged);
+        assert_eq!(unaware.egress(0, 1, tagged(7)), Egress::Keep);
     }
 
     #[test]

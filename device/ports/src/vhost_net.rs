@@ -1,7 +1,7 @@
 //! A port for the virtio network device of a guest of any QEMU: the back end of a vhost-user connection. QEMU connects to the socket of
 //! the port, sets up the rings of its guest with messages, and is out of the way.
 //!
-//! One thread has everything: messages, the rings of all queue pairs, and this end of the engine's rings. So a ring never changes while
+//! One thread handles everything: messages, the rings of all queue pairs, and this end of the engine's rings. So a ring never changes while
 //! it is used. (The crate `vhost-user-backend` has one thread for messages and others for rings, and keeps a descriptor of each
 //! connection, so a front end that connects again and again would use up those of the process. Only what it builds on is used
 //! here: `vhost` for messages, `virtio-queue` and `vm-memory` for rings.)
@@ -477,7 +477,7 @@ impl Traffic {
     fn refuse(&mut self, port: &PortEnd, reason: &dyn std::fmt::Display) {
         PortStatus::count(&port.status().malformed);
         if !std::mem::replace(&mut self.has_warned, true) {
-            tracing::warn!("refused of the guest: {reason}; more of it is only counted");
+            tracing::warn!("refused what the guest sent: {reason}; further cases are only counted");
         }
     }
 }

@@ -223,8 +223,11 @@ pub struct Chance(f64);
 impl Chance {
     /// In millionths, at least one.
     pub fn per_million(self) -> u32 {
-        // 0 < self.0 <= 1, so that the product is in range.
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "0 < self.0 <= 1, so the product is in range"
+        )]
         let millionths = (self.0 * 1e6).round() as u32;
         millionths.max(1)
     }

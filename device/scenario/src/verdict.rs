@@ -266,8 +266,11 @@ fn latency_of(rules: &Rules, facts: &Facts, latency: &Latency) -> Measured {
 fn percentile(times: &[Nanos], percent: f64) -> Option<Nanos> {
     let last = times.len().checked_sub(1)?;
     let rank = (percent / 100.0 * times.len() as f64).ceil();
-    // A float in the range of an index: `as` saturates otherwise.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a float in the range of an index; `as` saturates otherwise"
+    )]
     let index = (rank as usize).saturating_sub(1).min(last);
     times.get(index).copied()
 }

@@ -409,7 +409,7 @@ impl State {
         }
     }
 
-    /// Gives a frame to all NICs that accept its address, unless the observer takes it.
+    /// Delivers a frame to all NICs that accept its address, unless the observer takes it.
     fn deliver(
         &mut self,
         from: usize,

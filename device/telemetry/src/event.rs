@@ -73,7 +73,7 @@ pub enum TraceEvent {
 /// A frame, or a run of packets of one message (see `faultline_nic::FrameKind`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FrameEvent {
-    /// Index of the NIC that has taken it; [`FrameEvent::NOBODY`] if none has, or if it was sent to all.
+    /// Index of the NIC that has taken it; [`FrameEvent::NO_NIC`] if none has, or if it was sent to all.
     pub to: u16,
     /// BTH opcode; [`FrameEvent::RAW`] of a frame that is not RoCE.
     pub opcode: u8,
@@ -107,7 +107,7 @@ impl TraceEvent {
 
 impl FrameEvent {
     /// No NIC of the process, or several.
-    pub const NOBODY: u16 = u16::MAX;
+    pub const NO_NIC: u16 = u16::MAX;
     /// Not a RoCE packet.
     pub const RAW: u8 = u8::MAX;
     /// No AETH.
@@ -122,7 +122,7 @@ impl FrameEvent {
         let packets = u16::try_from(frame.packets).unwrap_or(u16::MAX);
         let bytes = u32::try_from(len).unwrap_or(u32::MAX);
         let raw = Self {
-            to: Self::NOBODY,
+            to: Self::NO_NIC,
             opcode: Self::RAW,
             syndrome: Self::NO_SYNDROME,
             src_qpn,
@@ -170,7 +170,7 @@ impl FrameEvent {
     /// What is counted of a packet that is received as bytes.
     pub fn of_packet(header: Option<&RoceHeader>, len: usize) -> Self {
         Self {
-            to: Self::NOBODY,
+            to: Self::NO_NIC,
             opcode: header.map_or(Self::RAW, |header| header.bth.opcode.to_u8()),
             syndrome: Self::NO_SYNDROME,
             src_qpn: 0,

@@ -310,7 +310,7 @@ impl Recorder {
         {
             // Those that come before the next event of any other ring.
             let bound = heads.peek().map_or(until, |Reverse((number, _))| *number);
-            let number = u16::try_from(nic).unwrap_or(FrameEvent::NOBODY);
+            let number = u16::try_from(nic).unwrap_or(FrameEvent::NO_NIC);
             let to = (&mut records, &mut numbers);
             let end = events.take(number, bound, limit, to);
             next = end.unwrap_or(next);
@@ -344,7 +344,7 @@ impl Recorder {
         counts.map_or(0, |counts| counts.map(|(_, count)| count).sum())
     }
 
-    /// The metrics of a NIC; `None` for [`FrameEvent::NOBODY`], and if nothing is counted.
+    /// The metrics of a NIC; `None` for [`FrameEvent::NO_NIC`], and if nothing is counted.
     #[inline]
     fn nic(&mut self, nic: u16) -> Option<&mut NicMetrics> {
         self.nics.get_mut(usize::from(nic))
@@ -386,7 +386,7 @@ mod tests {
         // A NIC that does not exist.
         assert_eq!(frames(&mut recorder, 9), (0, 0));
         recorder.received(9, &frame);
-        recorder.sent(Instant(2), FrameEvent::NOBODY, frame);
+        recorder.sent(Instant(2), FrameEvent::NO_NIC, frame);
         assert_eq!(part(&mut recorder, 0, 10).next, 2);
     }
 

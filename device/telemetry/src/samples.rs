@@ -309,7 +309,7 @@ pub(crate) fn any_record() -> impl Strategy<Value = Record> {
     (0u16..3, any::<u8>(), any::<u8>(), numbers).prop_map(|(nic, what, kind, (at, a, b, c))| {
         let event = match what % 8 {
             0 | 1 => TraceEvent::Frame(FrameEvent {
-                to: if c > 3 { FrameEvent::NOBODY } else { c as u16 },
+                to: if c > 3 { FrameEvent::NO_NIC } else { c as u16 },
                 opcode: kind & 0x1f,
                 syndrome: [0x1f, 0x21, 0x60, 0xff][a as usize % 4],
                 src_qpn: a as u32,

@@ -411,7 +411,7 @@ impl<'a> Builder<'a> {
             name.clone(),
             frame_args(frame, self.header),
         );
-        let delivered = frame.to != FrameEvent::NOBODY;
+        let delivered = frame.to != FrameEvent::NO_NIC;
         let receiver = delivered.then(|| {
             let args = vec![
                 ("psn".into(), Value::from(frame.psn)),
@@ -613,7 +613,7 @@ fn fault_args(fault: &Fault) -> Args {
 
 fn frame_args(frame: &FrameEvent, header: &TraceHeader) -> Args {
     let to = match frame.to {
-        FrameEvent::NOBODY => "-".to_owned(),
+        FrameEvent::NO_NIC => "-".to_owned(),
         to => header.nic_name(to),
     };
     vec![

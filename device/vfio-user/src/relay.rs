@@ -452,7 +452,9 @@ impl<'a> Session<'a> {
                 if self.failed_setups < MAX_SETUPS {
                     return Ok(false);
                 }
-                error!("{MAX_SETUPS} servers in a row have ended with what this client has told");
+                error!(
+                    "{MAX_SETUPS} servers in a row ended while the state of this client was restored: its connection is closed"
+                );
                 return Err(Stop::Changed);
             }
             Err(NoReply::Stop(stop)) => return Err(stop),

@@ -368,10 +368,10 @@ fn replies_that_come_late_are_of_no_other_request() {
     assert_eq!(client.reply().unwrap().error, 0);
     // The server is stopped for a while.
     let read = words(&[64, 0, 0, 4]);
-    for patience in [LONG, Duration::from_secs(1)] {
+    for limit in [LONG, Duration::from_secs(1)] {
         let start = Instant::now();
         assert_ne!(client.call(9, &read, &[]).error, 0);
-        assert!(start.elapsed() < patience);
+        assert!(start.elapsed() < limit);
     }
     // What is only kept is agreed to, and the next server is told.
     assert_eq!(client.call(2, &map(2), &[]).error, 0);

@@ -166,7 +166,7 @@ impl<'a, M: Dma> Context<'a, M> {
         }
     }
 
-    /// Writes the events of CQs whose moderation period is over, until the turn is. The others stay due.
+    /// Writes the events of CQs whose moderation period is over, until the turn ends. The remaining ones are written in the next turn.
     pub(crate) fn notify_due(&mut self) {
         let turn = self.core.begin_turn();
         while !self.core.is_over(turn)

@@ -315,7 +315,7 @@ impl Core {
         let busy = (waiting && self.busy_until.0 > 0).then_some(self.busy_until);
         let notice = self.notices.first().map(|(at, _)| *at);
         let delayed = self.injections.next_due();
-        // This is asked for each pass of the caller, and almost nothing of it is there: no array is made.
+        // Called in each pass of the caller. Most deadlines are unset, so no array is built.
         let of_faults = earlier(fault, stall);
         let of_queues = earlier(earlier(timer, notice), earlier(busy, self.deferred));
         earlier(of_faults, earlier(of_queues, delayed))
@@ -493,8 +493,8 @@ impl Core {
         self.pds.get(self.mkeys.get(key)?.pd)
     }
 
-    /// RNR timer code for a page of this key whose fault is outstanding. A fault that has found no room waits for a
-    /// place of its context, so the age of the context's oldest fault counts.
+    /// RNR timer code for a page of this key whose fault is outstanding. A page fault without a record waits for the quota of its
+    /// context, so the age of the context's oldest fault counts.
     pub(crate) fn rnr_timer(&self, now: Instant, token: Option<Token>, key: u32) -> u8 {
         let age = self.faults.age(now, token, self.owner_of(key));
         let usual = self.domain_of(key).map(|pd| pd.repair);

@@ -357,7 +357,7 @@ impl Diagnostic {
             | Self::Command { .. }
             | Self::DoorbellRefused { .. } => 0,
         };
-        // Number 0 stands for none in diagnostics that need not have one.
+        // 0 means that the diagnostic has no queue pair.
         if qpn == 0 { None } else { Some(qpn) }
     }
 }

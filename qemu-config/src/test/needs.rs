@@ -108,7 +108,7 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
         },
         "recover" | "restart" => Plan {
             cpus: options.cpus.or(Some(2)),
-            keeper: suite == "restart",
+            supervisor: suite == "restart",
             packaged_kernel: suite == "recover",
             // Fewer would do, but not for the same image.
             packages: storage_packages(),

@@ -281,19 +281,19 @@ fn served(cluster: &Cluster) -> Result<()> {
            faultline ctl nics --control $folder/control.sock | grep nic1\n\
          done\n\
          grep -x 'faultline (enforce)' /proc/$(systemctl show -P MainPID faultline)/attr/current\n\
-         keeper=$(systemctl show -P MainPID faultline)\n\
+         supervisor=$(systemctl show -P MainPID faultline)\n\
          serves() {\n\
            for _ in $(seq 100); do\n\
-             if pgrep -P $keeper && faultline ctl nics --control /run/faultline/control.sock | grep nic1; then return; fi\n\
+             if pgrep -P $supervisor && faultline ctl nics --control /run/faultline/control.sock | grep nic1; then return; fi\n\
              sleep 0.1\n\
            done\n\
            return 1\n\
          }\n\
-         kill -9 $(pgrep -P $keeper)\n\
+         kill -9 $(pgrep -P $supervisor)\n\
          serves\n\
          systemctl reload faultline\n\
          serves\n\
-         test \"$(systemctl show -P MainPID faultline)\" = $keeper\n\
+         test \"$(systemctl show -P MainPID faultline)\" = $supervisor\n\
          if dmesg | grep 'apparmor=\"DENIED\".*profile=\"faultline\"'; then exit 1; fi\n\
          systemctl stop faultline@other\n\
          test ! -e /run/faultline/other\n\

@@ -167,7 +167,7 @@ impl<'a> Pairs<'a> {
         let seen = vec![0; cluster.guests.len()];
         self.look_ahead(plan)?;
         // The checker needs all NICs on one engine, and ends with its process.
-        let checkable = cluster.plan.wiring.engines() == 1 && !cluster.plan.keeper;
+        let checkable = cluster.plan.wiring.engines() == 1 && !cluster.plan.supervisor;
         let checks = match self.checks_packets && checkable {
             true => Some(Checks::start(self.workspace, &cluster)?),
             false => None,

@@ -52,7 +52,7 @@ pub const TESTS: &[(&str, Test)] = &[
     ("again_and_again", again_and_again),
 ];
 
-/// The tests of emulators that end behind a keeper (docs/restart.md). All guests have the same.
+/// The tests of emulators that end behind a supervisor (docs/restart.md). All guests have the same.
 pub const RESTARTS: &[(&str, Test)] = &[
     ("killed", |w| recover(w, Cause::ServerKilled, ALL)),
     ("killed_idle", |w| recover(w, Cause::ServerKilled, &[])),
@@ -76,11 +76,11 @@ enum Cause {
     Suspend,
     /// `devlink dev reload`.
     Reload,
-    /// `kill -9` of the server behind the keeper.
+    /// `kill -9` of the server behind the supervisor.
     ServerKilled,
     /// The server aborts, as by a failed assertion of a C library or an overflown stack.
     ServerAborted,
-    /// SIGHUP to the keeper.
+    /// SIGHUP to the supervisor.
     ServerRenewed,
 }
 
@@ -387,7 +387,7 @@ fn tells_of_restart(log: &[String], ended: &str) -> Result<()> {
         "the driver has enabled the device",
     ];
     for (who, story) in [
-        ("faultline::cli::keep:", of_process.as_slice()),
+        ("faultline::cli::supervise:", of_process.as_slice()),
         ("nic{name=nic0}:", &of_nic),
         ("nic{name=nic1}:", &of_nic),
     ] {
@@ -569,7 +569,7 @@ fn again_and_again(watched: &Watched<'_>) -> Result<()> {
 /// How often the server is killed.
 const KILLS: usize = 100;
 
-/// The server is killed again and again under traffic and with a disk. No guest has to be booted again, neither they nor the keeper lose
+/// The server is killed again and again under traffic and with a disk. No guest has to be booted again, neither they nor the supervisor lose
 /// anything, and the disk has what was written.
 fn killed_100_times(watched: &Watched<'_>) -> Result<()> {
     let guests = [watched.server, watched.client];
@@ -640,11 +640,13 @@ fn median_and_worst(mut times: Vec<Duration>) -> String {
     format!("{median:.1} s (median; worst {worst:.1} s)")
 }
 
-/// What the keeper holds (descriptors and maps) with the objects of the guests' kernels; and the memory that each guest has, in KiB.
+/// What the supervisor holds (descriptors and maps) with the objects of the guests' kernels; and the memory that each guest has, in KiB.
 fn held(watched: &Watched<'_>) -> Result<(String, Vec<i64>)> {
-    let keeper = emulator(watched)?.id().as_raw_pid();
-    let files = std::fs::read_dir(format!("/proc/{keeper}/fd")).context("reading descriptors")?;
-    let maps = std::fs::read_to_string(format!("/proc/{keeper}/maps")).context("reading maps")?;
+    let supervisor = emulator(watched)?.id().as_raw_pid();
+    let files =
+        std::fs::read_dir(format!("/proc/{supervisor}/fd")).context("reading descriptors")?;
+    let maps =
+        std::fs::read_to_string(format!("/proc/{supervisor}/maps")).context("reading maps")?;
     let bars = maps.lines().filter(|line| line.contains("bar2")).count();
     let mut objects = format!("{} descriptors, {bars} maps of BARs\n", files.count());
     let mut memories = Vec::new();

@@ -156,7 +156,7 @@ pub enum Suite {
     Robustness,
     /// Devices that stop, and work again.
     Recover,
-    /// Emulators that end behind a keeper.
+    /// Emulators that end behind a supervisor.
     Restart,
     /// Observation of the device from outside.
     Sight,

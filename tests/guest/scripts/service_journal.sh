@@ -7,7 +7,7 @@ set -eu
 
 SOCKET=/run/faultline/nic1.sock
 since=$(date '+%Y-%m-%d %H:%M:%S')
-# Of the server behind the keeper.
+# Of the server behind the supervisor.
 server() { pgrep -P "$(systemctl show -P MainPID faultline)"; }
 journal() { journalctl -u faultline -o cat --no-pager --since "$since"; }
 # COUNT lines of the journal have this text.

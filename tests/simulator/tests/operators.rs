@@ -104,10 +104,7 @@ fn evicted_pages_fault_again() {
     }
     assert_eq!(f.pages(), [0, 1, 2, 3]);
     let key = f.key();
-    let evict = |f: &mut Faults, va, len| {
-        f.world
-            .operate(1, |nic, now, mem| nic.evict(now, mem, key, va, len))
-    };
+    let evict = |f: &mut Faults, va, len| f.world.operate(1, |nic, _, _| nic.evict(key, va, len));
     assert_eq!(evict(&mut f, VA + PAGE, 2 * PAGE), Ok(2));
     for page in 0..4 {
         f.write(page);
@@ -120,12 +117,9 @@ fn evicted_pages_fault_again() {
     assert_eq!(evict(&mut f, VA, u64::MAX - VA), Ok(0));
     assert_eq!(evict(&mut f, VA, 0), Err(Status::BadRange));
     let pinned = f.pair.mr[1].key;
-    f.world.operate(1, |nic, now, mem| {
-        assert_eq!(
-            nic.evict(now, mem, pinned, VA, PAGE),
-            Err(Status::NotSupported)
-        );
-        assert_eq!(nic.evict(now, mem, key + 1, VA, PAGE), Err(Status::BadMkey));
+    f.world.operate(1, |nic, _, _| {
+        assert_eq!(nic.evict(pinned, VA, PAGE), Err(Status::NotSupported));
+        assert_eq!(nic.evict(key + 1, VA, PAGE), Err(Status::BadMkey));
     });
 }
 
@@ -138,9 +132,9 @@ fn an_eviction_is_short() {
     let access = ACCESS_ON_DEMAND | ACCESS_LOCAL_WRITE;
     let mr = host.driver.reg_large(host.pd, VA & !(LEN - 1), LEN, access);
     let mr = mr.unwrap();
-    let (removed, work) = world.operate(0, |nic, now, mem| {
+    let (removed, work) = world.operate(0, |nic, _, _| {
         let before = nic.work();
-        let removed = nic.evict(now, mem, mr.key, mr.va, mr.len);
+        let removed = nic.evict(mr.key, mr.va, mr.len);
         (removed, nic.work() - before)
     });
     assert_eq!(removed, Ok(LEN >> 21));

@@ -346,7 +346,7 @@ fn a_receiver_that_is_never_ready_is_waited_for_without_end() {
     let mut pair = world.connect(QPT_RC, LEN, |c| c.min_rnr_timer = 31);
     let send = Send {
         opcode: wr::WR_SEND,
-        inline: Some(b"patience"),
+        inline: Some(b"inlined!"),
         ..Send::default()
     };
     post(&mut world, &mut pair, &send);

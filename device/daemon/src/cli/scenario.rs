@@ -15,7 +15,7 @@ use faultline_simulation::trace::Detail;
 use faultline_simulation::{Options, simulate};
 
 use super::{complain, print, print_text};
-use load::{Failure, Ran, UNREADABLE, Until, load};
+use load::{Failure, FinishedRun, UNREADABLE, Until, load};
 use quick_junit::TestSuite;
 use report::{dump, json_of, junit_report, suite_of, suite_of_failure, suite_of_seeds, text_of};
 
@@ -147,7 +147,7 @@ impl Run {
         Ok(ExitCode::from(status))
     }
 
-    fn run_one(&self, path: &Path) -> Result<Ran, Failure> {
+    fn run_one(&self, path: &Path) -> Result<FinishedRun, Failure> {
         let loaded = load(path, self.until.as_ref(), self.profile.as_deref())?;
         let mut states = Vec::new();
         let mut inspect =
@@ -166,7 +166,7 @@ impl Run {
         }
         let outcome = simulate(&loaded.scenario, &loaded.plan, options);
         let outcome = outcome.with_context(|| loaded.name.clone())?;
-        Ok(Ran {
+        Ok(FinishedRun {
             loaded,
             outcome,
             dump: states,
@@ -174,7 +174,7 @@ impl Run {
     }
 
     /// Prints what has come of a scenario.
-    fn show(&self, ran: &Ran) -> anyhow::Result<()> {
+    fn show(&self, ran: &FinishedRun) -> anyhow::Result<()> {
         if self.verbose {
             let mut lines = ran.outcome.results.trace.lines().join("\n");
             lines.push('\n');

@@ -55,14 +55,20 @@ pub enum QueuePairKind {
 /// State of a queue pair (IBTA 10.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-#[allow(missing_docs, reason = "the names are those of the specification")]
 pub enum QueuePairState {
+    /// Nothing is sent or received, and no work requests are taken.
     Reset,
+    /// Takes receive requests.
     Init,
+    /// Ready to receive.
     Rtr,
+    /// Ready to send.
     Rts,
+    /// Send queue drained: receives, and begins no new send requests.
     Sqd,
+    /// Send queue in error: receives.
     Sqe,
+    /// Error: all requests are flushed.
     Err,
 }
 

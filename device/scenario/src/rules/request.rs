@@ -221,9 +221,9 @@ impl NicRequest {
             }
             Self::HoldFaults(held) => nic.set_fault_queue_held(now, mem, held),
             Self::FillFaults(full) => nic.set_fault_queue_full(now, mem, full),
-            Self::Evict(pages) => pages.for_each_range(nic, |nic, key, va, len| {
-                nic.evict(now, mem, key, va, len).map(drop)
-            })?,
+            Self::Evict(pages) => {
+                pages.for_each_range(nic, |nic, key, va, len| nic.evict(key, va, len).map(drop))?
+            }
             Self::Prefetch(pages) => pages.for_each_range(nic, |nic, key, va, len| {
                 nic.request_pages(now, mem, key, va, len)
             })?,

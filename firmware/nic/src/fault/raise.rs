@@ -104,7 +104,7 @@ impl<M: Dma> Context<'_, M> {
     pub(crate) fn write_new_record(&mut self, eqn: u32, record: Eqe) {
         let service = self.core.config.latency.fault_service;
         let late = Delayed::FaultRecord(record);
-        // Without room for delayed things, the record comes early.
+        // If the delay queue is full, the record is written at once.
         if service.0 == 0 || self.core.delay(self.now, service, late).is_err() {
             self.write_record(eqn, record);
         }

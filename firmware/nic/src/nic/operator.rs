@@ -89,14 +89,7 @@ impl Nic {
     ///
     /// The work depends on the height of the page table only, because subtrees are not traversed; so the call is short,
     /// however long the range is.
-    pub fn evict<M: Dma>(
-        &mut self,
-        _now: Instant,
-        _mem: &M,
-        key: u32,
-        va: u64,
-        len: u64,
-    ) -> Result<u64, Status> {
+    pub fn evict(&mut self, key: u32, va: u64, len: u64) -> Result<u64, Status> {
         let at = self.on_demand_region(key)?.address_in_table(va);
         let removed = self.invalidate_pages(key, at.ok_or(Status::BadRange)?, len)?;
         self.core.charge(work::COMMAND);

@@ -506,7 +506,7 @@ impl SendWr {
 }
 
 impl SendWr {
-    /// The user of memory keys as which its buffers are accessed.
+    /// Protection domain and queue pair for which the local keys of its buffers are checked.
     pub(crate) fn key_user(&self, qp: &Endpoint) -> KeyUser {
         match self.device {
             Some(DeviceRequest::Read { pd, .. }) => qp.key_user_in(pd),

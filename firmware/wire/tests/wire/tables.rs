@@ -150,7 +150,7 @@ fn opcode_info_is_consistent() {
 }
 
 #[test]
-fn services_have_their_twins() {
+fn operations_are_the_same_in_each_service() {
     use Opcode::*;
     assert_eq!(RcWriteOnly.with_service(Service::Uc), Some(UcWriteOnly));
     assert_eq!(RcReadRequest.with_service(Service::Uc), None);
@@ -178,9 +178,9 @@ fn services_have_their_twins() {
             Service::Cnp,
             Service::Manufacturer,
         ];
-        for twin in services.iter().filter_map(|to| opcode.with_service(*to)) {
-            assert_eq!(twin.info().kind, opcode.info().kind, "{opcode:?}");
-            assert_eq!(twin.info().position, opcode.info().position, "{opcode:?}");
+        for same in services.iter().filter_map(|to| opcode.with_service(*to)) {
+            assert_eq!(same.info().kind, opcode.info().kind, "{opcode:?}");
+            assert_eq!(same.info().position, opcode.info().position, "{opcode:?}");
         }
         if opcode.info().service == Service::Rc {
             // XRC has everything that RC has.

@@ -125,7 +125,7 @@ pub(super) fn load(
 }
 
 /// A scenario with its outcome, for reports.
-pub(super) struct Ran {
+pub(super) struct FinishedRun {
     pub(super) loaded: Loaded,
     pub(super) outcome: Outcome,
     /// The state of the NICs at the end, if it was asked for.

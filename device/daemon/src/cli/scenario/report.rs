@@ -12,7 +12,7 @@ use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::load::Ran;
+use super::load::FinishedRun;
 use super::seeds::Failed;
 
 /// Objects of a list that are taken at a time.
@@ -32,7 +32,7 @@ fn latencies(times: &[Nanos]) -> String {
 }
 
 /// An outcome as text.
-pub(super) fn text_of(ran: &Ran) -> String {
+pub(super) fn text_of(ran: &FinishedRun) -> String {
     let (scenario, results) = (&ran.loaded.scenario, &ran.outcome.results);
     let mut text = String::new();
     let word = |passed| if passed { "ok" } else { "FAILED" };
@@ -90,7 +90,7 @@ pub(super) fn text_of(ran: &Ran) -> String {
 }
 
 /// An outcome as JSON.
-pub(super) fn json_of(ran: &Ran) -> Value {
+pub(super) fn json_of(ran: &FinishedRun) -> Value {
     let results = &ran.outcome.results;
     let checks = ran.outcome.verdict.checks.iter().map(|check| {
         json!({
@@ -178,7 +178,7 @@ pub(in crate::cli) fn junit_suite<'a>(
 }
 
 /// A suite for a file: a case for each rule, expectation and problem.
-pub(super) fn suite_of(ran: &Ran) -> TestSuite {
+pub(super) fn suite_of(ran: &FinishedRun) -> TestSuite {
     let verdict = &ran.outcome.verdict;
     let checks = verdict.checks.iter().map(|check| JunitCheck {
         name: &check.name,

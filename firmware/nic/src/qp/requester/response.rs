@@ -205,7 +205,7 @@ impl Requester {
         self.ack_deadline = None;
         self.rnr_deadline = Some(cx.now + delay);
         if cx.core.config.pitfalls.damming {
-            // What an earlier wait has lost stays lost. A wait that has lost nothing says nothing about later requests.
+            // Requests that an earlier RNR wait has lost stay lost. An empty range does not count: later requests are not lost by it.
             let lost = self.dammed.filter(|(from, until)| from != until);
             let from = lost.map_or(self.producer, |(from, _)| from);
             self.dammed = Some((from, self.producer));

@@ -1,4 +1,4 @@
-//! `faultline serve --keeper`: clients whose server ends and comes back.
+//! `faultline serve --supervisor`: clients whose server ends and comes back.
 
 #![cfg(test)]
 mod running;
@@ -15,15 +15,15 @@ const DMA_MAP: u16 = 2;
 const REGION_READ: u16 = 9;
 const REGION_WRITE: u16 = 10;
 
-fn keeper(sockets: &[&Path], arguments: &[&str]) -> Program {
+fn supervisor(sockets: &[&Path], arguments: &[&str]) -> Program {
     Program::start_with(sockets, |command| {
-        command.arg("--keeper").args(arguments);
+        command.arg("--supervisor").args(arguments);
     })
 }
 
-/// The server of a keeper, if it has one.
-fn server_of(keeper: &Program) -> Option<Pid> {
-    let pid = keeper.child.id();
+/// The server of a supervisor, if it has one.
+fn server_of(supervisor: &Program) -> Option<Pid> {
+    let pid = supervisor.child.id();
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
     let child = children.split_whitespace().next()?;
     Pid::from_raw(child.parse().unwrap())
@@ -31,10 +31,10 @@ fn server_of(keeper: &Program) -> Option<Pid> {
 
 /// A server other than this one.
 #[track_caller]
-fn next_server(keeper: &Program, before: Option<Pid>) -> Pid {
+fn next_server(supervisor: &Program, before: Option<Pid>) -> Pid {
     let start = Instant::now();
     loop {
-        if let Some(pid) = server_of(keeper).filter(|pid| Some(*pid) != before) {
+        if let Some(pid) = server_of(supervisor).filter(|pid| Some(*pid) != before) {
             return pid;
         }
         assert!(start.elapsed() < LONG, "no server is started");
@@ -76,8 +76,8 @@ fn config(client: &mut UnixStream, offset: u64) -> u32 {
 fn clients_outlive_servers_that_are_killed() {
     let directory = tempfile::tempdir().unwrap();
     let (a, b) = (directory.path().join("a"), directory.path().join("b"));
-    let keeper = keeper(&[&a, &b], &[]);
-    keeper.says("serving on");
+    let supervisor = supervisor(&[&a, &b], &[]);
+    supervisor.says("serving on");
     let mut client = client(&a);
     let mut map = 32u32.to_le_bytes().to_vec();
     map.extend(3u32.to_le_bytes());
@@ -91,8 +91,8 @@ fn clients_outlive_servers_that_are_killed() {
         assert_eq!(call(&mut client, REGION_WRITE, &write), 0);
     }
     let before = [0x10, 0x4, 0x0].map(|offset| config(&mut client, offset));
-    let held = descriptors(keeper.child.id());
-    let mut server = next_server(&keeper, None);
+    let held = descriptors(supervisor.child.id());
+    let mut server = next_server(&supervisor, None);
     for _ in 0..5 {
         // A server that ends at once is started again after a pause only.
         std::thread::sleep(Duration::from_millis(1050));
@@ -100,16 +100,20 @@ fn clients_outlive_servers_that_are_killed() {
         let after = [0x10, 0x4, 0x0].map(|offset| config(&mut client, offset));
         assert_eq!(after, before);
         assert_eq!(call(&mut client, REGION_READ, &access(0, 0, 4)), 0);
-        server = next_server(&keeper, Some(server));
-        keeper.says("has the client's state");
+        server = next_server(&supervisor, Some(server));
+        supervisor.says("has the client's state");
     }
-    assert_eq!(descriptors(keeper.child.id()), held, "it leaks descriptors");
+    assert_eq!(
+        descriptors(supervisor.child.id()),
+        held,
+        "it leaks descriptors"
+    );
     // The same client, and a new one after it.
     drop(client);
     let mut client = running::client(&b);
     assert_eq!(config(&mut client, 0), before[2]);
-    keeper.signal(Signal::TERM);
-    assert!(keeper.ends().success());
+    supervisor.signal(Signal::TERM);
+    assert!(supervisor.ends().success());
     wait_for_end(server);
     assert!(!a.exists() && !b.exists());
     assert_eq!(client.read(&mut [0]).unwrap(), 0);
@@ -119,13 +123,13 @@ fn clients_outlive_servers_that_are_killed() {
 fn sighup_starts_the_program_anew() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("nic");
-    let keeper = keeper(&[&socket], &[]);
-    keeper.says("serving on");
+    let supervisor = supervisor(&[&socket], &[]);
+    supervisor.says("serving on");
     let mut client = client(&socket);
-    let first = next_server(&keeper, None);
-    keeper.signal(Signal::HUP);
-    keeper.says("has the client's state");
-    assert_ne!(next_server(&keeper, Some(first)), first);
+    let first = next_server(&supervisor, None);
+    supervisor.signal(Signal::HUP);
+    supervisor.says("has the client's state");
+    assert_ne!(next_server(&supervisor, Some(first)), first);
     assert_eq!(call(&mut client, REGION_READ, &access(0, 0, 4)), 0);
     wait_for_end(first);
 }
@@ -137,31 +141,31 @@ fn sighup_does_not_end_a_server_if_the_next_would_not_start() {
     let socket = directory.path().join("nic");
     let file = directory.path().join("faultline.toml");
     std::fs::write(&file, "engines = 1\n").unwrap();
-    let keeper = keeper(&[&socket], &["--config", file.to_str().unwrap()]);
-    keeper.says("serving on");
-    let server = next_server(&keeper, None);
+    let supervisor = supervisor(&[&socket], &["--config", file.to_str().unwrap()]);
+    supervisor.says("serving on");
+    let server = next_server(&supervisor, None);
     for (mistake, named) in [
         ("engines = 65\n", "faultline.toml"),
         (
             "[[nic]]\nname = \"other\"\nsocket = \"other\"\n",
-            "not the NICs of the keeper",
+            "not the NICs of the supervisor",
         ),
     ] {
         std::fs::write(&file, mistake).unwrap();
-        keeper.signal(Signal::HUP);
-        keeper.says(named);
-        keeper.says("the old one goes on");
-        assert_eq!(next_server(&keeper, None), server);
+        supervisor.signal(Signal::HUP);
+        supervisor.says(named);
+        supervisor.says("the old one goes on");
+        assert_eq!(next_server(&supervisor, None), server);
     }
     let mut client = client(&socket);
     assert_eq!(call(&mut client, REGION_READ, &access(0, 0, 4)), 0);
     std::fs::write(&file, "engines = 2\n").unwrap();
-    keeper.signal(Signal::HUP);
-    keeper.says("has the client's state");
-    assert_ne!(next_server(&keeper, Some(server)), server);
+    supervisor.signal(Signal::HUP);
+    supervisor.says("has the client's state");
+    assert_ne!(next_server(&supervisor, Some(server)), server);
 }
 
-/// Once a server has run, the keeper holds the clients' connections whatever becomes of the next ones.
+/// Once a server has run, the supervisor holds the clients' connections whatever becomes of the next ones.
 #[test]
 fn clients_outlive_servers_that_can_not_start() {
     let directory = tempfile::tempdir().unwrap();
@@ -169,28 +173,28 @@ fn clients_outlive_servers_that_can_not_start() {
     let folder = directory.path().join("control");
     std::fs::create_dir(&folder).unwrap();
     let control = folder.join("socket");
-    let keeper = keeper(&[&socket], &["--control", control.to_str().unwrap()]);
-    keeper.says("serving on");
+    let supervisor = supervisor(&[&socket], &["--control", control.to_str().unwrap()]);
+    supervisor.says("serving on");
     let mut client = client(&socket);
     // A first server that ends earlier is taken for one that can't start.
     std::thread::sleep(Duration::from_millis(1050));
     std::fs::remove_dir_all(&folder).unwrap();
-    keeper.signal(Signal::HUP);
-    keeper.says("starting it again, after 0ns");
-    keeper.says("starting it again, after 100ms");
+    supervisor.signal(Signal::HUP);
+    supervisor.says("starting it again, after 0ns");
+    supervisor.says("starting it again, after 100ms");
     std::fs::create_dir(&folder).unwrap();
-    keeper.says("has the client's state");
+    supervisor.says("has the client's state");
     assert_eq!(call(&mut client, REGION_READ, &access(0, 0, 4)), 0);
 }
 
 #[test]
-fn servers_end_with_their_keeper() {
+fn servers_end_with_their_supervisor() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("nic");
-    let mut keeper = keeper(&[&socket], &[]);
-    keeper.says("serving on");
-    let server = next_server(&keeper, None);
-    keeper.child.kill().unwrap();
+    let mut supervisor = supervisor(&[&socket], &[]);
+    supervisor.says("serving on");
+    let server = next_server(&supervisor, None);
+    supervisor.child.kill().unwrap();
     wait_for_end(server);
 }
 
@@ -199,9 +203,9 @@ fn a_server_that_can_not_start_is_reported() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("nic");
     let control = directory.path().join("none").join("control");
-    let keeper = keeper(&[&socket], &["--control", control.to_str().unwrap()]);
-    keeper.says("none/control");
-    keeper.says("can't be started");
-    assert_eq!(keeper.ends().code(), Some(1));
+    let supervisor = supervisor(&[&socket], &["--control", control.to_str().unwrap()]);
+    supervisor.says("none/control");
+    supervisor.says("can't be started");
+    assert_eq!(supervisor.ends().code(), Some(1));
     assert!(!socket.exists());
 }

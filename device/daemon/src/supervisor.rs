@@ -35,7 +35,7 @@ fn private_folder(config: &Config) -> std::result::Result<TempDir, StartError> {
         std::env::var_os("RUNTIME_DIRECTORY").map_or_else(std::env::temp_dir, PathBuf::from);
     let make = || {
         let folder = tempfile::Builder::new()
-            .prefix("keeper-")
+            .prefix("supervisor-")
             .permissions(Permissions::from_mode(0o700))
             .tempdir_in(&parent)?;
         let names: Vec<&str> = config.nics.iter().map(|nic| nic.name.as_str()).collect();
@@ -43,7 +43,7 @@ fn private_folder(config: &Config) -> std::result::Result<TempDir, StartError> {
         std::fs::write(folder.path().join(NAMES), names)?;
         Ok(folder)
     };
-    make().map_err(|source| StartError::KeeperFolder {
+    make().map_err(|source| StartError::SupervisorFolder {
         parent: parent.clone(),
         source,
     })
@@ -51,7 +51,7 @@ fn private_folder(config: &Config) -> std::result::Result<TempDir, StartError> {
 
 /// The connections of clients, and what outlives the servers behind them. Dropping it ends the connections.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct Supervisor {
     /// Where servers listen and find the files of BAR 2. Only this user can enter it.
     folder: TempDir,
     /// BAR 2 of each NIC.
@@ -60,7 +60,7 @@ pub struct Keeper {
     relays: Vec<JoinHandle<()>>,
 }
 
-impl Keeper {
+impl Supervisor {
     /// Listens on the sockets of all NICs.
     ///
     /// # Errors
@@ -68,7 +68,7 @@ impl Keeper {
     /// Those of [`crate::Server::start`] for the configuration and the sockets.
     pub fn start(config: &Config) -> std::result::Result<Self, StartError> {
         config.check()?;
-        let mut keeper = Self {
+        let mut supervisor = Self {
             folder: private_folder(config)?,
             _bars: Vec::new(),
             shutdown: Shutdown::new()?,
@@ -79,29 +79,29 @@ impl Keeper {
             let bar = bar_pages_of(nic, config.nic_config(nic))?;
             // Servers open it by this name, each for itself.
             let file = format!("/proc/{pid}/fd/{}", bar.fd().as_raw_fd());
-            std::os::unix::fs::symlink(file, bar_path(keeper.folder(), number))?;
-            keeper._bars.push(bar);
+            std::os::unix::fs::symlink(file, bar_path(supervisor.folder(), number))?;
+            supervisor._bars.push(bar);
             let kill = |server| {
                 // It may have ended already.
                 let _ = kill_process(server, Signal::KILL);
             };
-            let relay = Relay::new(listener, socket_path(keeper.folder(), number), kill);
-            let (stop, span) = (keeper.shutdown.clone(), nic_span(&nic.name));
+            let relay = Relay::new(listener, socket_path(supervisor.folder(), number), kill);
+            let (stop, span) = (supervisor.shutdown.clone(), nic_span(&nic.name));
             let thread = std::thread::Builder::new()
                 .name(format!("keep-{}", nic.name))
                 .spawn(move || span.in_scope(|| relay.run(&stop)))?;
-            keeper.relays.push(thread);
+            supervisor.relays.push(thread);
         }
-        Ok(keeper)
+        Ok(supervisor)
     }
 
-    /// What a server is to be started with (see [`serve_kept`]).
+    /// What a server is to be started with (see [`serve_supervised`]).
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 }
 
-impl Drop for Keeper {
+impl Drop for Supervisor {
     fn drop(&mut self) {
         self.shutdown.trigger();
         for relay in self.relays.drain(..) {
@@ -112,18 +112,18 @@ impl Drop for Keeper {
     }
 }
 
-/// Makes this process, which a keeper has started, serve the keeper's clients, and end when the keeper does.
+/// Makes this process, which a supervisor has started, serve the supervisor's clients, and end when the supervisor does.
 ///
 /// # Errors
 ///
-/// The configuration has other NICs than the keeper's, or NICs with more or less device memory or doorbell pages; or the folder is not
+/// The configuration has other NICs than the supervisor's, or NICs with more or less device memory or doorbell pages; or the folder is not
 /// that of this process's parent.
-pub fn serve_kept(config: &mut Config, folder: &Path) -> Result<()> {
+pub fn serve_supervised(config: &mut Config, folder: &Path) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::TERM))?;
     let names: Vec<String> = serde_json::from_slice(&std::fs::read(folder.join(NAMES))?)?;
     if !names.iter().eq(config.nics.iter().map(|nic| &nic.name)) {
         return Err(Error::other(format!(
-            "the configuration has not the NICs of the keeper, which are {}: stop the keeper and start it again",
+            "the configuration has not the NICs of the supervisor, which are {}: stop the supervisor and start it again",
             names.join(", ")
         )));
     }
@@ -135,7 +135,7 @@ pub fn serve_kept(config: &mut Config, folder: &Path) -> Result<()> {
         if has != needs {
             return Err(Error::other(format!(
                 "BAR 2 of the NIC {} has {has} bytes, and would have {needs} with this configuration (device memory, doorbell pages): stop \
-                 the keeper and start it again",
+                 the supervisor and start it again",
                 nic.name
             )));
         }
@@ -152,6 +152,6 @@ pub fn serve_kept(config: &mut Config, folder: &Path) -> Result<()> {
     };
     match (0..config.nics.len()).all(is_of_parent) {
         true => Ok(()),
-        false => Err(Error::other("the keeper has ended")),
+        false => Err(Error::other("the supervisor has ended")),
     }
 }

@@ -1,4 +1,4 @@
-//! `faultline serve --keeper`: starts the server, and starts it again when it has ended.
+//! `faultline serve --supervisor`: starts the server, and starts it again when it has ended.
 
 use std::ffi::OsString;
 use std::io::Result;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use faultline::Config;
-use faultline::keeper::Keeper;
+use faultline::supervisor::Supervisor;
 use rustix::process::{Pid, kill_process};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -22,18 +22,18 @@ const MAX_PAUSE: Duration = Duration::from_millis(3200);
 /// How long a server may take to end before it is killed.
 const END: Duration = Duration::from_secs(10);
 
-/// The signals that a keeper handles.
+/// The signals that a supervisor handles.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
     renew: Signal,
 }
 
-/// Why a keeper no longer waits.
+/// Why a supervisor no longer waits.
 enum Event<T = ExitStatus> {
     /// What it has waited for has ended.
     Ended(T),
-    /// The keeper is to end.
+    /// The supervisor is to end.
     Stop(&'static str),
     /// The server is to be started anew.
     Renew,
@@ -64,7 +64,7 @@ impl Signals {
 struct Servers {
     program: PathBuf,
     arguments: Vec<OsString>,
-    keeper: Keeper,
+    supervisor: Supervisor,
 }
 
 impl Servers {
@@ -73,16 +73,16 @@ impl Servers {
             program: std::env::current_exe().context("can't find the program")?,
             arguments: std::env::args_os()
                 .skip(1)
-                .filter(|argument| argument != "--keeper")
+                .filter(|argument| argument != "--supervisor")
                 .collect(),
-            keeper: Keeper::start(config)?,
+            supervisor: Supervisor::start(config)?,
         })
     }
 
     fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).arg("--kept-in");
-        command.arg(self.keeper.folder()).kill_on_drop(true);
+        command.arg(self.supervisor.folder()).kill_on_drop(true);
         command
     }
 
