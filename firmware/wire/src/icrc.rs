@@ -70,22 +70,17 @@ impl Icrc {
     /// IPv4 header must have no options.
     #[inline]
     pub fn new(l3: &[u8]) -> Result<Self, WireError> {
-        let mut icrc = Self(Hasher::new_with_initial(LRH_CRC));
-        let first = l3.first().copied();
-        let rest = match first.map(|byte| byte >> 4) {
-            Some(4) => {
-                let ihl = usize::from(first.unwrap_or(0) & 0xf) * 4;
-                if ihl != Ipv4::LEN {
-                    return Err(WireError::IpOptions(ihl));
-                }
-                icrc.update_masked(l3, &IPV4_ONES)?
-            }
-            Some(6) => icrc.update_masked(l3, &IPV6_ONES)?,
-            Some(version) => return Err(WireError::BadVersion(version)),
-            None => return Err(WireError::Truncated { need: 1, have: 0 }),
+        let mut icrc = Self::empty();
+        let rest = match ip_version(l3)? {
+            IpVersion::V4 => icrc.update_masked(l3, &IPV4_ONES)?,
+            IpVersion::V6 => icrc.update_masked(l3, &IPV6_ONES)?,
         };
         icrc.update(rest);
         Ok(icrc)
+    }
+
+    fn empty() -> Self {
+        Self(Hasher::new_with_initial(LRH_CRC))
     }
 
     /// Adds the first bytes of `l3`, with `ones` set, and returns the rest. They are one piece, and are changed in whole words:
@@ -96,11 +91,10 @@ impl Icrc {
         l3: &'a [u8],
         ones: &[u8; N],
     ) -> Result<&'a [u8], WireError> {
-        let (mut head, rest) = split::<N>(l3)?;
-        for (byte, ones) in head.iter_mut().zip(ones) {
-            *byte |= ones;
-        }
-        self.update(&head);
+        let Some((head, rest)) = l3.split_first_chunk::<N>() else {
+            return Err(truncated::<N>(l3));
+        };
+        self.update(&with_ones(head, ones));
         Ok(rest)
     }
 
@@ -124,13 +118,63 @@ pub fn icrc(l3: &[u8]) -> Result<u32, WireError> {
     Icrc::new(l3).map(Icrc::finish)
 }
 
+/// The same of a packet that may be changed for a moment: its first bytes are ones where they count as ones until the CRC has been
+/// calculated. So the CRC is that of one piece, which takes less time than two.
 #[inline]
-fn split<const N: usize>(bytes: &[u8]) -> Result<([u8; N], &[u8]), WireError> {
-    match bytes.split_first_chunk::<N>() {
-        Some((head, rest)) => Ok((*head, rest)),
-        None => Err(WireError::Truncated {
-            need: N,
-            have: bytes.len(),
-        }),
+pub(crate) fn icrc_in_place(l3: &mut [u8]) -> Result<u32, WireError> {
+    match ip_version(l3)? {
+        IpVersion::V4 => masked_in_place(l3, &IPV4_ONES),
+        IpVersion::V6 => masked_in_place(l3, &IPV6_ONES),
+    }
+}
+
+#[inline]
+fn masked_in_place<const N: usize>(l3: &mut [u8], ones: &[u8; N]) -> Result<u32, WireError> {
+    let Some(head) = l3.first_chunk_mut::<N>() else {
+        return Err(truncated::<N>(l3));
+    };
+    let original = *head;
+    *head = with_ones(&original, ones);
+    let mut icrc = Icrc::empty();
+    icrc.update(l3);
+    if let Some(head) = l3.first_chunk_mut::<N>() {
+        *head = original;
+    }
+    Ok(icrc.finish())
+}
+
+enum IpVersion {
+    V4,
+    V6,
+}
+
+/// The version of a packet's IP header, if it has an iCRC with it.
+#[inline]
+fn ip_version(l3: &[u8]) -> Result<IpVersion, WireError> {
+    let Some(first) = l3.first().copied() else {
+        return Err(WireError::Truncated { need: 1, have: 0 });
+    };
+    match first >> 4 {
+        4 if usize::from(first & 0xf) * 4 == Ipv4::LEN => Ok(IpVersion::V4),
+        4 => Err(WireError::IpOptions(usize::from(first & 0xf) * 4)),
+        6 => Ok(IpVersion::V6),
+        version => Err(WireError::BadVersion(version)),
+    }
+}
+
+#[inline]
+fn with_ones<const N: usize>(head: &[u8; N], ones: &[u8; N]) -> [u8; N] {
+    let mut masked = *head;
+    for (byte, ones) in masked.iter_mut().zip(ones) {
+        *byte |= ones;
+    }
+    masked
+}
+
+#[cold]
+fn truncated<const N: usize>(bytes: &[u8]) -> WireError {
+    WireError::Truncated {
+        need: N,
+        have: bytes.len(),
     }
 }
