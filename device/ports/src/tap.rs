@@ -1,7 +1,8 @@
 //! A port on a TAP device: the host's network stack, a bridge, a VXLAN tunnel, another host.
 //!
 //! Frames wait in the queue of the device while the engine has no room for them. The kernel is not held up: a full queue loses frames, as
-//! a wire does, and the kernel counts them. The kernel segments what its applications send, because the device offers no offloads.
+//! a wire does, and the kernel counts them. Checksums, and segments of what its applications send, are left to this port: a frame has a
+//! header of virtio before it (`IFF_VNET_HDR`). What goes to the kernel has its checksum, and is as long as on the wire.
 
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use rustix::fd::AsFd;
 use tun_rs::{DeviceBuilder, Layer, SyncDevice};
 
 use crate::channel::{MAX_FRAME, PortEnd, PortStatus};
+use crate::virtio_net::{LEGACY_HEADER, Transmission};
 
 /// Frames that are taken in one direction before the other has its turn.
 const BURST: usize = 64;
@@ -35,7 +37,10 @@ impl TapPort {
     ///
     /// The system's, most likely for lack of CAP_NET_ADMIN.
     pub fn new(interface: &str, mtu: Option<u16>, end: PortEnd) -> io::Result<Self> {
-        let mut builder = DeviceBuilder::new().name(interface).layer(Layer::L2);
+        let mut builder = DeviceBuilder::new()
+            .name(interface)
+            .layer(Layer::L2)
+            .offload(true);
         if let Some(mtu) = mtu {
             builder = builder.mtu(mtu);
         }
@@ -51,7 +56,7 @@ impl TapPort {
     }
 }
 
-/// What passes whole frames, and does not block.
+/// What passes whole frames behind a header of virtio, and does not block.
 trait Device: AsFd {
     fn receive(&self, buffer: &mut [u8]) -> io::Result<usize>;
     fn send(&self, frame: &[u8]) -> io::Result<usize>;
@@ -113,6 +118,9 @@ struct Passage<D> {
     losses: Losses,
     end: PortEnd,
     buffer: Vec<u8>,
+    /// The frame of the device that is on its way to the engine.
+    transmission: Transmission,
+    has_warned: bool,
 }
 
 /// What a turn of receiving has brought.
@@ -131,13 +139,15 @@ impl<D: Device> Passage<D> {
             device,
             losses: Losses::new(losses),
             end,
-            buffer: vec![0; MAX_FRAME],
+            buffer: vec![0; LEGACY_HEADER.saturating_add(MAX_FRAME)],
+            transmission: Transmission::default(),
+            has_warned: false,
         }
     }
 
     fn run(&mut self) {
         self.end.status().set_connected(true);
-        let mut frame = Vec::with_capacity(MAX_FRAME);
+        let mut frame = Vec::with_capacity(LEGACY_HEADER.saturating_add(MAX_FRAME));
         let mut has_failed = false;
         // Frames have come in, or wait, since the last look at what the kernel has lost.
         let mut has_news = false;
@@ -180,11 +190,12 @@ impl<D: Device> Passage<D> {
                     _ => Received::Frames,
                 });
             }
+            if let Some(frame) = self.transmission.next_frame() {
+                let _ = self.end.send(frame);
+                continue;
+            }
             match self.device.receive(&mut self.buffer) {
-                Ok(length) => {
-                    let frame = self.buffer.get(..length).unwrap_or_default();
-                    let _ = self.end.send(frame);
-                }
+                Ok(length) => self.start(length),
                 Err(error)
                     if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) =>
                 {
@@ -199,10 +210,25 @@ impl<D: Device> Passage<D> {
         Ok(Received::Frames)
     }
 
+    /// Takes what is in the buffer as the next frame to the engine.
+    fn start(&mut self, length: usize) {
+        let received = self.buffer.get(..length).unwrap_or_default();
+        self.transmission.buffer().extend_from_slice(received);
+        if let Err(reason) = self.transmission.start(LEGACY_HEADER) {
+            PortStatus::count(&self.end.status().malformed);
+            if !std::mem::replace(&mut self.has_warned, true) {
+                tracing::warn!(
+                    "dropped a frame of the TAP device: {reason}; further ones are only counted"
+                );
+            }
+        }
+    }
+
     /// Returns true if the engine had frames.
     fn send(&mut self, frame: &mut Vec<u8>) -> bool {
         for count in 0..BURST {
             frame.clear();
+            frame.extend_from_slice(&[0; LEGACY_HEADER]);
             if self.end.take(frame).is_none() {
                 return count > 0;
             }
@@ -238,6 +264,11 @@ mod tests {
         frame
     }
 
+    /// A frame as the device passes it, if it leaves nothing to the other side.
+    fn with_header(frame: &[u8]) -> Vec<u8> {
+        [&[0; LEGACY_HEADER], frame].concat()
+    }
+
     /// A passage over a socket whose other end is returned, too.
     fn passage(
         counter: &std::path::Path,
@@ -261,7 +292,7 @@ mod tests {
         let port = std::thread::spawn(move || passage.run());
         let sender = std::thread::spawn(move || {
             for n in 0..FRAMES {
-                peer.send(&frame(n)).unwrap();
+                peer.send(&with_header(&frame(n))).unwrap();
             }
             peer
         });
@@ -282,7 +313,7 @@ mod tests {
         engine.flush();
         let mut buffer = vec![0; MAX_FRAME];
         let length = peer.recv(&mut buffer).unwrap();
-        assert!(buffer[..length] == frame(7));
+        assert!(buffer[..length] == with_header(&frame(7)));
         bell.stop();
         port.join().unwrap();
     }
@@ -296,14 +327,57 @@ mod tests {
         let bell = engine.bell();
         let port = std::thread::spawn(move || passage.run());
         std::fs::write(&counter, "17\n").unwrap();
-        peer.send(&frame(1)).unwrap();
+        peer.send(&with_header(&frame(1))).unwrap();
         let start = Instant::now();
         let mut taken = Vec::new();
         while !engine.take(&mut taken) || engine.status().lost.load(Ordering::Relaxed) != 7 {
             assert!(start.elapsed() < Duration::from_secs(20));
-            peer.send(&frame(1)).unwrap();
+            peer.send(&with_header(&frame(1))).unwrap();
             std::thread::sleep(Duration::from_millis(10));
         }
+        bell.stop();
+        port.join().unwrap();
+    }
+
+    /// A TCP segment as the kernel leaves it to the device: its frames enter as the engine makes room, none is lost or made twice.
+    #[test]
+    fn long_segments_are_divided_as_the_engine_makes_room() {
+        const LENGTH: usize = 60_000;
+        const MSS: usize = 1000;
+        const SEGMENTS: usize = 100;
+        let (mut engine, peer, mut passage) = passage("/none".as_ref());
+        let bell = engine.bell();
+        let port = std::thread::spawn(move || passage.run());
+        let mut frame = Vec::new();
+        let data: Vec<u8> = (0..LENGTH).map(|at| (at / MSS) as u8).collect();
+        etherparse::PacketBuilder::ethernet2([2; 6], [4; 6])
+            .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
+            .tcp(1, 2, 3, 4)
+            .write(&mut frame, &data)
+            .unwrap();
+        // NEEDS_CSUM, TCPV4, length of headers, MSS, start of the checksum and its place.
+        let mut long = vec![1, 1, 54, 0];
+        long.extend((MSS as u16).to_le_bytes());
+        long.extend([34, 0, 16, 0]);
+        long.extend(&frame);
+        let sender = std::thread::spawn(move || {
+            for _ in 0..SEGMENTS {
+                peer.send(&long).unwrap();
+            }
+        });
+        let start = Instant::now();
+        let mut taken = Vec::new();
+        for n in 0..SEGMENTS * LENGTH / MSS {
+            while !engine.take(&mut taken) {
+                assert!(start.elapsed() < Duration::from_secs(20), "frame {n}");
+                std::thread::yield_now();
+            }
+            assert_eq!(taken.len(), 54 + MSS);
+            let part = (n % (LENGTH / MSS)) as u8;
+            assert!(taken[54..].iter().all(|octet| *octet == part), "frame {n}");
+            engine.flush();
+        }
+        sender.join().unwrap();
         bell.stop();
         port.join().unwrap();
     }

@@ -1,10 +1,11 @@
 //! Frames as a virtio network device has them: what their header asks for, done in software (VIRTIO 1.3, 5.1.6).
 //!
-//! A guest may leave the checksum of a frame to the device, and the division of a long TCP segment. Frames on the rings of this
-//! process have full checksums and are as long as they are on the wire, so both are done before a frame gets there. Nothing of the
-//! header is trusted: the lengths of headers are read from the frame.
+//! A guest may leave the checksum of a frame to the device, and the division of a long TCP segment or of several UDP datagrams. The same
+//! holds for the host's kernel and a TAP device. Frames on the rings of this process have full checksums and are as long as they are on
+//! the wire, so both are done before a frame gets there. Nothing of the header is trusted: the lengths of headers are read from the
+//! frame.
 //!
-//! Not here: UDP segmentation and tunnels, which are not offered to guests.
+//! UDP segmentation is not offered to guests, and tunnels to nobody.
 
 use faultline_wire::checksum::InternetSum;
 
@@ -21,12 +22,14 @@ const NEEDS_CSUM: u8 = 1;
 const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
+const GSO_UDP_L4: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 
 const ETHERNET: usize = 14;
 const IPV4: usize = 20;
 const IPV6: usize = 40;
 const TCP: usize = 20;
+const UDP: usize = 8;
 const VLAN_TAG: usize = 4;
 /// VLAN tags, and extension headers of IPv6, that are read past.
 const MAX_TAGS: usize = 2;
@@ -59,15 +62,15 @@ pub enum Malformed {
         /// Octets of the frame.
         length: usize,
     },
-    /// A kind of segmentation that was not offered.
-    #[error("gso_type {0}; 1 (TCP over IPv4) and 4 (TCP over IPv6) were offered")]
+    /// An unknown kind of segmentation.
+    #[error("gso_type {0}; 1 (TCP over IPv4), 4 (TCP over IPv6) and 5 (UDP) are known")]
     Kind(u8),
     /// Segments without payload, or longer than IP allows.
     #[error("gso_size {0} is not a length of a segment")]
     SegmentSize(u16),
-    /// What is to be divided is not TCP as the header says.
-    #[error("headers of a frame to be segmented are not TCP/IP, or fragmented")]
-    NotTcp,
+    /// What is to be divided is not what `gso_type` says.
+    #[error("headers of a frame to be segmented are not those of its gso_type, or fragmented")]
+    Headers,
 }
 
 /// Two octets at `at`, big-endian.
@@ -167,18 +170,43 @@ pub fn flow(frame: &[u8]) -> u32 {
     hash ^ hash >> 16
 }
 
-/// A frame of TCP that is to be divided.
+/// What the segments of a frame have of its transport header.
+#[derive(Clone, Copy, Debug)]
+enum Transport {
+    Tcp { sequence: u32, flags: u8 },
+    Udp,
+}
+
+impl Transport {
+    /// Reads a transport header. Returns its length, too.
+    fn read(header: &[u8], protocol: u8) -> Option<(Self, usize)> {
+        let (transport, length) = match protocol {
+            PROTOCOL_TCP => {
+                let transport = Self::Tcp {
+                    sequence: u32::from_be_bytes(*header.get(4..)?.first_chunk()?),
+                    flags: *header.get(13)?,
+                };
+                let length = usize::from(header.get(12)? >> 4).checked_mul(4)?;
+                (transport, (length >= TCP).then_some(length)?)
+            }
+            PROTOCOL_UDP => (Self::Udp, UDP),
+            _ => return None,
+        };
+        (header.len() >= length).then_some((transport, length))
+    }
+}
+
+/// A frame that is to be divided.
 #[derive(Clone, Copy, Debug)]
 struct Segments {
     is_v6: bool,
     network: usize,
-    transport: usize,
+    transport_at: usize,
     /// Octets of all headers.
     headers: usize,
     mss: usize,
     id: u16,
-    sequence: u32,
-    flags: u8,
+    transport: Transport,
     /// Octets of payload that have been sent, and segments.
     done: usize,
     count: u16,
@@ -186,18 +214,20 @@ struct Segments {
 
 impl Segments {
     fn new(frame: &[u8], kind: u8, mss: u16, start: u16) -> Result<Self, Malformed> {
-        let is_v6 = match kind & !GSO_ECN {
-            GSO_TCPV4 => false,
-            GSO_TCPV6 => true,
+        let segments = Self::of(frame, usize::from(mss)).ok_or(Malformed::Headers)?;
+        let is_as_named = match (kind & !GSO_ECN, segments.transport) {
+            (GSO_TCPV4, Transport::Tcp { .. }) => !segments.is_v6,
+            (GSO_TCPV6, Transport::Tcp { .. }) => segments.is_v6,
+            (GSO_UDP_L4, Transport::Udp) => true,
+            (GSO_TCPV4 | GSO_TCPV6 | GSO_UDP_L4, _) => false,
             _ => return Err(Malformed::Kind(kind)),
         };
-        let segments = Self::of_tcp(frame, is_v6, usize::from(mss)).ok_or(Malformed::NotTcp)?;
-        if segments.transport != usize::from(start) {
-            return Err(Malformed::NotTcp);
+        if !is_as_named || segments.transport_at != usize::from(start) {
+            return Err(Malformed::Headers);
         }
         let payload = frame.len().saturating_sub(segments.headers);
         // What the length field of IP counts.
-        let counted_from = match is_v6 {
+        let counted_from = match segments.is_v6 {
             true => segments.network.saturating_add(IPV6),
             false => segments.network,
         };
@@ -211,15 +241,11 @@ impl Segments {
         Ok(segments)
     }
 
-    fn of_tcp(frame: &[u8], is_v6: bool, mss: usize) -> Option<Self> {
+    fn of(frame: &[u8], mss: usize) -> Option<Self> {
         let (kind, _) = network(frame)?;
-        let (network, transport, protocol) = transport(frame)?;
-        let tcp = frame.get(transport..)?;
-        let length = usize::from(tcp.get(12)? >> 4).checked_mul(4)?;
-        let is_tcp = protocol == PROTOCOL_TCP && (kind == 0x86dd) == is_v6;
-        if !is_tcp || length < TCP || tcp.len() < length {
-            return None;
-        }
+        let (network, transport_at, protocol) = transport(frame)?;
+        let (transport, length) = Transport::read(frame.get(transport_at..)?, protocol)?;
+        let is_v6 = kind == 0x86dd;
         let id = match is_v6 {
             true => 0,
             false => be16(frame, network.checked_add(4)?)?,
@@ -227,12 +253,11 @@ impl Segments {
         Some(Self {
             is_v6,
             network,
-            transport,
-            headers: transport.checked_add(length)?,
+            transport_at,
+            headers: transport_at.checked_add(length)?,
             mss,
             id,
-            sequence: u32::from_be_bytes(*tcp.get(4..)?.first_chunk()?),
-            flags: *tcp.get(13)?,
+            transport,
             done: 0,
             count: 0,
         })
@@ -247,7 +272,7 @@ impl Segments {
         to.extend_from_slice(frame.get(..self.headers)?);
         to.extend_from_slice(payload.get(self.done..end)?);
         self.write_ip(to)?;
-        self.write_tcp(to, is_last)?;
+        self.write_transport(to, is_last)?;
         self.done = end;
         self.count = self.count.wrapping_add(1);
         Some(!is_last)
@@ -264,35 +289,48 @@ impl Segments {
         put(ip, 2, &length.to_be_bytes())?;
         put(ip, 4, &self.id.wrapping_add(self.count).to_be_bytes())?;
         put(ip, 10, &[0; 2])?;
-        let header = ip.get_mut(..self.transport.checked_sub(self.network)?)?;
+        let header = ip.get_mut(..self.transport_at.checked_sub(self.network)?)?;
         let mut sum = InternetSum::default();
         sum.add(header);
         put(header, 10, &sum.checksum().to_be_bytes())
     }
 
-    fn write_tcp(&self, to: &mut [u8], is_last: bool) -> Option<()> {
-        let done = u32::try_from(self.done).ok()?;
-        let sequence = self.sequence.wrapping_add(done);
-        let mut flags = self.flags;
+    fn write_transport(&self, to: &mut [u8], is_last: bool) -> Option<()> {
+        let mut sum = InternetSum::default();
+        let (at, octets) = if self.is_v6 { (8, 32) } else { (12, 8) };
+        let addresses = to.get(self.network.checked_add(at)?..)?.get(..octets)?;
+        sum.add(addresses);
+        let header = to.get_mut(self.transport_at..)?;
+        let length = u16::try_from(header.len()).ok()?;
+        sum.add_number(u64::from(length));
+        match self.transport {
+            Transport::Tcp { sequence, flags } => {
+                let done = u32::try_from(self.done).ok()?;
+                put(header, 4, &sequence.wrapping_add(done).to_be_bytes())?;
+                put(header, 13, &[self.tcp_flags(flags, is_last)])?;
+                sum.add_number(u64::from(PROTOCOL_TCP));
+                put(header, 16, &[0; 2])?;
+                sum.add(header);
+                put(header, 16, &sum.checksum().to_be_bytes())
+            }
+            Transport::Udp => {
+                put(header, 4, &length.to_be_bytes())?;
+                sum.add_number(u64::from(PROTOCOL_UDP));
+                put(header, 6, &[0; 2])?;
+                sum.add(header);
+                put(header, 6, &udp_checksum(sum).to_be_bytes())
+            }
+        }
+    }
+
+    fn tcp_flags(&self, mut flags: u8, is_last: bool) -> u8 {
         if !is_last {
             flags &= !(FIN | PSH);
         }
         if self.done > 0 {
             flags &= !CWR;
         }
-        let length = to.len().checked_sub(self.transport)?;
-        let mut sum = InternetSum::default();
-        let (at, octets) = if self.is_v6 { (8, 32) } else { (12, 8) };
-        let addresses = to.get(self.network.checked_add(at)?..)?.get(..octets)?;
-        sum.add(addresses);
-        sum.add_number(u64::from(PROTOCOL_TCP));
-        sum.add_number(u64::try_from(length).ok()?);
-        put(to, self.transport.checked_add(4)?, &sequence.to_be_bytes())?;
-        put(to, self.transport.checked_add(13)?, &[flags])?;
-        let checksum = self.transport.checked_add(16)?;
-        put(to, checksum, &[0; 2])?;
-        sum.add(to.get(self.transport..)?);
-        put(to, checksum, &sum.checksum().to_be_bytes())
+        flags
     }
 }
 
@@ -359,7 +397,7 @@ impl Transmission {
                 }
                 Rest::Whole
             }
-            _ if !needs_checksum => return Err(Malformed::NotTcp),
+            _ if !needs_checksum => return Err(Malformed::Headers),
             _ => Rest::Segments(Segments::new(frame, kind, mss, start)?),
         };
         Ok(())
@@ -407,12 +445,16 @@ fn put_checksum(frame: &mut [u8], start: usize, offset: usize) -> Option<()> {
     }
     let mut sum = InternetSum::default();
     sum.add(frame.get(start..)?);
-    // 0 means "none" in UDP, and 0xffff is the same number.
-    let checksum = match sum.checksum() {
+    let at = start.checked_add(offset)?;
+    put(frame, at, &udp_checksum(sum).to_be_bytes())
+}
+
+/// 0 means "none" in UDP; 0xffff is the same number.
+fn udp_checksum(sum: InternetSum) -> u16 {
+    match sum.checksum() {
         0 => 0xffff,
         checksum => checksum,
-    };
-    put(frame, start.checked_add(offset)?, &checksum.to_be_bytes())
+    }
 }
 
 /// Header of a frame for a guest, in `buffers` buffers: nothing is left to the guest.

@@ -1,4 +1,4 @@
-//! Checksums and segments of guests' frames, compared byte by byte with those that `etherparse` makes.
+//! Checksums and segments of the frames of guests and of the host's kernel, compared byte by byte with those that `etherparse` makes.
 #![cfg(test)]
 #![expect(
     clippy::cast_possible_truncation,
@@ -13,6 +13,7 @@ const A: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const B: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const TCPV4: u8 = 1;
 const TCPV6: u8 = 4;
+const UDP_L4: u8 = 5;
 const ECN: u8 = 0x80;
 
 /// Fields of the header that the device reads.
@@ -130,6 +131,28 @@ impl Flow {
     }
 }
 
+/// A UDP datagram with this payload; over IPv4, its identification is 0.
+fn datagram(is_v6: bool, data: &[u8]) -> Vec<u8> {
+    let ethernet = PacketBuilder::ethernet2(A, B);
+    let builder = match is_v6 {
+        true => ethernet.ipv6([3; 16], [4; 16], 5),
+        false => ethernet.ipv4([1, 2, 3, 4], [5, 6, 7, 8], 9),
+    };
+    let mut frame = Vec::new();
+    builder.udp(7, 8).write(&mut frame, data).unwrap();
+    frame
+}
+
+/// Changes the identification, and the header's checksum.
+fn set_ipv4_id(frame: &mut [u8], id: u16) {
+    let mut header = etherparse::Ipv4Header::from_slice(&frame[14..34])
+        .unwrap()
+        .0;
+    header.identification = id;
+    header.header_checksum = header.calc_header_checksum();
+    frame[14..34].copy_from_slice(&header.to_bytes());
+}
+
 fn any_flow() -> impl Strategy<Value = Flow> {
     let bits = (any::<bool>(), any::<bool>(), any::<bool>());
     (bits, 0..3usize, 0..=10usize, any::<u16>(), any::<u32>()).prop_map(
@@ -165,6 +188,33 @@ proptest! {
             let is_last = count + 1 == chunks.len();
             let offset = count * usize::from(mss);
             let expected = flow.frame(chunk, offset, count as u16, is_last);
+            prop_assert!(*frame == expected, "segment {} of {}", count, chunks.len());
+        }
+    }
+
+    /// The same of UDP: each segment is a datagram.
+    #[test]
+    fn segments_of_udp_are_datagrams(
+        is_v6 in any::<bool>(),
+        length in 1..65_000usize,
+        size in 500..9000u16,
+    ) {
+        let data = payload(length);
+        let header = Header {
+            flags: 1,
+            gso_type: UDP_L4,
+            gso_size: size,
+            csum_start: if is_v6 { 54 } else { 34 },
+            csum_offset: 6,
+        };
+        let frames = sent(header, &datagram(is_v6, &data)).unwrap();
+        let chunks: Vec<&[u8]> = data.chunks(usize::from(size)).collect();
+        prop_assert_eq!(frames.len(), chunks.len());
+        for (count, (frame, chunk)) in frames.iter().zip(&chunks).enumerate() {
+            let mut expected = datagram(is_v6, chunk);
+            if !is_v6 {
+                set_ipv4_id(&mut expected, count as u16);
+            }
             prop_assert!(*frame == expected, "segment {} of {}", count, chunks.len());
         }
     }
@@ -241,14 +291,7 @@ fn a_checksum_of_zero_is_sent_as_ffff() {
 fn checksums_of_tcp_and_udp_are_completed() {
     for is_v6 in [false, true] {
         for length in [0, 1, 2, 1399, 1400] {
-            let ethernet = PacketBuilder::ethernet2(A, B);
-            let builder = match is_v6 {
-                true => ethernet.ipv6([3; 16], [4; 16], 5),
-                false => ethernet.ipv4([1, 2, 3, 4], [5, 6, 7, 8], 9),
-            };
-            let mut right = Vec::new();
-            let data = payload(length);
-            builder.udp(7, 8).write(&mut right, &data).unwrap();
+            let right = datagram(is_v6, &payload(length));
             let start = if is_v6 { 54 } else { 34 };
             let mut frame = right.clone();
             let addresses = if is_v6 {
@@ -336,25 +379,30 @@ fn what_cannot_be_done_is_refused_with_the_value() {
     };
     assert_eq!(change(|h| h.gso_size = 0), Malformed::SegmentSize(0));
     assert_eq!(change(|h| h.gso_type = 3), Malformed::Kind(3));
-    assert_eq!(change(|h| h.gso_type = 5), Malformed::Kind(5));
-    assert_eq!(change(|h| h.gso_type = TCPV6), Malformed::NotTcp);
-    assert_eq!(change(|h| h.flags = 0), Malformed::NotTcp);
-    assert_eq!(change(|h| h.csum_start = 33), Malformed::NotTcp);
+    assert_eq!(change(|h| h.gso_type = 6), Malformed::Kind(6));
+    assert_eq!(change(|h| h.gso_type = UDP_L4), Malformed::Headers);
+    assert_eq!(change(|h| h.gso_type = TCPV6), Malformed::Headers);
+    assert_eq!(change(|h| h.flags = 0), Malformed::Headers);
+    assert_eq!(change(|h| h.csum_start = 33), Malformed::Headers);
 
     let with = |at: usize, value: u8| {
         let mut frame = frame.clone();
         frame[at] = value;
         refused(good, &frame)
     };
-    assert_eq!(with(23, 17), Malformed::NotTcp, "UDP");
+    assert_eq!(with(23, 17), Malformed::Headers, "UDP");
     assert_eq!(
         with(14, 0x44),
-        Malformed::NotTcp,
+        Malformed::Headers,
         "16 octets of IPv4 header"
     );
-    assert_eq!(with(20, 0x20), Malformed::NotTcp, "a fragment");
-    assert_eq!(with(46, 0x40), Malformed::NotTcp, "16 octets of TCP header");
-    assert_eq!(refused(good, &frame[..50]), Malformed::NotTcp, "cut off");
+    assert_eq!(with(20, 0x20), Malformed::Headers, "a fragment");
+    assert_eq!(
+        with(46, 0x40),
+        Malformed::Headers,
+        "16 octets of TCP header"
+    );
+    assert_eq!(refused(good, &frame[..50]), Malformed::Headers, "cut off");
     assert_eq!(refused(good, &frame[..13]), Malformed::TooShort(13));
 }
 
