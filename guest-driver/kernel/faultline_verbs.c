@@ -7,7 +7,7 @@
  *
  * Locking: faultline_dev.state_lock is held while the RDMA device is registered
  * or unregistered, which sleeps and calls its consumers. It protects
- * faultline_dev.ib; verbs read it without, since they run only in between.
+ * faultline_dev.ib, which verbs read without: they run only while it is set.
  *
  * faultline_dev.ib_event_lock (taken in interrupts) protects ib_registered, and
  * is held while an event is dispatched: so no event is dispatched for a device
