@@ -1,5 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/* Completion queues. User CQs are polled by the process; see the provider. */
+/**
+ * DOC: Completion queues
+ *
+ * User CQs are polled by the process; see the provider.
+ *
+ * Locking: faultline_cq.lock (taken with interrupts disabled, in any context)
+ * protects the consumer index and the lists of QPs of a kernel CQ. It also
+ * keeps the QPs that a poll finds: a QP is removed under this lock before it is
+ * freed. Under it, faultline_wq.lock of an SRQ is taken, and no other lock of
+ * the driver: polls free the entries of a QP's work queues by a release of the
+ * consumer index. faultline_cq.resize_lock (a mutex) serializes resizing of a
+ * CQ of a process, and protects its ring.
+ *
+ * faultline_cq_event() runs in interrupt context, under faultline_eq.lock, and
+ * in a work item if the device is dead. comp_handler may poll and arm the CQ.
+ */
 #include <linux/if_vlan.h>
 #include <linux/log2.h>
 #include <linux/slab.h>

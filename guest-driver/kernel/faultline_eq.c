@@ -1,5 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/* Event queues, their MSI-X vectors, and the objects that events name. */
+/**
+ * DOC: Event queues of the device
+ *
+ * Event queues, their MSI-X vectors, and the objects that events name.
+ *
+ * Locking: faultline_eq.lock (taken in interrupts) protects the consumer index
+ * of the queue. It serializes the interrupt and the search for lost interrupts
+ * in faultline_dev.health_work. Event handlers run under it, so they must not
+ * sleep. They take, under it, the lock of the admin queue, faultline_odp.lock,
+ * faultline_dev.ib_event_lock, or those of a consumer's handler.
+ *
+ * The lock of each array (faultline_dev.cqs, qps, srqs) protects the array and
+ * the objects in it until a reference is taken; it is not held while the
+ * handler runs. faultline_res_remove() waits for the last reference.
+ *
+ * Queues are created and destroyed under faultline_dev.state_lock.
+ */
 #include <linux/cpumask.h>
 #include <linux/delay.h>
 #include <linux/dma-mapping.h>

@@ -1,7 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/*
- * Transport: registers, doorbells and the two command channels. Independent of
- * the individual commands.
+/**
+ * DOC: Registers, doorbells and command queues
+ *
+ * Independent of the individual commands.
+ *
+ * Locking: faultline_cmdq.lock (taken in interrupts) protects the rings of a
+ * command queue, their indices, and the requests in flight. No other lock of
+ * the driver is taken under it. faultline_cmdq_exec() sleeps: its callers hold
+ * no spinlock, but may hold mutexes, also in MMU notifiers. Therefore it
+ * allocates no memory.
+ *
+ * faultline_dev.clock_lock serializes reads of the clock. Doorbells need no
+ * lock, and are rung in any context and under any lock.
+ *
+ * faultline_hw_start() runs under faultline_dev.state_lock. It resets the
+ * command queues without their locks: the device is dead, so they are not used.
  */
 #include <linux/delay.h>
 #include <linux/dma-mapping.h>

@@ -1,5 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/* The PCI driver: probe, removal, resets and power management. */
+/**
+ * DOC: PCI driver
+ *
+ * Probe, removal, resets and power management.
+ *
+ * Locking: all functions run in process context, and the cores call them with
+ * the lock of the device held, so no two of them run at the same time.
+ * faultline_dev.state_lock is taken under it: here by probe and removal, and in
+ * faultline_recovery.c for resets and power management. Removal, shutdown and
+ * resets wait for recovery_work. They do not hold state_lock then, since
+ * recovery_work takes it.
+ */
 #include <linux/dma-mapping.h>
 #include <linux/module.h>
 #include <linux/pm.h>

@@ -1,7 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/*
- * The netdev, which uses raw Ethernet QPs of the kernel. It receives all frames
- * that are not for RoCE.
+/**
+ * DOC: Network interface
+ *
+ * The netdev uses raw Ethernet QPs of the kernel. It receives all frames that
+ * are not for RoCE.
+ *
+ * Locking, outermost first:
+ *
+ * - faultline_dev.state_lock is held by the callers of faultline_net_create(),
+ *   faultline_net_start() and faultline_net_stop().
+ * - The RTNL lock serializes everything that creates, replaces or destroys the
+ *   queues: ndo_open and ndo_stop, changes of size and number, reset_work,
+ *   and recovery.
+ * - faultline_net.config_lock (a mutex) serializes SET_NETDEV and
+ *   SET_MAC_FILTER, and protects their parameters. mode_work takes it without
+ *   the RTNL lock.
+ * - The netdev's address lock protects the lists of addresses. ndo_set_rx_mode
+ *   is called under it and must not sleep: it queues mode_work.
+ *
+ * faultline_net_link() also runs in interrupt context, under faultline_eq.lock,
+ * and takes none of these: faultline_net_unpublish() waits for it.
  */
 #include <linux/dma-mapping.h>
 #include <linux/etherdevice.h>

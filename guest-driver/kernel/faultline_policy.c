@@ -1,7 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/*
+/**
+ * DOC: Fault policies
+ *
  * Methods that set and query the fault policy of a queue pair. For an XRC
  * target the QP of a process is an object of the core; real_qp is the driver's.
+ *
+ * Locking: faultline_qp.mutex is held during the commands, and serializes them
+ * with each other and with changes of the QP's state (faultline_qp.c). The core
+ * locks the object of one process only, and several processes can share an XRC
+ * target. Everything runs in process context.
  */
 #include <rdma/uverbs_std_types.h>
 

@@ -1,5 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/* Posts work requests of kernel QPs. Hot path: allocates nothing. */
+/**
+ * DOC: Posting of work requests
+ *
+ * Posts work requests of kernel QPs. Hot path: allocates nothing.
+ *
+ * Locking: faultline_wq.lock (taken with interrupts disabled, in any context)
+ * serializes posting to a send queue, a receive queue or an SRQ. It protects
+ * the ring, the producer index, and the free tags of an SRQ; in a send queue
+ * also pending_ahs and doorbell_producer, and faultline_dev.ah_lock is taken
+ * under it. The lock of an SRQ is also taken under faultline_cq.lock, by polls.
+ *
+ * Polls do not take the locks of a QP's queues: `producer` is released here and
+ * acquired there, and `consumer` is released there and acquired here.
+ * faultline_qp.state is read without faultline_qp.mutex.
+ */
 #include "faultline_ib.h"
 
 static int faultline_send_opcode(const struct ib_send_wr *wr)

@@ -1,5 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/* Creation, state changes and destruction of queue pairs. */
+/**
+ * DOC: Queue pairs
+ *
+ * Creation, state changes and destruction of queue pairs.
+ *
+ * Locking: faultline_qp.mutex serializes state changes, queries and the methods
+ * of faultline_policy.c, and is held during their commands. Posting and polling
+ * read `state` without it. These locks are taken under it, or without it by
+ * creation and destruction, one after the other:
+ *
+ * - faultline_wq.lock of the send queue, and faultline_dev.ah_lock under it
+ *   (faultline_ah_reset())
+ * - faultline_cq.lock of the send CQ, then that of the receive CQ: a QP enters
+ *   and leaves the lists of its CQs, and its completions are invalidated.
+ *   Under it, faultline_wq.lock of an SRQ is taken.
+ *
+ * A change to RESET clears the indices of the work queues under the locks of
+ * the CQs only: the consumer must not post at the same time.
+ *
+ * faultline_qp_event() runs in interrupt context, under faultline_eq.lock, and
+ * for a dead device under the mutex; everything else in process context.
+ */
 #include <linux/log2.h>
 #include <linux/slab.h>
 

@@ -1,5 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/* Shared receive queues. */
+/**
+ * DOC: Shared receive queues
+ *
+ * Locking: faultline_srq.resize_lock (a mutex) serializes changes of an SRQ,
+ * and protects the ring of an SRQ of a process, which a resize replaces. It is
+ * held during the commands. faultline_query_srq() reads the size without it.
+ *
+ * faultline_wq.lock (taken with interrupts disabled, in any context) protects
+ * the ring and the free tags of a kernel SRQ: posting takes tags, and polls
+ * return them, under faultline_cq.lock. No lock is taken under it.
+ *
+ * faultline_srq_event() runs in interrupt context, under faultline_eq.lock.
+ */
 #include <linux/log2.h>
 #include <linux/slab.h>
 

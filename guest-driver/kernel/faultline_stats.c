@@ -1,8 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/*
+/**
+ * DOC: Counters
+ *
  * Counters for `rdma statistic`, sysfs and ethtool: those of the device, and
  * counter sets that are bound to queue pairs. The core adds up the device's
  * counters and the sets to get those of the port.
+ *
+ * Locking: faultline_dev.counters_lock (a mutex) protects the buffer into which
+ * the device writes counters, during the command and until they are copied. It
+ * is taken under the locks of the readers: those of the core's statistics, or
+ * the RTNL lock. The core's lock of a counter set serializes binding, and
+ * protects the number of the set (rdma_counter.id).
+ *
+ * Counters of the driver are atomic, and workers change them without a lock.
  */
 #include <rdma/rdma_netlink.h>
 #include <rdma/restrack.h>

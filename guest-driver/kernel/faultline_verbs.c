@@ -1,7 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
-/*
+/**
+ * DOC: RDMA device
+ *
  * The ib_device: its attributes, user contexts, protection domains, address
  * handles, GIDs, and registration with the RDMA core.
+ *
+ * Locking: faultline_dev.state_lock is held while the RDMA device is registered
+ * or unregistered, which sleeps and calls its consumers. It protects
+ * faultline_dev.ib, which verbs read without: they run only while it is set.
+ *
+ * faultline_dev.ib_event_lock (taken in interrupts) protects ib_registered, and
+ * is held while an event is dispatched: so no event is dispatched for a device
+ * that is being unregistered. No lock of the driver is taken under it.
+ *
+ * The locks of the arrays faultline_dev.qps and cqs (taken with interrupts
+ * disabled) keep the objects that faultline_ib_in_use() and
+ * faultline_ib_death() visit.
  */
 #include <linux/delay.h>
 #include <linux/slab.h>

@@ -1,10 +1,11 @@
 //! Doorbell pages and kick pages (BAR 2).
 //!
 //! A doorbell page is plain shared memory: software appends a doorbell to the ring in its page and the
-//! device polls it. [`crate::ring`] has the algorithm, which is lock-free. While the device sleeps (`asleep` is not zero, read after a full barrier that follows the
-//! store) software also writes the doorbell to the kick page of the same number, which wakes the device and
-//! handles that doorbell at once. Doorbells carry absolute indices, so a doorbell that is handled twice or late
-//! has no effect.
+//! device polls it. [`crate::ring`] has the algorithm, which is lock-free. While the device sleeps (`asleep` is not
+//! zero, read after a full barrier that follows the store) software also writes the doorbell to the kick page of the
+//! same number, which wakes the device and handles that doorbell at once, unless a rule of an emulator's scenario is
+//! about this doorbell: then the kick only wakes the device, which takes the doorbell from its ring. Doorbells carry
+//! absolute indices, so a doorbell that is handled twice or late has no effect.
 //!
 //! A doorbell is valid only for objects of the context that owns its page; page 0 belongs to the kernel.
 

@@ -12,7 +12,7 @@ use faultline_wire::priority::{PRIORITIES, PrioritySet};
 
 /// What a queue pair waits for before it sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wait {
+pub(crate) enum BlockedOn {
     /// The end of the pause of a priority.
     Priority(u8),
     /// A call of [`Nic::release`](crate::Nic::release).

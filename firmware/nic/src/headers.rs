@@ -62,7 +62,7 @@ impl Transport {
 
 /// The headers of a frame, by position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Headers {
+pub(crate) struct ParsedHeaders {
     /// Where the IP header begins.
     pub ip_at: usize,
     pub ip: Option<IpVersion>,
@@ -86,7 +86,7 @@ pub(crate) fn be16(bytes: &[u8], at: usize) -> Option<u16> {
         .map(u16::from_be_bytes)
 }
 
-impl Headers {
+impl ParsedHeaders {
     /// Parses the first bytes of a frame; [`MAX_HEADERS`] of them are always enough. Returns `None` if they are shorter
     /// than an Ethernet header.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
@@ -183,7 +183,7 @@ impl Headers {
         FLOW_HAS_ETH | ip | transport
     }
 
-    /// The fields of the headers, in the layout of flows. `bytes` are those that [`Headers::parse`] has parsed.
+    /// The fields of the headers, in the layout of flows. `bytes` are those that [`ParsedHeaders::parse`] has parsed.
     pub(crate) fn fields(&self, bytes: &[u8]) -> FlowFields {
         let mut fields = FlowFields::default();
         let byte = |at: usize| bytes.get(at).copied().unwrap_or(0);

@@ -56,11 +56,13 @@ const BURST: u32 = 32;
 /// |---|---|
 /// | a register access of the driver | [`read_register`](Nic::read_register), [`write_register`](Nic::write_register); outside of the defined BARs: [`bad_register_access`](Nic::bad_register_access) |
 /// | a doorbell from one of the [`doorbell_pages`](Nic::doorbell_pages) | [`doorbell`](Nic::doorbell) |
-/// | a frame | [`receive`](Nic::receive) by reference, from a NIC of the same process; [`receive_bytes`](Nic::receive_bytes) as octets |
+/// | a frame | [`receive`](Nic::receive) by reference, from a NIC of the same process; [`receive_bytes`](Nic::receive_bytes) as octets, from a wire; [`receive_bytes_from`](Nic::receive_bytes_from) as octets of a sender that the caller knows ([`Origin`](crate::Origin)) |
 /// | the time of [`next_deadline`](Nic::next_deadline) | [`handle_deadline`](Nic::handle_deadline) |
 /// | the end of a write-back that [`Dma::persist`] has begun | [`persisted`](Nic::persisted) |
 /// | a function-level reset | [`reset`](Nic::reset) |
 /// | a frame of this NIC that the switch has dropped for its source address | [`source_refused`](Nic::source_refused) |
+/// | a frame of this NIC that the caller has dropped because it could not copy the payload | [`payload_not_read`](Nic::payload_not_read) |
+/// | the way of a connection that [`hold_sender`](Nic::hold_sender) has held has room again | [`release`](Nic::release) |
 ///
 /// # Calls that return actions
 ///
@@ -75,6 +77,8 @@ const BURST: u32 = 32;
 ///    deadline in the past means that the NIC has put work off: call [`handle_deadline`](Nic::handle_deadline) when the
 ///    other NICs have had their turn.
 /// 4. [`doorbell_pages`](Nic::doorbell_pages), if [`doorbell_pages_version`](Nic::doorbell_pages_version) has changed.
+/// 5. [`poll_diagnostic`](Nic::poll_diagnostic) until it returns `None`, then
+///    [`take_lost_diagnostics`](Nic::take_lost_diagnostics): how many it could not return.
 ///
 /// After a reset, [`take_remains`](Nic::take_remains) returns the former state, which another thread should free.
 ///
@@ -84,14 +88,25 @@ const BURST: u32 = 32;
 /// - *No deadline*: retransmission, event moderation, fault timeouts and put-off commands depend on them. A call that
 ///   is late or made too early is harmless.
 /// - *[`is_stalled`](Nic::is_stalled)* is a request to pause senders. A caller that ignores it loses frames when the queue of
-///   held frames is full.
+///   held frames is full. [`is_input_stopped`](Nic::is_input_stopped) is for tests and operators: it is true also while senders
+///   need not pause, because they have paused for too long.
 /// - *[`set_paused_priorities`](Nic::set_paused_priorities)*: without it no priority is paused.
-/// - *[`hold_sender`](Nic::hold_sender)*: without it no connection is held. Each one that is held is to be released.
+/// - *[`hold_sender`](Nic::hold_sender)*: without it no connection is held. Each one that is held is to be
+///   [released](Nic::release).
 /// - *[`accepts`](Nic::accepts)* saves calls. A frame to another address is dropped by `receive`, too.
 /// - *[`work`](Nic::work)* serves callers that limit turns. Each call is limited to about [`TURN_WORK`](crate::TURN_WORK).
-/// - *[`poll_diagnostic`](Nic::poll_diagnostic)*: the NIC keeps the newest 8192 diagnostics, as many as a turn can have, and counts those that it has dropped.
+/// - *[`poll_diagnostic`](Nic::poll_diagnostic)*: the NIC keeps the newest 8192 diagnostics, as many as a turn can have, and counts those
+///   that it has dropped. [`diagnostics`](Nic::diagnostics) and [`clear_diagnostics`](Nic::clear_diagnostics) do the same without a copy.
 /// - *[`counters`](Nic::counters), [`object_counts`](Nic::object_counts), [`held_memory`](Nic::held_memory)* and
 ///   *[`waiting_notices`](Nic::waiting_notices)* change nothing.
+///
+/// # Calls for operators
+///
+/// They may be made between any two others.
+///
+/// - Views of the objects ([`inspect`](crate::inspect), [`queue_pairs`](Nic::queue_pairs) and others) change nothing.
+/// - Operations (`nic/operator.rs`: [`set_link`](Nic::set_link), [`evict`](Nic::evict) and others) are events: actions follow.
+/// - The injection table ([`injection`](crate::injection), [`add_injection`](Nic::add_injection) and others) changes what later events cause.
 ///
 /// # What the guest can do
 ///

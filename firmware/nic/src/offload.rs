@@ -2,13 +2,13 @@
 
 #![expect(
     clippy::arithmetic_side_effects,
-    reason = "offsets and lengths are in a frame; Headers::parse has compared them with each other and with its length"
+    reason = "offsets and lengths are in a frame; ParsedHeaders::parse has compared them with each other and with its length"
 )]
 
 use faultline_wire::checksum::InternetSum;
 
 use crate::dma::{Dma, DmaError};
-use crate::headers::{Head, Headers, IpVersion, Transport, be16};
+use crate::headers::{Head, IpVersion, ParsedHeaders, Transport, be16};
 use crate::number::len16;
 use crate::payload::Payload;
 
@@ -56,7 +56,12 @@ fn put16(bytes: &mut [u8], at: usize, value: u16) {
 }
 
 /// The pseudo header (RFC 9293 3.1, RFC 8200 8.1) of a packet whose transport has `len` bytes.
-fn pseudo_header(head: &[u8], headers: &Headers, transport: Transport, len: usize) -> InternetSum {
+fn pseudo_header(
+    head: &[u8],
+    headers: &ParsedHeaders,
+    transport: Transport,
+    len: usize,
+) -> InternetSum {
     let addresses = match headers.ip {
         Some(IpVersion::V6) => headers.ip_at + 8..headers.ip_at + 40,
         _ => headers.ip_at + 12..headers.ip_at + 20,
@@ -68,13 +73,13 @@ fn pseudo_header(head: &[u8], headers: &Headers, transport: Transport, len: usiz
 }
 
 /// The sum over the header of an IPv4 packet.
-fn ipv4_header(head: &[u8], headers: &Headers) -> Option<InternetSum> {
+fn ipv4_header(head: &[u8], headers: &ParsedHeaders) -> Option<InternetSum> {
     let mut sum = InternetSum::default();
     sum.add(head.get(headers.ip_at..headers.transport_at).unwrap_or(&[]));
     (headers.ip == Some(IpVersion::V4)).then_some(sum)
 }
 
-fn fill_ipv4(head: &mut [u8], headers: &Headers) {
+fn fill_ipv4(head: &mut [u8], headers: &ParsedHeaders) {
     if headers.ip == Some(IpVersion::V4) {
         put16(head, headers.ip_at + 10, 0);
     }
@@ -86,7 +91,7 @@ fn fill_ipv4(head: &mut [u8], headers: &Headers) {
 /// Fills in the checksums of a frame. `head` is the beginning of `frame`, with all headers at least.
 pub(crate) fn fill_checksums<M: Dma>(
     head: &mut [u8],
-    headers: &Headers,
+    headers: &ParsedHeaders,
     frame: &Payload<'_, M>,
 ) -> Result<(), DmaError> {
     fill_ipv4(head, headers);
@@ -105,7 +110,7 @@ pub(crate) fn fill_checksums<M: Dma>(
 }
 
 /// The transport of a frame that holds all that its checksum covers.
-pub(crate) fn whole_transport(headers: &Headers, frame_len: usize) -> Option<Transport> {
+pub(crate) fn whole_transport(headers: &ParsedHeaders, frame_len: usize) -> Option<Transport> {
     let whole = !headers.is_fragment && headers.ip_end <= frame_len;
     headers.transport.filter(|_| whole)
 }
@@ -139,13 +144,13 @@ pub(crate) fn check<M: Dma>(frame: &Payload<'_, M>) -> Checked {
     let Ok(head) = frame.head() else {
         return Checked::Unknown;
     };
-    match Headers::parse(&head) {
+    match ParsedHeaders::parse(&head) {
         Some(headers) => check_parsed(&head, &headers, frame),
         None => Checked::Unknown,
     }
 }
 
-fn check_parsed<M: Dma>(head: &[u8], headers: &Headers, frame: &Payload<'_, M>) -> Checked {
+fn check_parsed<M: Dma>(head: &[u8], headers: &ParsedHeaders, frame: &Payload<'_, M>) -> Checked {
     if ipv4_header(head, headers).is_some_and(|sum| !sum.is_right()) {
         return Checked::Wrong;
     }
@@ -173,7 +178,7 @@ fn check_parsed<M: Dma>(head: &[u8], headers: &Headers, frame: &Payload<'_, M>) 
 /// `mss` bytes, with `len` bytes of payload.
 pub(crate) fn segment_head(
     template: &[u8],
-    headers: &Headers,
+    headers: &ParsedHeaders,
     mss: u16,
     index: u32,
     len: usize,
@@ -213,10 +218,10 @@ pub(crate) fn segment_head(
 /// Completes the headers of a segment, whose packet ends at another position than that of the template.
 pub(crate) fn finish_segment<M: Dma>(
     head: &mut [u8],
-    headers: &Headers,
+    headers: &ParsedHeaders,
     frame: &Payload<'_, M>,
 ) -> Result<(), DmaError> {
-    let headers = Headers {
+    let headers = ParsedHeaders {
         ip_end: frame.len(),
         ..*headers
     };

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::budget::Held;
 use crate::counters::CounterSet;
-use crate::headers::{Headers, IpVersion, Transport};
+use crate::headers::{IpVersion, ParsedHeaders, Transport};
 use crate::references::References;
 
 /// Length of a Toeplitz key in bytes.
@@ -107,7 +107,7 @@ impl Rss {
 
     /// Hash of a frame that begins with these bytes; 0 if it has none of the fields.
     pub(crate) fn hash(&self, head: &[u8]) -> FrameHash {
-        let Some(parsed) = Headers::parse(head) else {
+        let Some(parsed) = ParsedHeaders::parse(head) else {
             return FrameHash::default();
         };
         let fields = parsed.fields(head);

@@ -4,7 +4,7 @@ use faultline_abi::Status;
 use faultline_abi::steering::*;
 use smallvec::SmallVec;
 
-use crate::headers::Headers;
+use crate::headers::ParsedHeaders;
 use crate::table::Table;
 use crate::work;
 
@@ -210,7 +210,7 @@ impl Steering {
         if self.rules.is_empty() {
             return verdict;
         }
-        let Some(parsed) = Headers::parse(head) else {
+        let Some(parsed) = ParsedHeaders::parse(head) else {
             return verdict;
         };
         let headers = parsed.bits();

@@ -71,9 +71,9 @@ impl Icrc {
     #[inline]
     pub fn new(l3: &[u8]) -> Result<Self, WireError> {
         let mut icrc = Self::empty();
-        let rest = match ip_version(l3)? {
-            IpVersion::V4 => icrc.update_masked(l3, &IPV4_ONES)?,
-            IpVersion::V6 => icrc.update_masked(l3, &IPV6_ONES)?,
+        let rest = match ip_format(l3)? {
+            IpFormat::V4 => icrc.update_masked(l3, &IPV4_ONES)?,
+            IpFormat::V6 => icrc.update_masked(l3, &IPV6_ONES)?,
         };
         icrc.update(rest);
         Ok(icrc)
@@ -122,9 +122,9 @@ pub fn icrc(l3: &[u8]) -> Result<u32, WireError> {
 /// calculated. So the CRC is that of one piece, which takes less time than two.
 #[inline]
 pub(crate) fn icrc_in_place(l3: &mut [u8]) -> Result<u32, WireError> {
-    match ip_version(l3)? {
-        IpVersion::V4 => masked_in_place(l3, &IPV4_ONES),
-        IpVersion::V6 => masked_in_place(l3, &IPV6_ONES),
+    match ip_format(l3)? {
+        IpFormat::V4 => masked_in_place(l3, &IPV4_ONES),
+        IpFormat::V6 => masked_in_place(l3, &IPV6_ONES),
     }
 }
 
@@ -143,21 +143,22 @@ fn masked_in_place<const N: usize>(l3: &mut [u8], ones: &[u8; N]) -> Result<u32,
     Ok(icrc.finish())
 }
 
-enum IpVersion {
+/// Format of the IP header of a packet that has an iCRC.
+enum IpFormat {
     V4,
     V6,
 }
 
-/// The version of a packet's IP header, if it has an iCRC with it.
+/// The format of a packet's IP header, if it can have an iCRC with it.
 #[inline]
-fn ip_version(l3: &[u8]) -> Result<IpVersion, WireError> {
+fn ip_format(l3: &[u8]) -> Result<IpFormat, WireError> {
     let Some(first) = l3.first().copied() else {
         return Err(WireError::Truncated { need: 1, have: 0 });
     };
     match first >> 4 {
-        4 if usize::from(first & 0xf) * 4 == Ipv4::LEN => Ok(IpVersion::V4),
+        4 if usize::from(first & 0xf) * 4 == Ipv4::LEN => Ok(IpFormat::V4),
         4 => Err(WireError::IpOptions(usize::from(first & 0xf) * 4)),
-        6 => Ok(IpVersion::V6),
+        6 => Ok(IpFormat::V6),
         version => Err(WireError::BadVersion(version)),
     }
 }

@@ -3,7 +3,8 @@
 //! A file uses another if it has a path (`crate::…`, `super::…`, `self::…`, or one that begins with a module that it declares)
 //! to an item of that file. A re-export is followed to the file that defines the item, and is itself no use. The roots
 //! (`lib.rs`, `main.rs`), which only declare modules and re-export, take no part. Not seen are methods of a type whose
-//! `impl` is in another file, and what is below `#[cfg(test)] mod`.
+//! `impl` is in another file, and what is below `#[cfg(test)] mod`. So the `impl` blocks of one type in a parent and its child files may
+//! call each other's methods.
 
 use std::collections::{BTreeMap, BTreeSet};
 

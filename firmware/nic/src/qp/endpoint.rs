@@ -18,7 +18,7 @@ use crate::counters::{CounterSet, Traffic};
 use crate::diagnostic::Diagnostic;
 use crate::dma::Dma;
 use crate::fault::{FaultSource, WaitKind};
-use crate::flow_control::Wait;
+use crate::flow_control::BlockedOn;
 use crate::mkey::KeyUser;
 use crate::number::len32;
 use crate::origin::Origin;
@@ -77,7 +77,7 @@ impl Endpoint {
 
     /// What it must wait for before it sends a packet. Of connections only: other packets have priorities of their own.
     #[inline]
-    pub(crate) fn must_wait(&self, core: &Core) -> Option<Wait> {
+    pub(crate) fn must_wait(&self, core: &Core) -> Option<BlockedOn> {
         if !self.is_held && core.flow_control.paused().is_empty() {
             return None;
         }
@@ -85,13 +85,13 @@ impl Endpoint {
     }
 
     #[cold]
-    fn wait_of(&self, core: &Core) -> Option<Wait> {
+    fn wait_of(&self, core: &Core) -> Option<BlockedOn> {
         if self.is_held {
-            return Some(Wait::Release);
+            return Some(BlockedOn::Release);
         }
         let priority = self.path.as_ref()?.priority();
         let is_paused = core.flow_control.paused().contains(priority);
-        is_paused.then_some(Wait::Priority(priority))
+        is_paused.then_some(BlockedOn::Priority(priority))
     }
 
     /// Back to RESET: forgets the attributes.

@@ -36,7 +36,7 @@ use crate::core::Core;
 use crate::diagnostic::{Diagnostic, KeyUse};
 use crate::dma::Dma;
 use crate::fault::Call;
-use crate::flow_control::Wait;
+use crate::flow_control::BlockedOn;
 use crate::frame::TxFrame;
 use crate::number::len32;
 use crate::origin::Origin;
@@ -179,8 +179,8 @@ impl Qp {
     }
 
     /// Is woken when it need not wait any more.
-    fn wait(&mut self, core: &mut Core, wait: Wait) {
-        if let Wait::Priority(priority) = wait {
+    fn wait(&mut self, core: &mut Core, wait: BlockedOn) {
+        if let BlockedOn::Priority(priority) = wait {
             let number = self.endpoint.number;
             self.ready.wait_for_priority(core, number, priority);
         }

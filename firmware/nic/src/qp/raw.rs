@@ -22,7 +22,7 @@ use crate::dma::Dma;
 use crate::ethernet::longest_frame;
 use crate::frame::{Frame, FrameKind, Own, TxFrame};
 use crate::headers::Head;
-use crate::headers::{Headers, MAX_HEADERS};
+use crate::headers::{MAX_HEADERS, ParsedHeaders};
 use crate::number::len32;
 use crate::offload::{self, Checked};
 use crate::payload::Payload;
@@ -150,7 +150,7 @@ impl Requester {
         let mut head = self.read_head(qp, core, mem, wr, len.min(MAX_HEADERS))?;
         let rest = wr.length - len32(head.len());
         let payload = self.gather_part(qp, core, wr, (len32(head.len()), rest))?;
-        let headers = Headers::parse(&head);
+        let headers = ParsedHeaders::parse(&head);
         let transport = headers.and_then(|headers| {
             let transport = offload::whole_transport(&headers, len)?;
             Some((headers.transport_at, transport.checksum_at()))
@@ -201,7 +201,7 @@ impl Requester {
             return Err(Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH).into());
         }
         let template = self.read_head(qp, core, mem, wr, header_len)?;
-        let headers = Headers::parse_template(&template).ok_or(OFFLOAD)?;
+        let headers = ParsedHeaders::parse_template(&template).ok_or(OFFLOAD)?;
         let index = self.segment();
         let at = index * u32::from(mss);
         let left = len32(payload_len).saturating_sub(at);

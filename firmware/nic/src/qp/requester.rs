@@ -32,7 +32,7 @@ use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
 use crate::fault::{Call, WaitKind};
-use crate::flow_control::Wait;
+use crate::flow_control::BlockedOn;
 use crate::frame::TxFrame;
 use crate::ring::Ring;
 use crate::time::{Instant, Nanos, earlier};
@@ -56,7 +56,7 @@ pub(super) enum Sent {
     /// Nothing, because the turn is over: there is more to do.
     TurnOver,
     /// Nothing, because the next frame has to wait.
-    Paused(Wait),
+    Paused(BlockedOn),
 }
 
 /// Send side of a queue pair.

@@ -47,7 +47,7 @@ pub(super) use place::completion;
 pub(super) use refusal::Stopped;
 use refusal::{Refusal, Rejection};
 use reply::{Executed, Reply};
-use waits::Waits;
+use waits::ResponderWaits;
 
 /// The result of receiving a packet, as far as the queue pair or the NIC must act on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +104,7 @@ pub(crate) struct Responder {
     /// UC: a message has begun far from the expected PSN, and only few packets have arrived since.
     jump: Option<Jump>,
     /// Pages that it waits for.
-    waits: Waits,
+    waits: ResponderWaits,
     /// Packets that wait for a page.
     parked: ParkedPackets,
     /// COMM_ESTABLISHED has been raised, or will not be.
@@ -360,7 +360,7 @@ impl Responder {
 
     /// Ends all waits for pages, and drops the parked packets.
     pub(crate) fn stop_waiting(&mut self, qp: &Endpoint, core: &mut Core) {
-        self.waits = Waits::default();
+        self.waits = ResponderWaits::default();
         self.forget_ready();
         while self.unpark(qp, core) {}
     }

@@ -8,7 +8,7 @@
 use super::{BuildError, Requester, Sent};
 use crate::context::Context;
 use crate::dma::Dma;
-use crate::flow_control::Wait;
+use crate::flow_control::BlockedOn;
 use crate::qp::endpoint::Endpoint;
 use crate::qp::types::{Failure, State};
 use crate::qp::work_request::SendWr;
@@ -65,7 +65,7 @@ impl Requester {
     ) -> Sent {
         self.push(&cx.core.budget, wr);
         self.held = true;
-        Sent::Paused(Wait::Priority(priority))
+        Sent::Paused(BlockedOn::Priority(priority))
     }
 
     /// The segment of a large raw packet that leaves next.

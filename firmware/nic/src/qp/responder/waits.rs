@@ -54,7 +54,7 @@ impl PacketFate {
 
 /// Everything that a responder waits for.
 #[derive(Debug, Default)]
-pub(super) struct Waits {
+pub(super) struct ResponderWaits {
     pub ingress: Option<IngressWait>,
     /// Memory that a READ is answered from.
     pub reply: Option<PageWait>,
