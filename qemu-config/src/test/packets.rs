@@ -3,7 +3,6 @@
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -165,11 +164,8 @@ impl Checks {
 
     /// Runs `faultline ctl`. Returns what it has printed, and true if it has succeeded.
     fn ctl(&self, control: &Path, arguments: &[&str]) -> Result<(String, bool)> {
-        let output = Command::new(&self.program)
-            .arg("ctl")
+        let output = emulator::ctl(&self.program, control)
             .args(arguments)
-            .env("FAULTLINE_CONTROL", control)
-            .stdin(Stdio::null())
             .output()
             .context("starting faultline")?;
         let text = match output.stdout.is_empty() {

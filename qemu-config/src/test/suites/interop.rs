@@ -112,6 +112,7 @@ pub const LOSSY: &[GuestTest] = &[
         "ib_atomic_bw -A CMP_AND_SWAP -o 16 -n 300",
     )
     .reversed(),
+    perf("write_bw_both_ways", "ib_write_bw -b -n 150").impaired(),
 ];
 
 /// Kernel consumers and programs, with verified data but for `ucx_perftest`; the server of the disk and of the file system is the project's

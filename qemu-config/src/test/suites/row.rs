@@ -20,6 +20,8 @@ pub struct GuestTest {
     pub cpus: Option<u32>,
     /// The server is the second guest, and the client the first.
     pub is_reversed: bool,
+    /// After it, the models of the links must have lost and reordered frames in both directions.
+    pub impairs: bool,
 }
 
 /// The commands in the guests. The client is the second guest, unless the test is reversed.
@@ -74,6 +76,15 @@ impl GuestTest {
     pub const fn reversed(self) -> Self {
         Self {
             is_reversed: true,
+            ..self
+        }
+    }
+
+    /// The same on links with models, which must have lost and reordered frames when it has ended. It must send some thousand
+    /// frames in each direction: with fewer, a link that loses one of a hundred may have lost none.
+    pub const fn impaired(self) -> Self {
+        Self {
+            impairs: true,
             ..self
         }
     }
@@ -144,6 +155,7 @@ pub const fn test(
         expect,
         cpus: None,
         is_reversed: false,
+        impairs: false,
     }
 }
 
