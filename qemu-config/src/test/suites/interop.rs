@@ -25,6 +25,11 @@ const fn compared(name: &'static str) -> GuestTest {
     )
 }
 
+const fn nfs_files(name: &'static str) -> GuestTest {
+    let commands = Commands::Two("ulp_nfs server", "ulp_nfs client files");
+    test(name, commands, Ready::Cm, 600, DONE)
+}
+
 pub const TESTS: &[GuestTest] = &[
     ping("ping", "ping -c 3 -i 0.2 -W 5 $PEER_IP"),
     ping("ping6", "ping -c 3 -i 0.2 -W 5 $PEER_IP6"),
@@ -156,6 +161,17 @@ pub const LOSSY: &[GuestTest] = &[
         "rping -s -V -a $MY_IP -C 50",
         "rping -c -V -a $PEER_IP -C 50",
     ),
+    cm(
+        "rping_back",
+        "rping -s -V -a $MY_IP -C 50",
+        "rping -c -V -a $PEER_IP -C 50",
+    )
+    .reversed(),
+    cm(
+        "rping_ipv6",
+        "rping -s -V -a $MY_IP6 -C 50",
+        "rping -c -V -a $PEER_IP6 -C 50",
+    ),
     perf("send_bw_rc", "ib_send_bw -n 300"),
     perf("write_bw_rc", "ib_write_bw -n 300"),
     perf("write_bw_rc_back", "ib_write_bw -n 300").reversed(),
@@ -196,4 +212,26 @@ pub const PROGRAMS: &[GuestTest] = &[
     ucx("ucx_ud_ipv6", "apps_ucx perftest ud 6"),
     mpi("mpi_rc_ipv6", "apps_ucx data rc 6"),
     mpi("mpi_ud_ipv6", "apps_ucx data ud 6"),
+];
+
+/// The same with less work on a link that loses frames: a loss at the end of a message costs a timeout of half a second.
+pub const PROGRAMS_LOSSY: &[GuestTest] = &[
+    disk(
+        "nvme_random",
+        "ulp_nvme server",
+        "ulp_nvme client randrw 4 64",
+    )
+    .within(600)
+    .impaired(),
+    disk(
+        "nvme_random_back",
+        "ulp_nvme disk",
+        "ulp_nvme client randrw 4 64",
+    )
+    .within(600)
+    .reversed(),
+    nfs_files("nfs"),
+    nfs_files("nfs_back").reversed(),
+    ucx("ucx_rc_ipv6", "apps_ucx perftest rc 6").within(600),
+    mpi("mpi_rc_ipv6", "apps_ucx data rc 6").within(600),
 ];
