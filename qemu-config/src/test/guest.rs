@@ -112,7 +112,7 @@ fn judge_in(
         }
         Err(error) => problems.push(format!("{error:#}")),
     }
-    if test.impairs
+    if test.is_impaired
         && let Err(error) = links::ensure_impaired(workspace, &pair.cluster)
     {
         problems.push(format!("{error:#}"));

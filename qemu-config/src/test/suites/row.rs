@@ -21,7 +21,7 @@ pub struct GuestTest {
     /// The server is the second guest, and the client the first.
     pub is_reversed: bool,
     /// After it, the models of the links must have lost and reordered frames in both directions.
-    pub impairs: bool,
+    pub is_impaired: bool,
 }
 
 /// The commands in the guests. The client is the second guest, unless the test is reversed.
@@ -84,7 +84,7 @@ impl GuestTest {
     /// frames in each direction: with fewer, a link that loses one of a hundred may have lost none.
     pub const fn impaired(self) -> Self {
         Self {
-            impairs: true,
+            is_impaired: true,
             ..self
         }
     }
@@ -155,7 +155,7 @@ pub const fn test(
         expect,
         cpus: None,
         is_reversed: false,
-        impairs: false,
+        is_impaired: false,
     }
 }
 
