@@ -127,6 +127,16 @@ fn executable(messages: &str, name: &str) -> Option<PathBuf> {
         })
 }
 
+/// `faultline ctl` on the emulator with this control socket.
+pub fn ctl(program: &Path, control: &Path) -> Command {
+    let mut command = Command::new(program);
+    command
+        .arg("ctl")
+        .env("FAULTLINE_CONTROL", control)
+        .stdin(Stdio::null());
+    command
+}
+
 impl Settings<'_> {
     /// The configuration file, if there is anything to configure. It is the given one, or one at `path` with the ports as well.
     fn config_file(&self, path: &Path) -> Result<Option<PathBuf>> {

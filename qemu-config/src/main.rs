@@ -61,8 +61,8 @@ struct Cli {
 enum Command {
     /// Run a script as root in every guest and copy its artefacts to the host
     ///
-    /// The script sees GUEST_INDEX, GUEST_COUNT, MY_IP, PEER_IP (and MY_IP6, PEER_IP6), NETDEV, RDMA_DEV, GID_INDEX and
-    /// ARTEFACTS, a folder that is copied to the host afterwards; `lab barrier NAME` waits for all guests. The exit status is that of the script
+    /// The script sees GUEST_INDEX, GUEST_COUNT, MY_IP, PEER_IP (and MY_IP6, PEER_IP6), NETDEV, RDMA_DEV, GID_INDEX (and
+    /// GID_INDEX6) and ARTEFACTS, a folder that is copied to the host afterwards; `lab barrier NAME` waits for all guests. The exit status is that of the script
     /// in the first guest in which it has failed (124: timed out), and 1 if it has succeeded but a kernel has reported an error.
     Run {
         #[command(flatten)]

@@ -1,7 +1,6 @@
 //! `faultline ctl scenario` on the emulator of the guests.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -9,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use super::file::Request;
 use super::verdict::Verdict;
 use crate::command::tail;
+use crate::emulator::ctl;
 
 /// For what takes a moment.
 pub(super) const SHORT: Duration = Duration::from_secs(60);
@@ -51,13 +51,4 @@ pub(super) fn stop(faultline: &Path, control: &Path) -> Result<Verdict> {
             tail(&output.stderr, 20)
         )
     })
-}
-
-pub(super) fn ctl(faultline: &Path, control: &Path) -> Command {
-    let mut command = Command::new(faultline);
-    command
-        .arg("ctl")
-        .env("FAULTLINE_CONTROL", control)
-        .stdin(Stdio::null());
-    command
 }

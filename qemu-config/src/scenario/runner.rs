@@ -12,9 +12,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use super::control::{SHORT, ctl};
+use super::control::SHORT;
 use crate::cluster::Cluster;
 use crate::command::tail;
+use crate::emulator::ctl;
 use crate::guest::Guest;
 
 /// Time from one look at the scenario to the next.

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+use super::links;
 use super::pair::{Pair, Pairs};
 use super::suite::{Options, TOO_SLOW};
 use super::suites::{self, GuestTest};
@@ -110,6 +111,11 @@ fn judge_in(
             }
         }
         Err(error) => problems.push(format!("{error:#}")),
+    }
+    if test.is_impaired
+        && let Err(error) = links::ensure_impaired(workspace, &pair.cluster)
+    {
+        problems.push(format!("{error:#}"));
     }
     problems.extend(pair.troubles(name));
     if problems.is_empty() {

@@ -64,8 +64,15 @@ pub fn jobs_of(
         _ => Vec::new(),
     };
     sight.retain(|(name, _)| !options.leaves_out(suite.name(), name, kernel));
-    if !sight.is_empty() {
-        add(plan.clone(), Tests::Sight(sight));
+    let plan_of = |name| match suite {
+        Suite::Scenarios => scenarios::plan_of(workspace.root(), name, &plan),
+        _ => plan.clone(),
+    };
+    let sight = sight.into_iter().map(|test| (plan_of(test.0), test));
+    let sight = by_plan(sight.collect(), |(plan, _)| plan);
+    for same in sight.chunk_by(|a, b| a.0 == b.0) {
+        let tests = same.iter().map(|(_, test)| *test);
+        add(same[0].0.clone(), Tests::Sight(tests.collect()));
     }
     let mut table = guest::chosen(suite.name(), filter, kernel, options);
     table.sort_by_key(|test| test.cpus);

@@ -9,6 +9,7 @@ mod installed;
 mod job;
 mod keys;
 mod leaks;
+mod links;
 mod memory;
 mod migration;
 mod needs;

@@ -14,6 +14,8 @@ use crate::wiring::Wiring;
 const OVERSUBSCRIBED: u32 = oversubscribe::TIMES * SMALL_MEMORY;
 /// MiB of memory of a guest that is to run out of it.
 const SMALL_MEMORY: u32 = 256;
+/// Configuration of a NIC on a link that loses and reorders frames.
+const LOSSY: &str = "qemu-config/nics/lossy.toml";
 
 /// The guests that `suite` runs in; `root` is the project's.
 pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan {
@@ -73,18 +75,13 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
         "interop-lossy" => Plan {
             nic: Nic::Mixed,
             mtu: Some(4200),
-            config: Some(root.join("qemu-config/nics/lossy.toml")),
+            config: Some(root.join(LOSSY)),
             ..plain
         },
-        "interop-programs" => Plan {
-            nic: Nic::Mixed,
-            mtu: Some(4200),
-            packages: {
-                let mut packages = storage_packages();
-                packages.extend(["libopenmpi-dev", "openmpi-bin", "ucx-utils"].map(str::to_owned));
-                packages
-            },
-            ..plain
+        "interop-programs" => programs(plain),
+        "interop-programs-lossy" => Plan {
+            config: Some(root.join(LOSSY)),
+            ..programs(plain)
         },
         "vhost" => Plan {
             nic: Nic::Vhost,
@@ -146,6 +143,18 @@ fn plain(kernel: Kernel, options: &Options) -> Plan {
             ..Hardware::default()
         },
         ..Plan::default()
+    }
+}
+
+/// The NIC and rxe, with kernel consumers and programs of high-performance computing.
+fn programs(plain: Plan) -> Plan {
+    let mut packages = storage_packages();
+    packages.extend(["libopenmpi-dev", "openmpi-bin", "ucx-utils"].map(str::to_owned));
+    Plan {
+        nic: Nic::Mixed,
+        mtu: Some(4200),
+        packages,
+        ..plain
     }
 }
 

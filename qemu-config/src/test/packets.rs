@@ -1,13 +1,16 @@
 //! The packet checker beside the tests: each emulator of a pair compares what its NICs send with the rules of the specification
 //! (docs/packet-checker.md).
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
+use super::sight::watched::until;
 use super::violating::violates;
 use crate::cluster::{Cluster, Nic};
 use crate::command::{say, tail};
@@ -16,10 +19,15 @@ use crate::workspace::Workspace;
 
 /// Violations that a failed test shows.
 const SHOWN: usize = 5;
+/// Time for the first frame that is judged after a test. The checker has the lowest priority: a busy machine may delay it.
+const LATEST: Duration = Duration::from_secs(60);
+/// Counter of the RoCE packets that a NIC has sent.
+const SENT: &str = "tx_roce_packets";
 
 /// What `faultline ctl check` prints.
 #[derive(Debug, Deserialize)]
 struct Findings {
+    frames: u64,
     packets: u64,
     lost: u64,
     responses_without_requests: u64,
@@ -46,6 +54,23 @@ impl Findings {
     fn of_nics(&self) -> u64 {
         let nics = self.interfaces.iter().filter(|of| of.kind == "nic");
         nics.map(|nic| nic.violations).sum()
+    }
+
+    /// Names of the project's NICs.
+    fn nics(&self) -> impl Iterator<Item = &str> {
+        let nics = self.interfaces.iter().filter(|of| of.kind == "nic");
+        nics.map(|nic| nic.name.as_str())
+    }
+
+    /// Fails if NICs have sent packets, and of all frames none was a packet that was judged. On a busy machine frames are lost, which is
+    /// no failure: what is judged then depends on which of them were packets.
+    fn ensure_judged(&self) -> Result<()> {
+        ensure!(
+            self.packets > 0 || self.lost > 0,
+            "NICs have sent packets, and none of {} frames was judged as one",
+            self.frames
+        );
+        Ok(())
     }
 
     /// The violations by NICs, from one on.
@@ -87,60 +112,48 @@ impl Findings {
 
 /// The checker of an emulator.
 struct Check {
+    /// `faultline`.
+    program: PathBuf,
     control: PathBuf,
+    /// Names of the NICs.
+    nics: Vec<String>,
     /// Violations by NICs that a test before has had.
     seen: u64,
+    /// Frames that were judged until the last look.
+    frames: u64,
+    /// Packets that the NICs had sent after it.
+    sent: u64,
     /// Its log.
     log: PathBuf,
 }
 
 /// The checkers of a pair.
-pub struct Checks {
-    program: PathBuf,
-    checks: Vec<Check>,
-}
+pub struct Checks(Vec<Check>);
 
 impl Checks {
     /// Starts them.
     pub fn start(workspace: &Workspace, cluster: &Cluster) -> Result<Self> {
-        let program = match cluster.emulator {
-            Some(_) => emulator::build(workspace, cluster.plan.profile)?,
-            None => PathBuf::new(),
-        };
-        let mut checks = Self {
-            program,
-            checks: Vec::new(),
-        };
+        // The adapters behind the ports of a cluster are other emulators' NICs, unless one guest has rxe.
+        let ready = !matches!(cluster.plan.nic, Nic::Mixed | Nic::Vhost);
+        let mut checks = Vec::new();
         for (number, emulator) in cluster.emulators().enumerate() {
-            let mut arguments = vec!["check", "start"];
-            // The adapters behind the ports of a cluster are other emulators' NICs, unless one guest has rxe.
-            if !matches!(cluster.plan.nic, Nic::Mixed | Nic::Vhost) {
-                arguments.push("--ready");
-            }
-            let output = checks.ctl(&emulator.control, &arguments)?;
-            ensure!(output.1, "the packet checker does not start:\n{}", output.0);
-            checks.checks.push(Check {
-                control: emulator.control.clone(),
-                seen: 0,
-                log: cluster.dir.join(format!("packets{number}.log")),
-            });
+            let program = emulator::build(workspace, cluster.plan.profile)?;
+            let log = cluster.dir.join(format!("packets{number}.log"));
+            checks.push(Check::start(program, emulator.control.clone(), log, ready)?);
         }
-        Ok(checks)
+        Ok(Self(checks))
     }
 
-    /// Violations by NICs since the last call. Those of a test that causes them on purpose do not count.
+    /// Violations by NICs since the last call, and checkers that have judged nothing of what NICs have sent since then. The violations of a
+    /// test that causes them on purpose do not count.
     pub fn troubles(&mut self, test: &str, cluster: &Cluster) -> Vec<String> {
         let mut troubles = Vec::new();
-        for (number, emulator) in cluster.emulators().enumerate() {
+        for (check, emulator) in self.0.iter_mut().zip(cluster.emulators()) {
             // What happens to an emulator that has ended is reported elsewhere.
             if emulator.ended().is_some() {
                 continue;
             }
-            let found = self.findings(&emulator.control, "show");
-            let Some(check) = self.checks.get_mut(number) else {
-                continue;
-            };
-            let found = match found {
+            let found = match check.look() {
                 Ok(found) => found,
                 Err(error) => {
                     troubles.push(format!("the packet checker: {error:#}"));
@@ -157,40 +170,83 @@ impl Checks {
         }
         troubles
     }
+}
 
-    fn findings(&self, control: &Path, command: &str) -> Result<Findings> {
-        let (text, _) = self.ctl(control, &["--json", "check", command])?;
-        serde_json::from_str(&text).with_context(|| format!("it has answered {text:?}"))
+impl Check {
+    fn start(program: PathBuf, control: PathBuf, log: PathBuf, ready: bool) -> Result<Self> {
+        let mut check = Self {
+            program,
+            control,
+            nics: Vec::new(),
+            seen: 0,
+            frames: 0,
+            sent: 0,
+            log,
+        };
+        let start: &[&str] = match ready {
+            true => &["check", "start", "--ready"],
+            false => &["check", "start"],
+        };
+        let found: Findings = check.ctl(start).context("starting the packet checker")?;
+        check.nics = found.nics().map(str::to_owned).collect();
+        check.sent = check.packets_sent()?;
+        Ok(check)
     }
 
-    /// Runs `faultline ctl`. Returns what it has printed, and true if it has succeeded.
-    fn ctl(&self, control: &Path, arguments: &[&str]) -> Result<(String, bool)> {
-        let output = Command::new(&self.program)
-            .arg("ctl")
+    /// What was found until now. Fails if the NICs have sent packets since the last look, of which nothing was judged.
+    fn look(&mut self) -> Result<Findings> {
+        let new = self.packets_sent()?.saturating_sub(self.sent);
+        let what = format!("a judgement of the {new} packets that NICs have sent");
+        let found = until(&what, LATEST, || {
+            let found: Findings = self.ctl(&["check", "show"])?;
+            // A packet that was not captured was lost because others were still to be judged.
+            let is_judged = new == 0 || found.frames > self.frames;
+            Ok(is_judged.then_some(found))
+        })?;
+        if new > 0 {
+            found.ensure_judged()?;
+        }
+        self.frames = found.frames;
+        // Packets until now may be among those frames: the next look is about later ones.
+        self.sent = self.packets_sent()?;
+        Ok(found)
+    }
+
+    /// RoCE packets that the NICs have sent. A reset of a NIC sets its number to 0.
+    fn packets_sent(&self) -> Result<u64> {
+        let mut sum = 0;
+        for nic in &self.nics {
+            let counters: BTreeMap<String, u64> = self.ctl(&["counters", nic, "--all"])?;
+            let sent = counters.get(SENT);
+            sum += sent.with_context(|| format!("{nic} has no counter {SENT}"))?;
+        }
+        Ok(sum)
+    }
+
+    /// What `faultline ctl` prints. The exit status of `check stop` says whether there were violations.
+    fn ctl<T: DeserializeOwned>(&self, arguments: &[&str]) -> Result<T> {
+        let output = emulator::ctl(&self.program, &self.control)
+            .arg("--json")
             .args(arguments)
-            .env("FAULTLINE_CONTROL", control)
-            .stdin(Stdio::null())
             .output()
             .context("starting faultline")?;
-        let text = match output.stdout.is_empty() {
-            true => tail(&output.stderr, 20),
-            false => String::from_utf8_lossy(&output.stdout).into_owned(),
-        };
-        Ok((text, output.status.success()))
+        serde_json::from_slice(&output.stdout).with_context(|| {
+            let arguments = arguments.join(" ");
+            let (status, stderr) = (output.status, tail(&output.stderr, 20));
+            format!("faultline ctl {arguments} ({status}):\n{stderr}")
+        })
     }
 }
 
-/// Writes the logs, and says how much was judged.
-impl Drop for Checks {
+/// Writes the log, and says how much was judged.
+impl Drop for Check {
     fn drop(&mut self) {
-        for check in &self.checks {
-            // An emulator that has ended has no answer.
-            let Ok(found) = self.findings(&check.control, "stop") else {
-                continue;
-            };
-            let _ = std::fs::write(&check.log, found.text());
-            say(format!("packet checker: {}", found.summary()));
-        }
+        // An emulator that has ended has no answer.
+        let Ok(found) = self.ctl::<Findings>(&["check", "stop"]) else {
+            return;
+        };
+        let _ = std::fs::write(&self.log, found.text());
+        say(format!("packet checker: {}", found.summary()));
     }
 }
 
@@ -209,6 +265,7 @@ mod tests {
             text: text.to_owned(),
         };
         Findings {
+            frames: 33,
             packets: 30,
             lost: 20,
             responses_without_requests: 1,
@@ -225,6 +282,21 @@ mod tests {
                 interface("virtio1", "port", 2),
             ],
         }
+    }
+
+    #[test]
+    fn a_checker_that_judges_no_packet_fails() {
+        let found = |packets, lost| Findings {
+            packets,
+            lost,
+            ..findings()
+        };
+        assert!(found(1, 0).ensure_judged().is_ok());
+        // A busy machine.
+        assert!(found(0, 20).ensure_judged().is_ok());
+        let error = found(0, 0).ensure_judged().unwrap_err().to_string();
+        assert!(error.contains("none of 33 frames"), "{error}");
+        assert_eq!(findings().nics().collect::<Vec<_>>(), ["nic0", "nic1"]);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use super::sight::host_shell::HostShell;
 use super::sight::tutorial::{Place, files, missing, steps};
 use super::sight::watched::{SHORT, Watched};
 use super::tally::{Tally, Verdict};
-use crate::cluster::{Cluster, configure};
+use crate::cluster::{Plan, configure};
 use crate::command::{run_logged, say};
 use crate::emulator::{self, Profile};
 use crate::progress;
@@ -94,29 +94,24 @@ fn simulate(workspace: &Workspace, dir: &Path) -> Result<()> {
     )
 }
 
-/// Plays the scenario of the test's name.
-fn in_guests(watched: &Watched<'_>) -> Result<()> {
-    let file = watched.workspace.root().join(FOLDER);
-    let file = file.join(watched.name).with_extension("toml");
-    let request = Request::of_file(file);
-    let Some(plan) = with_profile(watched.plan, &request.programs()?) else {
-        return in_pair(watched, &request);
-    };
-    // Its NICs have a profile of their own, and so it has guests of its own.
-    let dir = watched.logs.join("guests");
-    fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
-    let cluster = Cluster::boot(watched.workspace, &plan, &dir)?;
-    let own = Watched::new(watched.workspace, &cluster, watched.name)?;
-    let result = in_pair(&own, &request);
-    let troubles = cluster.troubles();
-    cluster.save_logs();
-    ensure!(troubles.is_empty(), "{}", troubles.join("\n"));
-    result
+/// The scenario of a test's name; `root` is the project's folder.
+fn request_of(root: &Path, name: &str) -> Request {
+    Request::of_file(root.join(FOLDER).join(name).with_extension("toml"))
 }
 
-/// Plays a scenario in a pair of guests, which can be used again.
-fn in_pair(watched: &Watched<'_>, request: &Request) -> Result<()> {
-    let (played, output) = play_in(watched, request)?;
+/// The guests of a test. The NICs of a scenario with a profile have this profile.
+pub fn plan_of(root: &Path, name: &str, plan: &Plan) -> Plan {
+    let programs = request_of(root, name).programs();
+    // What is wrong in a file is reported by its test.
+    let programs = programs.ok();
+    let profiled = programs.and_then(|programs| with_profile(plan, &programs));
+    profiled.unwrap_or_else(|| plan.clone())
+}
+
+/// Plays the scenario of the test's name in a pair of guests, which can be used again.
+fn in_guests(watched: &Watched<'_>) -> Result<()> {
+    let request = request_of(watched.workspace.root(), watched.name);
+    let (played, output) = play_in(watched, &request)?;
     fs::write(watched.logs.join("output.log"), &output).context("writing a log")?;
     ensure!(played.passed(), "{output}");
     restore(watched)
@@ -267,13 +262,19 @@ fn within(folder: &Path, request: Request) -> Request {
 
 #[cfg(test)]
 mod tests {
+    use faultline_scenario::{profile, read};
+
     use super::*;
     use crate::scenario::for_guests;
+    use crate::test::violating::violates;
+
+    fn root() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+    }
 
     #[test]
     fn every_scenario_for_guests_is_a_test() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let files = for_guests(&root.join(FOLDER)).unwrap();
+        let files = for_guests(&root().join(FOLDER)).unwrap();
         let names: Vec<_> = files.iter().filter_map(|file| file.file_stem()).collect();
         let tests = TESTS.iter().map(|&(name, _)| name);
         let tests: Vec<&str> = tests.filter(|name| *name != "tutorial").collect();
@@ -281,6 +282,43 @@ mod tests {
         for file in files {
             let request = Request::of_file(file);
             assert!(request.programs().is_ok(), "{request:?}");
+        }
+    }
+
+    #[test]
+    fn scenarios_with_a_profile_have_guests_of_their_own() {
+        let plain = Plan::default();
+        assert_eq!(plan_of(&root(), "lost_ack", &plain), plain);
+        assert_eq!(plan_of(&root(), "tutorial", &plain), plain);
+        let profile = plan_of(&root(), "damming", &plain).nic_profile.unwrap();
+        assert!(profile.ends_with("profiles/damming.toml"), "{profile}");
+    }
+
+    /// True if NICs with this profile imitate defects of adapters.
+    fn has_pitfalls(nic_profile: &str) -> bool {
+        let profile = match profile::is_path(nic_profile) {
+            true => {
+                let text = fs::read_to_string(nic_profile).unwrap();
+                profile::read(nic_profile, &text).unwrap()
+            }
+            false => profile::by_name(nic_profile).unwrap(),
+        };
+        profile.nic.pitfalls.is_some_and(|all| !all.is_empty())
+    }
+
+    /// Of all others the packet checker must find no violation, as in the simulator.
+    #[test]
+    fn scenarios_that_violate_the_specification_are_known() {
+        let nics = ["nic0".to_owned(), "nic1".to_owned()];
+        for &(name, _) in TESTS.iter().filter(|(name, _)| *name != "tutorial") {
+            let request = request_of(&root(), name);
+            let text = fs::read_to_string(&request.file).unwrap();
+            let (_, plan) = read::load(name, &text, &nics).unwrap();
+            let nic_profile = request.programs().unwrap().nic_profile;
+            let violates_on_purpose =
+                plan.illegal_rule().is_some() || nic_profile.is_some_and(|it| has_pitfalls(&it));
+            let full = format!("scenarios::stable::{name}");
+            assert_eq!(violates(&full).is_some(), violates_on_purpose, "{name}");
         }
     }
 

@@ -8,8 +8,12 @@ pub const VIOLATING: &[(&str, &str)] = &[
         "forges responses on a raw queue pair, to which the NIC then answers",
     ),
     (
-        "scenarios",
-        "the rules of scenarios make NICs send NAKs that the specification does not permit",
+        "scenarios::damming",
+        "the NICs imitate a defect of real adapters, which lose requests",
+    ),
+    (
+        "scenarios::rnr_storm",
+        "a rule makes a NIC refuse requests that the specification does not permit it to refuse",
     ),
 ];
 

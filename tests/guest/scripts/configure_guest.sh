@@ -22,9 +22,10 @@ find_rdma() {
 is_renamed() {
 	find_rdma && [[ $RDMA_DEV != faultline* ]]
 }
-find_gid() {
+find_gids() {
 	GID_INDEX=$(lab_gid_index "$MY_IP")
-	[ -n "$GID_INDEX" ]
+	GID_INDEX6=$(lab_gid_index "$MY_IP6")
+	[ -n "$GID_INDEX" ] && [ -n "$GID_INDEX6" ]
 }
 no_device() {
 	echo "$1"
@@ -33,7 +34,7 @@ no_device() {
 }
 
 mkdir -p /tmp/artefacts
-NETDEV='' RDMA_DEV='' GID_INDEX=''
+NETDEV='' RDMA_DEV='' GID_INDEX='' GID_INDEX6=''
 if [ "$nic" != none ]; then
 	[ "$nic" != faultline ] || lab_add_pci_id || no_device 'the driver does not take the NIC'
 	lab_until 60 find_netdev || no_device 'the NIC has no network interface'
@@ -55,9 +56,10 @@ if [ "$nic" != none ]; then
 	# The name stays if udev has no rule for it.
 	lab_until 5 is_renamed || true
 	find_rdma
-	if ! lab_until 60 find_gid; then
-		echo "no GID holds the address $MY_IP"
+	if ! lab_until 60 find_gids; then
+		echo "no GID holds the address $MY_IP, or none holds $MY_IP6"
 		exit 1
 	fi
 fi
-printf 'export %q\n' "$@" "NETDEV=$NETDEV" "RDMA_DEV=$RDMA_DEV" "GID_INDEX=$GID_INDEX" >/run/lab.env
+printf 'export %q\n' "$@" "NETDEV=$NETDEV" "RDMA_DEV=$RDMA_DEV" "GID_INDEX=$GID_INDEX" \
+	"GID_INDEX6=$GID_INDEX6" >/run/lab.env

@@ -4,9 +4,31 @@
 use super::apps::{mpi, ucx};
 use super::pingpong::ping;
 use super::rdmacm::{cm, mckey, mckey_by};
-use super::row::{GuestTest, perf, roles, verbs};
+use super::row::{
+    Commands, DONE, GuestTest, pair, perf, perf_ipv6, roles, test, verbs, verbs_ipv6,
+};
 use super::ulp::disk;
 use crate::exchange::Ready;
+
+/// READs, WRITEs, SENDs and atomics of pinned memory, whose data is compared on both sides. `NIC_LIMITS` is about memory that is
+/// registered on demand.
+const fn compared(name: &'static str) -> GuestTest {
+    test(
+        name,
+        Commands::Two(
+            "odp_torture --pinned",
+            "odp_torture --pinned --seconds 2 $PEER_IP",
+        ),
+        Ready::Tcp(18600),
+        60,
+        DONE,
+    )
+}
+
+const fn nfs_files(name: &'static str) -> GuestTest {
+    let commands = Commands::Two("ulp_nfs server", "ulp_nfs client files");
+    test(name, commands, Ready::Cm, 600, DONE)
+}
 
 pub const TESTS: &[GuestTest] = &[
     ping("ping", "ping -c 3 -i 0.2 -W 5 $PEER_IP"),
@@ -16,17 +38,31 @@ pub const TESTS: &[GuestTest] = &[
     verbs("rc_mtu_256", "ibv_rc_pingpong -c -m 256"),
     verbs("rc_mtu_256_back", "ibv_rc_pingpong -c -m 256").reversed(),
     verbs("rc_mtu_512", "ibv_rc_pingpong -c -m 512 -s 65537 -n 200"),
+    verbs(
+        "rc_mtu_512_back",
+        "ibv_rc_pingpong -c -m 512 -s 65537 -n 200",
+    )
+    .reversed(),
     verbs("rc_mtu_2048", "ibv_rc_pingpong -c -m 2048 -s 65537 -n 200"),
+    verbs(
+        "rc_mtu_2048_back",
+        "ibv_rc_pingpong -c -m 2048 -s 65537 -n 200",
+    )
+    .reversed(),
     verbs("rc_mtu_4096", "ibv_rc_pingpong -c -m 4096 -s 1048576 -n 20"),
     verbs(
         "rc_mtu_4096_back",
         "ibv_rc_pingpong -c -m 4096 -s 1048576 -n 20",
     )
     .reversed(),
+    verbs_ipv6("rc_ipv6", "ibv_rc_pingpong -c"),
+    verbs_ipv6("rc_ipv6_back", "ibv_rc_pingpong -c").reversed(),
     verbs("uc", "ibv_uc_pingpong -c"),
     verbs("uc_back", "ibv_uc_pingpong -c").reversed(),
     verbs("ud", "ibv_ud_pingpong -c -s 1024"),
     verbs("ud_back", "ibv_ud_pingpong -c -s 1024").reversed(),
+    verbs_ipv6("ud_ipv6", "ibv_ud_pingpong -c -s 1024"),
+    verbs_ipv6("ud_ipv6_back", "ibv_ud_pingpong -c -s 1024").reversed(),
     verbs("srq", "ibv_srq_pingpong -c -n 100"),
     verbs("srq_back", "ibv_srq_pingpong -c -n 100").reversed(),
     cm(
@@ -34,6 +70,12 @@ pub const TESTS: &[GuestTest] = &[
         "rping -s -V -a $MY_IP -C 100",
         "rping -c -V -a $PEER_IP -C 100",
     ),
+    cm(
+        "rping_back",
+        "rping -s -V -a $MY_IP -C 100",
+        "rping -c -V -a $PEER_IP -C 100",
+    )
+    .reversed(),
     cm(
         "rping_ipv6",
         "rping -s -V -a $MY_IP6 -C 50",
@@ -50,6 +92,12 @@ pub const TESTS: &[GuestTest] = &[
         "ucmatose -b $MY_IP -C 100",
         "ucmatose -s $PEER_IP -C 100",
     ),
+    cm(
+        "ucmatose_back",
+        "ucmatose -b $MY_IP -C 100",
+        "ucmatose -s $PEER_IP -C 100",
+    )
+    .reversed(),
     // rxe sends the first datagram only: its counters `sent_pkts` and `rdma_sends` are 1 then, although mckey, which does not
     // look at the status, gets a completion for each.
     mckey_by(
@@ -60,13 +108,24 @@ pub const TESTS: &[GuestTest] = &[
     mckey("multicast_back").reversed(),
     perf("send_bw_rc", "ib_send_bw -n 300"),
     perf("send_bw_rc_back", "ib_send_bw -n 300").reversed(),
+    perf("send_bw_uc", "ib_send_bw -c UC -n 300"),
+    perf("send_bw_uc_back", "ib_send_bw -c UC -n 300").reversed(),
     perf("send_bw_ud", "ib_send_bw -c UD -s 1024 -n 300"),
+    perf("send_bw_ud_back", "ib_send_bw -c UD -s 1024 -n 300").reversed(),
+    perf("send_lat_rc", "ib_send_lat -n 300"),
+    perf("send_lat_rc_back", "ib_send_lat -n 300").reversed(),
     perf("write_bw_rc", "ib_write_bw -n 300"),
     perf("write_bw_rc_back", "ib_write_bw -n 300").reversed(),
+    perf_ipv6("write_bw_rc_ipv6", "ib_write_bw -n 300"),
+    perf_ipv6("write_bw_rc_ipv6_back", "ib_write_bw -n 300").reversed(),
+    perf("write_bw_uc", "ib_write_bw -c UC -n 300"),
+    perf("write_bw_uc_back", "ib_write_bw -c UC -n 300").reversed(),
     perf("write_lat_rc", "ib_write_lat -n 300"),
     perf("read_bw_rc", "ib_read_bw -n 300"),
     // rxe answers 128 READs and atomics at a time, of which perftest would use all.
     perf("read_bw_rc_back", "ib_read_bw -o 16 -n 300").reversed(),
+    perf("read_lat_rc", "ib_read_lat -n 300"),
+    perf("read_lat_rc_back", "ib_read_lat -o 16 -n 300").reversed(),
     perf(
         "atomic_bw_fetch_add",
         "ib_atomic_bw -A FETCH_AND_ADD -n 300",
@@ -76,6 +135,10 @@ pub const TESTS: &[GuestTest] = &[
         "ib_atomic_bw -A CMP_AND_SWAP -o 16 -n 300",
     )
     .reversed(),
+    compared("compared"),
+    compared("compared_back").reversed(),
+    // rxe has no raw queue pairs: the peer of this one is a packet socket.
+    pair("raw_back", "raw_frames", 18690).reversed(),
 ];
 
 /// The tests of reliable services, for a link that loses frames. Without `linger` one ping-pong of a hundred fails, because the last
@@ -98,6 +161,17 @@ pub const LOSSY: &[GuestTest] = &[
         "rping -s -V -a $MY_IP -C 50",
         "rping -c -V -a $PEER_IP -C 50",
     ),
+    cm(
+        "rping_back",
+        "rping -s -V -a $MY_IP -C 50",
+        "rping -c -V -a $PEER_IP -C 50",
+    )
+    .reversed(),
+    cm(
+        "rping_ipv6",
+        "rping -s -V -a $MY_IP6 -C 50",
+        "rping -c -V -a $PEER_IP6 -C 50",
+    ),
     perf("send_bw_rc", "ib_send_bw -n 300"),
     perf("write_bw_rc", "ib_write_bw -n 300"),
     perf("write_bw_rc_back", "ib_write_bw -n 300").reversed(),
@@ -112,6 +186,7 @@ pub const LOSSY: &[GuestTest] = &[
         "ib_atomic_bw -A CMP_AND_SWAP -o 16 -n 300",
     )
     .reversed(),
+    perf("write_bw_both_ways", "ib_write_bw -b -n 150").impaired(),
 ];
 
 /// Kernel consumers and programs, with verified data but for `ucx_perftest`; the server of the disk and of the file system is the project's
@@ -137,4 +212,26 @@ pub const PROGRAMS: &[GuestTest] = &[
     ucx("ucx_ud_ipv6", "apps_ucx perftest ud 6"),
     mpi("mpi_rc_ipv6", "apps_ucx data rc 6"),
     mpi("mpi_ud_ipv6", "apps_ucx data ud 6"),
+];
+
+/// The same with less work on a link that loses frames: a loss at the end of a message costs a timeout of half a second.
+pub const PROGRAMS_LOSSY: &[GuestTest] = &[
+    disk(
+        "nvme_random",
+        "ulp_nvme server",
+        "ulp_nvme client randrw 4 64",
+    )
+    .within(600)
+    .impaired(),
+    disk(
+        "nvme_random_back",
+        "ulp_nvme disk",
+        "ulp_nvme client randrw 4 64",
+    )
+    .within(600)
+    .reversed(),
+    nfs_files("nfs"),
+    nfs_files("nfs_back").reversed(),
+    ucx("ucx_rc_ipv6", "apps_ucx perftest rc 6").within(600),
+    mpi("mpi_rc_ipv6", "apps_ucx data rc 6").within(600),
 ];

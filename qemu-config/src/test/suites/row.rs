@@ -20,6 +20,8 @@ pub struct GuestTest {
     pub cpus: Option<u32>,
     /// The server is the second guest, and the client the first.
     pub is_reversed: bool,
+    /// After it, the models of the links must have lost and reordered frames in both directions.
+    pub is_impaired: bool,
 }
 
 /// The commands in the guests. The client is the second guest, unless the test is reversed.
@@ -74,6 +76,15 @@ impl GuestTest {
     pub const fn reversed(self) -> Self {
         Self {
             is_reversed: true,
+            ..self
+        }
+    }
+
+    /// The same on links with models, which must have lost and reordered frames when it has ended. It must send some thousand
+    /// frames in each direction: with fewer, a link that loses one of a hundred may have lost none.
+    pub const fn impaired(self) -> Self {
+        Self {
+            is_impaired: true,
             ..self
         }
     }
@@ -144,6 +155,7 @@ pub const fn test(
         expect,
         cpus: None,
         is_reversed: false,
+        is_impaired: false,
     }
 }
 
@@ -179,10 +191,22 @@ pub const fn verbs(name: &'static str, command: &'static str) -> GuestTest {
     test(name, commands, Ready::Tcp(18515), 60, "usec/iter")
 }
 
+/// The same over IPv6: the client prints its GID. The control connection is over IPv4.
+pub const fn verbs_ipv6(name: &'static str, command: &'static str) -> GuestTest {
+    let commands = Commands::Address(command, "-d $RDMA_DEV -g $GID_INDEX6");
+    test(name, commands, Ready::Tcp(18515), 60, "GID fd77::")
+}
+
 /// One of perftest's programs.
 pub const fn perf(name: &'static str, command: &'static str) -> GuestTest {
     let commands = Commands::Address(command, "-d $RDMA_DEV -x $GID_INDEX -F");
     test(name, commands, Ready::Tcp(18515), 90, "#bytes")
+}
+
+/// The same over IPv6: the client prints its GID, each byte as a decimal number. The control connection is over IPv4.
+pub const fn perf_ipv6(name: &'static str, command: &'static str) -> GuestTest {
+    let commands = Commands::Address(command, "-d $RDMA_DEV -x $GID_INDEX6 -F");
+    test(name, commands, Ready::Tcp(18515), 90, "GID: 253:119:")
 }
 
 /// One run of `odp_torture`: the options of the victim, the options of both, and the duration of the traffic.
@@ -229,6 +253,10 @@ mod tests {
                 "ibv_rc_pingpong -c -d $RDMA_DEV -g $GID_INDEX",
                 "ibv_rc_pingpong -c -d $RDMA_DEV -g $GID_INDEX $PEER_IP"
             ]
+        );
+        assert_eq!(
+            commands(perf_ipv6("bw", "ib_write_bw"))[1],
+            "ib_write_bw -d $RDMA_DEV -x $GID_INDEX6 -F $PEER_IP"
         );
         assert_eq!(
             commands(torture("a", "--events b", "--qps 1", 8)),
