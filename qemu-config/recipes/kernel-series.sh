@@ -1,10 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Makes the driver a series of patches for the kernel: kernel-series WORK GUEST-DRIVER COMPAT-CONFIG OUT
+# Makes the driver a series of patches for the kernel: kernel-series WORK GUEST-DRIVER COMPAT-CONFIG HEADERS OUT
 # WORK is an empty folder, which becomes a repository. COMPAT-CONFIG is what compat_probe.sh says of a kernel: the code for others is left
-# out. The patches change no existing file of the kernel; the person who posts them adds the lines that the cover letter names.
+# out. HEADERS are those of that kernel. Of its existing files the patches change the list of drivers of the UAPI; the person who posts
+# them adds the lines that the cover letter names.
 set -eu
-driver=$2 compat=$3 out=$4
+driver=$2 compat=$3 headers=$4 out=$5
 cd "$1"
 folder=drivers/infiniband/hw/faultline
 
@@ -32,7 +33,7 @@ sources() {
 		# 1 if the file is not the same.
 		[ $status -le 1 ] || exit $status
 		tidy "$folder/$file" -e 's|#include "faultline_uapi.h"|#include <rdma/faultline-abi.h>|' \
-			-e '/#include "compat_config.h"/d'
+			-e '/#include "compat_config.h"/d' -e s/RDMA_DRIVER_UNKNOWN/RDMA_DRIVER_FAULTLINE/
 	done
 }
 # The Makefile, without the list of objects of this name: makefile [NAME…]
@@ -80,8 +81,11 @@ of_patch() {
 }
 
 git init --quiet
-echo 'The kernel' | run_git commit --quiet --allow-empty --file=-
 mkdir -p $folder include/uapi/rdma
+drivers=include/uapi/rdma/ib_user_ioctl_verbs.h
+cp "$headers/$drivers" $drivers
+echo 'The kernel' | commit
+add_driver_id $drivers
 cp "$driver/include/faultline_uapi.h" include/uapi/rdma/faultline-abi.h
 cp "$driver/include/faultline_abi.h" $folder/
 commit <<'END'
@@ -89,7 +93,7 @@ RDMA/faultline: Add the interfaces of the device and of the provider
 
 The header of the device interface is generated from the emulator's
 definitions. The other one has the driver-private parts of uverbs
-commands.
+commands, which depend on the driver's ID.
 END
 
 # Parts of the driver with pinned regions. Headers that are of no part are in the first one.
@@ -179,8 +183,7 @@ run_git format-patch --quiet --cover-letter -o "$out" -9
 sed -i 's/\*\*\* SUBJECT HERE \*\*\*/RDMA: Driver of the Faultline adapter/' "$out/0000-cover-letter.patch"
 # shellcheck disable=SC2016
 sed -i '/\*\*\* BLURB HERE \*\*\*/c\
-The patches change no existing file. With the seventh one, these\
-lines are needed:\
+With the seventh patch, these lines are needed:\
 \
 drivers/infiniband/Kconfig:	source "drivers/infiniband/hw/faultline/Kconfig"\
 drivers/infiniband/hw/Makefile:	obj-$(CONFIG_INFINIBAND_FAULTLINE) += faultline/\

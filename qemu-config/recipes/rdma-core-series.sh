@@ -29,6 +29,7 @@ git init --quiet
 echo 'rdma-core' | commit
 
 cp "$driver/include/faultline_uapi.h" kernel-headers/rdma/faultline-abi.h
+add_driver_id kernel-headers/rdma/ib_user_ioctl_verbs.h
 after kernel-headers/CMakeLists.txt '  rdma/erdma-abi.h' '  rdma/faultline-abi.h'
 commit <<'END'
 kernel-headers: Add the ABI of the faultline driver
@@ -44,6 +45,7 @@ cp -r "$driver/provider/." $provider/
 rm $provider/COPYING
 cp "$driver/include/faultline_abi.h" $provider/
 sed -i 's|#include "faultline_uapi.h"|#include <rdma/faultline-abi.h>|' $provider/faultline.h
+sed -i s/RDMA_DRIVER_UNKNOWN/RDMA_DRIVER_FAULTLINE/ $provider/faultline.c
 cp "$packages/guest/faultlinedv.7" $provider/man/
 printf 'rdma_man_pages(\n  faultlinedv.7\n)\n' >$provider/man/CMakeLists.txt
 after CMakeLists.txt 'add_subdirectory(providers/erdma)' 'add_subdirectory(providers/faultline)

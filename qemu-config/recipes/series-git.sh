@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# What both kinds of series have in front: git, as it works for everyone.
+# What both kinds of series have in front: git, as it works for everyone, and the number of the driver.
 set -eu
 # Another repository, and what its user has configured, must not matter.
 # shellcheck disable=SC2046
@@ -13,4 +13,10 @@ run_git() {
 commit() {
 	run_git add --all --force
 	run_git commit --quiet --file=-
+}
+# Adds the driver to `enum rdma_driver_id`, behind the last one: add_driver_id FILE
+add_driver_id() {
+	last=$(sed -n 's/^\tRDMA_DRIVER_[A-Z0-9_]*,$/&/p' "$1" | tail -n 1)
+	[ -n "$last" ]
+	sed -i "/^$last\$/a\\\tRDMA_DRIVER_FAULTLINE," "$1"
 }

@@ -77,6 +77,7 @@ pub fn make(workspace: &Workspace) -> Result<Series> {
         Command::new("sh")
             .args(["-euc", KERNEL, "sh"])
             .args([new("linux")?, workspace.guest_driver(), declared])
+            .arg(headers(&base)?)
             .arg(&series.kernel),
         &log,
     )?;
@@ -92,6 +93,16 @@ pub fn make(workspace: &Workspace) -> Result<Series> {
         &log,
     )?;
     Ok(series)
+}
+
+/// The headers of the newest kernel that do not depend on the architecture.
+fn headers(base: &Base) -> Result<PathBuf> {
+    let release = base.kernel_release(NEWEST)?;
+    let (version, _) = release
+        .rsplit_once('-')
+        .with_context(|| format!("{release} names no architecture"))?;
+    let name = format!("usr/src/linux-headers-{version}-common");
+    Ok(base.root.join(name))
 }
 
 /// Unpacks a tarball without its top folder.
