@@ -49,10 +49,11 @@ pub fn jobs_of(
     if !pyverbs.is_empty() {
         add(plan.clone(), Tests::Pyverbs(pyverbs));
     }
-    let robustness = match suite {
+    let mut robustness = match suite {
         Suite::Robustness => robustness::chosen(filter),
         _ => Vec::new(),
     };
+    robustness.retain(|(name, _)| !options.leaves_out(suite.name(), name, kernel));
     if !robustness.is_empty() {
         add(plan.clone(), Tests::Robustness(robustness));
     }

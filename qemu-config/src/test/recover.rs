@@ -32,14 +32,26 @@ pub const TESTS: &[(&str, Test)] = &[
     ("fatal_files", |w| recover(w, Cause::Fatal, &[Load::Files])),
     ("fatal_rds", |w| recover(w, Cause::Fatal, &[Load::Rds])),
     ("fatal_lease", |w| recover(w, Cause::Fatal, &[Load::Lease])),
-    ("device_reset", |w| recover(w, Cause::DeviceReset, ALL)),
-    ("function_reset", |w| recover(w, Cause::FunctionReset, ALL)),
+    ("device_reset", |w| recover(w, Cause::DeviceReset, PROGRAMS)),
+    ("function_reset", |w| {
+        recover(w, Cause::FunctionReset, PROGRAMS)
+    }),
     ("command_timeout", |w| {
+        recover(w, Cause::CommandTimeout, PROGRAMS)
+    }),
+    ("device_reset_everything", |w| {
+        recover(w, Cause::DeviceReset, ALL)
+    }),
+    ("function_reset_everything", |w| {
+        recover(w, Cause::FunctionReset, ALL)
+    }),
+    ("command_timeout_everything", |w| {
         recover(w, Cause::CommandTimeout, but_lease(ALL))
     }),
     // A process that is frozen can't tell how long it has waited.
     ("suspend", |w| recover(w, Cause::Suspend, but_lease(ALL))),
-    ("reload", |w| recover(w, Cause::Reload, ALL)),
+    ("reload", |w| recover(w, Cause::Reload, PROGRAMS)),
+    ("reload_everything", |w| recover(w, Cause::Reload, ALL)),
     ("second_attempt", second_attempt),
     ("given_up", given_up),
     ("stopped_briefly", |w| {
@@ -56,8 +68,14 @@ pub const TESTS: &[(&str, Test)] = &[
 pub const RESTARTS: &[(&str, Test)] = &[
     ("killed", |w| recover(w, Cause::ServerKilled, ALL)),
     ("killed_idle", |w| recover(w, Cause::ServerKilled, &[])),
-    ("aborted", |w| recover(w, Cause::ServerAborted, ALL)),
-    ("renewed", |w| recover(w, Cause::ServerRenewed, ALL)),
+    ("aborted", |w| recover(w, Cause::ServerAborted, PROGRAMS)),
+    ("renewed", |w| recover(w, Cause::ServerRenewed, PROGRAMS)),
+    ("aborted_everything", |w| {
+        recover(w, Cause::ServerAborted, ALL)
+    }),
+    ("renewed_everything", |w| {
+        recover(w, Cause::ServerRenewed, ALL)
+    }),
     ("killed_100_times", killed_100_times),
 ];
 
@@ -156,6 +174,9 @@ const ALL: &[Load] = &[
     Load::Traffic,
     Load::Lease,
 ];
+
+/// Those without consumers in the kernel. What these see does not depend on the cause.
+const PROGRAMS: &[Load] = &[Load::Listener, Load::Faults, Load::Traffic];
 
 fn but_lease(loads: &'static [Load]) -> &'static [Load] {
     loads.strip_suffix(&[Load::Lease]).unwrap_or(loads)

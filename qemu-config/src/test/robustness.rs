@@ -24,10 +24,12 @@ pub const TESTS: &[(&str, Test)] = &[
     ("application_killed", application_killed),
     ("module_reloaded", module_reloaded),
     ("module_removed_under_traffic", module_removed_under_traffic),
-    (
-        "module_removed_50_times_under_traffic",
-        module_removed_50_times_under_traffic,
-    ),
+    ("module_removed_10_times_under_traffic", |cluster, plan| {
+        removed_in_both(cluster, plan, 5)
+    }),
+    ("module_removed_50_times_under_traffic", |cluster, plan| {
+        removed_in_both(cluster, plan, 25)
+    }),
     ("device_unbound_under_traffic", device_unbound_under_traffic),
     ("interface_down_under_traffic", interface_down_under_traffic),
     ("function_reset", function_reset),
@@ -290,12 +292,12 @@ fn module_removed_under_traffic(cluster: &Cluster, plan: &Plan) -> Result<()> {
     works(cluster)
 }
 
-/// Half of them in each guest, both at once.
-fn module_removed_50_times_under_traffic(cluster: &Cluster, plan: &Plan) -> Result<()> {
+/// The driver is removed so many times in each guest, in both at once.
+fn removed_in_both(cluster: &Cluster, plan: &Plan, times: u32) -> Result<()> {
     let (server, client) = pair(cluster)?;
     std::thread::scope(|scope| {
-        let first = scope.spawn(|| remove_under_traffic(server, plan, 25));
-        let second = remove_under_traffic(client, plan, 25);
+        let first = scope.spawn(|| remove_under_traffic(server, plan, times));
+        let second = remove_under_traffic(client, plan, times);
         let first = first.join().map_err(|_| anyhow!("a thread panicked"))?;
         match (first, second) {
             (Err(first), Err(second)) => Err(first.context(format!("{second:#}"))),

@@ -32,9 +32,7 @@ const DEFAULT: &[&str] = &[
     "interop-lossy",
     "vhost",
     "engines",
-    "wire-unix",
     "wire-tcp",
-    "wire-bridge",
     "wire-vxlan",
     "robustness",
     "recover",
@@ -54,9 +52,7 @@ const ON_ONE_KERNEL: &[&str] = &[
     "interop-lossy",
     "vhost",
     "engines",
-    "wire-unix",
     "wire-tcp",
-    "wire-bridge",
     "wire-vxlan",
     "robustness",
     "recover",
@@ -67,12 +63,12 @@ const ON_ONE_KERNEL: &[&str] = &[
 /// Tests of other suites of which the same holds: they take long, and others of their suite show on the
 /// second kernel what they would (streams over TCP, WRITEs of each size, what happens to DAX files), or a short form does.
 const LONG: &[&str] = &[
-    "pingpong::tcp_1_gib",
     "perftest::write_bw_all_sizes",
     "odp::write_bw_all_sizes",
     "coherence::dax_truncated",
     "coherence::dax_punched",
     "torture::pinned",
+    "torture::story",
     "torture::everything",
     "torture::everything_implicit",
 ];
@@ -83,6 +79,7 @@ const SHORT: &[&str] = &["torture::everything_short"];
 /// Tests that run by name only: longer forms of other tests, and the torture's events in groups, which show the kind of
 /// a fault that all events together have shown.
 const BY_NAME: &[&str] = &[
+    "pingpong::tcp_1_gib",
     "torture::replaced",
     "torture::protected",
     "torture::deregistered",
@@ -104,10 +101,17 @@ const BY_NAME: &[&str] = &[
     "recover::fatal_files",
     "recover::fatal_rds",
     "recover::fatal_lease",
+    "recover::device_reset_everything",
+    "recover::function_reset_everything",
+    "recover::command_timeout_everything",
+    "recover::reload_everything",
     "recover::given_up",
     "recover::stopped_for_a_minute",
     "recover::again_and_again",
+    "restart::aborted_everything",
+    "restart::renewed_everything",
     "restart::killed_100_times",
+    "robustness::module_removed_50_times_under_traffic",
     "packages::apt",
     "packages::kernel_update",
     "packages::removal",
