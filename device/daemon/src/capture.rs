@@ -4,6 +4,7 @@
 //! does not fit into the ring of a capture is lost to this capture and counted. Without a capture the data path tests one flag at
 //! each interface. [`crate::control`] makes pcapng of the records.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,8 +14,12 @@ use faultline_ports::PortId;
 use faultline_ports::channel::EngineEnd;
 use faultline_ports::line::Effects;
 use faultline_scenario::packet_filter::PacketFilter;
+use faultline_scenario::plan::ChangeKind;
+use faultline_scenario::rules::ByRule;
 use faultline_telemetry::Direction;
 use faultline_wire::packet::{RoceHeader, parse_trusted};
+
+use crate::lines::Mark;
 
 /// Most captures at a time. Each of them copies frames in the engine.
 pub(crate) const MOST_CAPTURES: usize = 4;
@@ -24,6 +29,8 @@ pub(crate) const RING: usize = 4 << 20;
 pub(crate) const MOST_OCTETS: usize = 65_535;
 /// RNR NAKs that are remembered until they are sent.
 const MOST_REFUSALS: usize = 64;
+/// Page faults that are remembered until the frame is captured that has met them.
+const MOST_FAULTS: usize = 64;
 
 /// What becomes of a frame at an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +39,7 @@ pub(crate) enum Fate {
     LinkDown,
     TooLong,
     Requested,
+    /// A rule has taken it, and drops it or passes it on later.
     Rule,
     Forged,
     NoPeer,
@@ -42,6 +50,15 @@ pub(crate) enum Fate {
     NoMember,
 }
 
+/// What drops a frame, or keeps it for later.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Dropper {
+    /// The port at which it is.
+    Port,
+    /// A rule of the scenario.
+    Rule(ByRule),
+}
+
 /// Description of the interface of a NIC, and of a port that leads out of the process.
 pub(crate) const NIC_KIND: &str = "Faultline NIC";
 pub(crate) const PORT_KIND: &str = "Faultline port";
@@ -49,11 +66,20 @@ pub(crate) const PORT_KIND: &str = "Faultline port";
 /// Begins the comments of frames that were dropped.
 pub(crate) const DROPPED: &str = "dropped: ";
 /// Begins the comments of frames that go no further, or differ from what was sent.
-pub(crate) const IMPAIRMENTS: [&str; 2] = [DROPPED, CORRUPTED];
-/// Comment of a frame of which bits were changed on its way.
-const CORRUPTED: &str = "corrupted by the model of a link, or by a rule of the scenario";
+pub(crate) const IMPAIRMENTS: [&str; 3] = [DROPPED, "corrupted by ", "truncated by "];
+/// What rules do to frames, in comments.
+const CHANGES: [(ChangeKind, &str); 8] = [
+    (ChangeKind::Drop, "dropped"),
+    (ChangeKind::Delay, "delayed"),
+    (ChangeKind::Duplicate, "doubled"),
+    (ChangeKind::Corrupt, "corrupted"),
+    (ChangeKind::Reorder, "reordered"),
+    (ChangeKind::Truncate, "truncated"),
+    (ChangeKind::EcnMark, "marked"),
+    (ChangeKind::MigReq, "changed in MigReq"),
+];
 /// Comments on what was done to a frame, besides losing it.
-pub(crate) const EFFECTS: [(Effects, &str); 4] = [
+const EFFECTS: [(Effects, &str); 4] = [
     (
         Effects::DUPLICATED,
         "doubled by the model of a link: it is sent twice",
@@ -62,7 +88,7 @@ pub(crate) const EFFECTS: [(Effects, &str); 4] = [
         Effects::REORDERED,
         "reordered by the model of a link: others overtake it",
     ),
-    (Effects::CORRUPTED, CORRUPTED),
+    (Effects::CORRUPTED, "corrupted by the model of a link"),
     (
         Effects::MARKED,
         "marked by the model of a link: congestion experienced",
@@ -98,16 +124,13 @@ impl Fate {
         }
     }
 
-    /// The comment of a frame; `None` if it has passed.
-    pub(crate) fn comment(self) -> Option<&'static str> {
+    /// The comment of a frame; `None` if it has passed, or a rule has taken it.
+    fn comment(self) -> Option<&'static str> {
         Some(match self {
-            Self::Passed => return None,
+            Self::Passed | Self::Rule => return None,
             Self::LinkDown => "dropped: the link is down, or the function has no bus mastering",
             Self::TooLong => "dropped: longer than the MTU",
             Self::Requested => "dropped: by request (drop-frames)",
-            Self::Rule => {
-                "dropped: taken by a rule of the scenario, which may pass it on later or changed"
-            }
             Self::Forged => "dropped: the source address is that of another port",
             Self::NoPeer => "dropped: the port has no peer",
             Self::Overrun => "dropped: the peer takes frames too slowly",
@@ -132,12 +155,36 @@ pub(crate) struct Seen {
     /// The queue pair that has sent it; 0: not known.
     pub(crate) sender: u32,
     pub(crate) fate: Fate,
-    /// What links and rules have done to it until here.
+    /// What links have done to it until here.
     pub(crate) effects: Effects,
-    /// The page fault for which the packet says to wait; 0: none.
+    /// What a rule has done to it, or does here.
+    pub(crate) rule: Option<ByRule>,
+    /// Sent: the page fault for which the packet says to wait. Received: the one that has stopped the ingress. 0: none.
     pub(crate) token: u64,
     /// Software has made it, and the NIC has only sent it: it is of a raw queue pair or of the netdev.
     pub(crate) is_raw: bool,
+}
+
+impl Seen {
+    /// A frame that is octets.
+    pub(crate) fn of_octets(
+        at: Instant,
+        port: PortId,
+        (direction, fate): (Direction, Fate),
+        mark: Mark,
+    ) -> Self {
+        Self {
+            at,
+            port,
+            direction,
+            sender: 0,
+            fate,
+            effects: mark.effects,
+            rule: mark.rule,
+            token: 0,
+            is_raw: false,
+        }
+    }
 }
 
 /// A record in the ring of a capture: this head, then the first octets of the frame.
@@ -159,24 +206,76 @@ pub(crate) struct RecordHead {
     /// The queue pair that has sent the frame; 0: not known.
     pub(crate) sender: u32,
     pub(crate) fate: Fate,
-    /// What links and rules have done to the frame.
+    /// What links have done to the frame.
     pub(crate) effects: Effects,
+    /// What a rule has done to the frame.
+    pub(crate) rule: Option<ByRule>,
 }
 
 impl RecordHead {
     /// Octets of a head.
-    pub(crate) const LEN: usize = 33;
+    pub(crate) const LEN: usize = 36;
+
+    /// True if the frame goes no further, or differs from what was sent.
+    pub(crate) fn is_impaired(&self) -> bool {
+        self.fate != Fate::Passed
+            || self.effects.contains(Effects::CORRUPTED)
+            || self.rule.is_some_and(|rule| rule.kind.spoils())
+    }
+
+    /// The comments of the frame.
+    pub(crate) fn comments(&self) -> Vec<Cow<'static, str>> {
+        let mut comments: Vec<Cow<'static, str>> = Vec::new();
+        comments.extend(self.fate.comment().map(Cow::from));
+        comments.extend(self.rule_comment().map(Cow::from));
+        let effects = EFFECTS.iter();
+        let effects = effects.filter(|(effect, _)| self.effects.contains(*effect));
+        comments.extend(effects.map(|(_, text)| Cow::from(*text)));
+        if self.is_after_loss && self.lost == 0 {
+            comments.push(LOST_ELSEWHERE.into());
+        }
+        comments.extend(self.fault_comment().map(Cow::from));
+        comments
+    }
+
+    fn rule_comment(&self) -> Option<String> {
+        let ByRule { rule, kind } = self.rule?;
+        let (_, change) = CHANGES.iter().find(|(change, _)| *change == kind)?;
+        Some(match (self.fate, kind) {
+            (Fate::Rule, ChangeKind::Drop) => {
+                format!("{DROPPED}by rule[{rule}] of the scenario")
+            }
+            (Fate::Rule, _) => format!(
+                "{DROPPED}taken by rule[{rule}] of the scenario, which passes it on later: {change}"
+            ),
+            _ => format!("{change} by rule[{rule}] of the scenario"),
+        })
+    }
+
+    fn fault_comment(&self) -> Option<String> {
+        let token = self.token;
+        (token != 0).then(|| match self.is_sent {
+            true => format!("waits for page fault {token}"),
+            false => format!("not executed now because of page fault {token}"),
+        })
+    }
 
     fn to_octets(self) -> [u8; Self::LEN] {
         let mut octets = [0; Self::LEN];
         let number = Fate::ALL.iter().position(|fate| *fate == self.fate);
         let number = number.and_then(|number| u8::try_from(number).ok());
+        let is_kind = |kind: ChangeKind| CHANGES.iter().position(|(change, _)| *change == kind);
+        // 0 is no rule.
+        let kind = self.rule.and_then(|rule| is_kind(rule.kind));
+        let kind = kind.and_then(|kind| u8::try_from(kind.saturating_add(1)).ok());
+        let rule = self.rule.map_or(0, |rule| rule.rule);
         let fields = (self.at.to_le_bytes().into_iter())
             .chain(self.token.to_le_bytes())
             .chain(self.length.to_le_bytes())
             .chain(self.lost.to_le_bytes())
             .chain(self.sender.to_le_bytes())
             .chain(self.port.to_le_bytes())
+            .chain(rule.to_le_bytes())
             .chain([
                 u8::from(self.is_sent)
                     | u8::from(self.is_after_loss) << 1
@@ -184,6 +283,7 @@ impl RecordHead {
                     | u8::from(self.is_raw) << 3,
                 number.unwrap_or_default(),
                 self.effects.bits(),
+                kind.unwrap_or_default(),
             ]);
         for (to, from) in octets.iter_mut().zip(fields) {
             *to = from;
@@ -199,7 +299,10 @@ impl RecordHead {
         let (lost, rest) = rest.split_first_chunk()?;
         let (sender, rest) = rest.split_first_chunk()?;
         let (port, rest) = rest.split_first_chunk()?;
-        let ([flags, fate, effects], frame) = rest.split_first_chunk()?;
+        let (rule, rest) = rest.split_first_chunk()?;
+        let ([flags, fate, effects, kind], frame) = rest.split_first_chunk()?;
+        let kind = usize::from(*kind).checked_sub(1);
+        let kind = kind.and_then(|kind| CHANGES.get(kind));
         let head = Self {
             at: u64::from_le_bytes(*at),
             token: u64::from_le_bytes(*token),
@@ -213,6 +316,10 @@ impl RecordHead {
             sender: u32::from_le_bytes(*sender),
             fate: *Fate::ALL.get(usize::from(*fate))?,
             effects: Effects::from_bits(*effects),
+            rule: kind.map(|(kind, _)| ByRule {
+                rule: u16::from_le_bytes(*rule),
+                kind: *kind,
+            }),
         };
         Some((head, frame))
     }
@@ -317,6 +424,7 @@ impl Capture {
             sender: seen.sender,
             fate: seen.fate,
             effects: seen.effects,
+            rule: seen.rule,
         };
         if let Some(room) = record.first_chunk_mut() {
             *room = head.to_octets();
@@ -356,6 +464,7 @@ impl Capture {
             sender: qpn,
             fate: Fate::Passed,
             effects: Effects::NONE,
+            rule: None,
         };
         self.has_lost |= !self.end.send(&head.to_octets());
     }
@@ -375,6 +484,10 @@ pub(crate) struct Captures {
     record: Vec<u8>,
     /// NIC, queue pair, PSN and fault of RNR NAKs that may not have been sent yet, the oldest first.
     refusals: VecDeque<(PortId, u32, u32, u64)>,
+    /// NIC, queue pair, PSN and fault of missing pages since the last frame that was received.
+    faults: Vec<(PortId, u32, u32, u64)>,
+    /// NICs whose ingress is stopped, each with the fault.
+    stalls: Vec<(PortId, u64)>,
 }
 
 impl Captures {
@@ -398,6 +511,7 @@ impl Captures {
         let most = RecordHead::LEN.saturating_add(MOST_OCTETS);
         self.record.reserve(most);
         self.refusals.reserve(MOST_REFUSALS);
+        self.faults.reserve(MOST_FAULTS);
         self.running.push(Capture {
             id,
             lost: vec![0; counts.by_interface.len()],
@@ -418,8 +532,16 @@ impl Captures {
         self.running.swap_remove(at);
         if self.running.is_empty() {
             self.refusals.clear();
+            self.faults.clear();
+            self.stalls.clear();
         }
         true
+    }
+
+    /// True if a capture has comments. A checker reads none.
+    pub(crate) fn names_faults(&self) -> bool {
+        let mut running = self.running.iter();
+        running.any(|capture| !capture.filter.is_for_checker)
     }
 
     /// Numbers of the captures, and what they have.
@@ -456,6 +578,26 @@ impl Captures {
             Diagnostic::RnrNakSent { qpn, psn, token } => {
                 self.note_refusal(nic, qpn, psn, token);
             }
+            Diagnostic::FaultRaised {
+                token, qpn, psn, ..
+            }
+            | Diagnostic::FaultJoined {
+                token, qpn, psn, ..
+            } => {
+                if self.faults.len() >= MOST_FAULTS {
+                    self.faults.clear();
+                }
+                self.faults.push((nic, qpn, psn, token));
+            }
+            // It follows the fault of its queue pair, unless there was no room for one.
+            Diagnostic::Stalled { qpn } => {
+                let last = self.faults.last();
+                let last = last.filter(|fault| (fault.0, fault.1) == (nic, qpn));
+                self.stalls.extend(last.map(|fault| (nic, fault.3)));
+            }
+            Diagnostic::StallEnded { .. } | Diagnostic::Reset => {
+                self.stalls.retain(|stall| stall.0 != nic);
+            }
             // Each connection of a queue pair begins with this state, in which its path MTU is known (IBTA 10.3.1).
             Diagnostic::QpState {
                 qpn,
@@ -484,10 +626,43 @@ impl Captures {
         found.map_or(0, |refusal| refusal.3)
     }
 
+    /// The page fault that has stopped the ingress of a NIC; 0: none.
+    pub(crate) fn stall(&self, nic: PortId) -> u64 {
+        let mut stalls = self.stalls.iter();
+        let found = stalls.find(|stall| stall.0 == nic);
+        found.map_or(0, |stall| stall.1)
+    }
+
+    /// The page faults until now are not those of the next frame.
+    pub(crate) fn end_receive(&mut self) {
+        self.faults.clear();
+    }
+
+    /// The page fault of a packet, and that of packets of the same run behind it. `behind`: that of the run before it. A packet that
+    /// stops the ingress holds up those behind it.
+    fn fault_of(&self, seen: &Seen, behind: u64, header: Option<&RoceHeader>) -> (u64, u64) {
+        if seen.direction == Direction::Tx || seen.fate != Fate::Passed {
+            return (behind, behind);
+        }
+        // A frame that is not RoCE is no run: all faults are its own.
+        let is_own = |fault: &&(PortId, u32, u32, u64)| {
+            fault.0 == seen.port && header.is_none_or(|header| header.bth.psn.get() == fault.2)
+        };
+        match self.faults.iter().find(is_own) {
+            Some(&(.., token)) if token == self.stall(seen.port) => (token, token),
+            Some(&(.., token)) => (token, behind),
+            None => (behind, behind),
+        }
+    }
+
     /// A frame is seen whose payload is in memory. A run is seen as its packets.
     pub(crate) fn frame<M: Dma>(&mut self, seen: &Seen, frame: &TxFrame, mem: &M) {
+        let mut behind = seen.token;
         for index in 0..frame.packets {
             let header = frame.packet_header(index);
+            let token;
+            (token, behind) = self.fault_of(seen, behind, header.as_ref());
+            let seen = &Seen { token, ..*seen };
             let Some(most) = self.most_wanted(seen, header.as_ref()) else {
                 continue;
             };
@@ -505,6 +680,8 @@ impl Captures {
     pub(crate) fn octets(&mut self, seen: &Seen, frame: &[u8]) {
         let parsed = parse_trusted(frame).ok();
         let header = parsed.as_ref().map(|parsed| &parsed.header);
+        let (token, _) = self.fault_of(seen, seen.token, header);
+        let seen = &Seen { token, ..*seen };
         let Some(most) = self.most_wanted(seen, header) else {
             return;
         };
@@ -537,6 +714,11 @@ mod tests {
 
     use super::*;
 
+    const RULE: ByRule = ByRule {
+        rule: 300,
+        kind: ChangeKind::MigReq,
+    };
+
     fn filter(snaplen: usize) -> CaptureFilter {
         CaptureFilter {
             ports: vec![true, false],
@@ -555,6 +737,7 @@ mod tests {
             sender: 0,
             fate: Fate::Forged,
             effects: Effects::CORRUPTED,
+            rule: Some(RULE),
             token: 3,
             is_raw: false,
         }
@@ -592,7 +775,7 @@ mod tests {
             assert_eq!((head.length, head.lost, head.port), (200, 0, 0));
             assert_eq!((head.at, head.token, head.is_sent), (7, 3, true));
             assert_eq!(head.fate, Fate::Forged);
-            assert_eq!(head.effects, Effects::CORRUPTED);
+            assert_eq!((head.effects, head.rule), (Effects::CORRUPTED, Some(RULE)));
             assert_eq!(frame, [5; 100]);
         }
         captures.octets(&seen(0), &[6; 20]);
@@ -610,6 +793,63 @@ mod tests {
         assert!(!reader.is_stopped());
         assert!(captures.end(1) && !captures.end(1));
         assert!(reader.is_stopped());
+    }
+
+    /// The comments of a record with these fates and changes, which has been in a ring.
+    fn comments(fate: Fate, effects: Effects, rule: Option<ByRule>) -> (Vec<String>, bool) {
+        let head = RecordHead {
+            at: 0,
+            token: 0,
+            length: 60,
+            lost: 0,
+            port: 0,
+            is_sent: true,
+            is_after_loss: false,
+            is_raw: false,
+            is_renewal: false,
+            sender: 0,
+            fate,
+            effects,
+            rule,
+        };
+        let octets = head.to_octets();
+        let (again, frame) = RecordHead::split(&octets).unwrap();
+        assert!(again == head && frame.is_empty());
+        let comments = head.comments().into_iter().map(Cow::into_owned);
+        (comments.collect(), head.is_impaired())
+    }
+
+    #[test]
+    fn what_rules_do_is_told_from_what_links_do() {
+        let rule = |kind| Some(ByRule { rule: 2, kind });
+        let links = comments(Fate::Passed, Effects::CORRUPTED, None);
+        assert_eq!(
+            links,
+            (vec!["corrupted by the model of a link".to_owned()], true)
+        );
+        for (kind, change) in CHANGES {
+            let passed = comments(Fate::Passed, Effects::NONE, rule(kind));
+            let text = format!("{change} by rule[2] of the scenario");
+            assert_eq!(passed, (vec![text], kind.spoils()));
+            let taken = match kind {
+                ChangeKind::Drop => "dropped: by rule[2] of the scenario".to_owned(),
+                _ => format!(
+                    "dropped: taken by rule[2] of the scenario, which passes it on later: {change}"
+                ),
+            };
+            let expected = (vec![taken], true);
+            assert_eq!(comments(Fate::Rule, Effects::NONE, rule(kind)), expected);
+        }
+        for (comments, is_impaired) in [
+            links,
+            comments(Fate::Passed, Effects::NONE, rule(ChangeKind::Truncate)),
+            comments(Fate::Passed, Effects::NONE, rule(ChangeKind::Delay)),
+            comments(Fate::Rule, Effects::NONE, rule(ChangeKind::Delay)),
+        ] {
+            let mut begins = IMPAIRMENTS.iter();
+            let begins = begins.any(|begin| comments[0].starts_with(begin));
+            assert_eq!(begins, is_impaired, "{comments:?}");
+        }
     }
 
     #[test]

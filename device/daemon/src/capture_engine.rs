@@ -3,30 +3,33 @@
 use faultline_nic::{FrameKind, Instant, TxFrame};
 use faultline_ports::line::Effects;
 use faultline_ports::{PortId, Route};
+use faultline_scenario::rules::ByRule;
 use faultline_scenario::trigger;
 use faultline_telemetry::Direction;
 use faultline_wire::Syndrome;
 
-use crate::capture::{Fate, Seen};
+use crate::capture::{Dropper, Fate, Seen};
 use crate::engine::Engine;
 use crate::lines::Octets;
 
 impl Engine {
-    /// A NIC sends a frame. `route`: where it goes, if it goes on at once. `drop`: it is dropped, by the port if true, else by a rule.
+    /// A NIC sends a frame. `route`: where it goes, if it goes on at once. `dropper`: what drops it.
     #[cold]
     pub(crate) fn capture_sent(
         &mut self,
         (from, now): (PortId, Instant),
         frame: &TxFrame,
         route: Option<Route>,
-        drop: Option<bool>,
+        dropper: Option<Dropper>,
     ) {
-        let fate = match (drop, route) {
-            (Some(true), _) => self.fate_at_port(from, frame),
-            (Some(false), _) => Fate::Rule,
-            (None, Some(Route::Forged)) => Fate::Forged,
-            (None, Some(Route::NoMember)) => Fate::NoMember,
-            (None, _) => Fate::Passed,
+        let (fate, rule) = match dropper {
+            Some(dropper) => self.drop_of(from, frame, dropper),
+            None => (Fate::Passed, None),
+        };
+        let fate = match (fate, route) {
+            (Fate::Passed, Some(Route::Forged)) => Fate::Forged,
+            (Fate::Passed, Some(Route::NoMember)) => Fate::NoMember,
+            (fate, _) => fate,
         };
         let seen = Seen {
             at: now,
@@ -35,6 +38,7 @@ impl Engine {
             sender: self.sender(from),
             fate,
             effects: Effects::NONE,
+            rule,
             token: self.awaited_fault(from, frame),
             is_raw: matches!(frame.kind, FrameKind::Raw { .. }),
         };
@@ -43,20 +47,74 @@ impl Engine {
         }
     }
 
-    /// A frame of a NIC arrives at another one. `drop`: it is dropped, by the port if true, else by a rule.
+    /// A frame of a NIC does not reach another one.
+    #[cold]
+    pub(crate) fn capture_not_received(
+        &mut self,
+        (from, to): (PortId, PortId),
+        now: Instant,
+        frame: &TxFrame,
+        dropper: Dropper,
+    ) {
+        let (fate, rule) = self.drop_of(to, frame, dropper);
+        self.capture_arrived((from, to), now, frame, (fate, rule, 0));
+    }
+
+    /// A NIC has received a frame of another one. `held_up`: what [`Engine::before_receive`] has returned.
     #[cold]
     pub(crate) fn capture_received(
         &mut self,
         (from, to): (PortId, PortId),
         now: Instant,
         frame: &TxFrame,
-        drop: Option<bool>,
+        held_up: u64,
     ) {
-        let fate = match drop {
-            None => Fate::Passed,
-            Some(true) => self.fate_at_port(to, frame),
-            Some(false) => Fate::Rule,
+        self.take_faults();
+        self.capture_arrived((from, to), now, frame, (Fate::Passed, None, held_up));
+        self.captures.end_receive();
+    }
+
+    /// A NIC has received octets. `held_up`: what [`Engine::before_receive`] has returned.
+    #[cold]
+    pub(crate) fn capture_taken_octets(
+        &mut self,
+        now: Instant,
+        to: PortId,
+        held_up: u64,
+        frame: Octets<'_>,
+    ) {
+        self.take_faults();
+        let seen = Seen {
+            token: held_up,
+            ..Seen::of_octets(now, to, (Direction::Rx, Fate::Passed), frame.mark)
         };
+        self.captures.octets(&seen, frame.bytes);
+        self.captures.end_receive();
+    }
+
+    /// A NIC is about to receive a frame: the page faults that it reports until it is captured are those of this frame. Returns the
+    /// fault that has stopped its ingress; 0: none.
+    #[cold]
+    pub(crate) fn before_receive(&mut self, to: PortId) -> u64 {
+        self.take_faults();
+        self.captures.end_receive();
+        self.captures.stall(to)
+    }
+
+    /// Takes what the NICs report, if a capture names page faults.
+    fn take_faults(&mut self) {
+        if self.captures.names_faults() {
+            self.take_diagnostics();
+        }
+    }
+
+    fn capture_arrived(
+        &mut self,
+        (from, to): (PortId, PortId),
+        now: Instant,
+        frame: &TxFrame,
+        (fate, rule, token): (Fate, Option<ByRule>, u64),
+    ) {
         let seen = Seen {
             at: now,
             port: to,
@@ -64,7 +122,8 @@ impl Engine {
             sender: self.sender(from),
             fate,
             effects: Effects::NONE,
-            token: 0,
+            rule,
+            token,
             is_raw: matches!(frame.kind, FrameKind::Raw { .. }),
         };
         if let Some(ram) = self.rams.get(from) {
@@ -88,6 +147,7 @@ impl Engine {
             sender: self.sender(from),
             fate: Fate::on_line(effects),
             effects,
+            rule: None,
             token: self.awaited_fault(from, frame),
             is_raw: matches!(frame.kind, FrameKind::Raw { .. }),
         };
@@ -123,16 +183,7 @@ impl Engine {
         (direction, fate): (Direction, Fate),
         frame: Octets<'_>,
     ) {
-        let seen = Seen {
-            at: now,
-            port,
-            direction,
-            sender: 0,
-            fate,
-            effects: frame.mark.effects,
-            token: 0,
-            is_raw: false,
-        };
+        let seen = Seen::of_octets(now, port, (direction, fate), frame.mark);
         self.captures.octets(&seen, frame.bytes);
     }
 
@@ -140,6 +191,14 @@ impl Engine {
     fn sender(&self, nic: PortId) -> u32 {
         let port = self.ports.get(nic);
         port.map_or(self.links.sender, |port| port.nic.last_sender())
+    }
+
+    /// What becomes of a frame that is dropped at a port, and by which rule.
+    fn drop_of(&self, id: PortId, frame: &TxFrame, dropper: Dropper) -> (Fate, Option<ByRule>) {
+        match dropper {
+            Dropper::Port => (self.fate_at_port(id, frame), None),
+            Dropper::Rule(rule) => (Fate::Rule, Some(rule)),
+        }
     }
 
     /// Why a port has dropped a frame.

@@ -8,14 +8,15 @@ use std::time::Duration;
 use faultline_nic::{Dcqcn, FaultPolicy, Nanos, NicConfig, Pitfalls, ReadyMode};
 use faultline_ports::line::LineModel;
 use faultline_ports::vlan::{VlanMembership, VlanSet};
+use faultline_scenario::problem::{self, Problem};
 use faultline_scenario::profile::{self, Profile};
 use faultline_wire::MacAddr;
 use serde::Deserialize;
 
-use crate::config_file::{self, Malformed};
-use crate::control_config::{ControlConfigError, ControlSettings};
+use crate::config_file::{self, ConfigText, Malformed};
+use crate::control_config::ControlSettings;
 use crate::dcqcn_config;
-use crate::engine_config::{EngineCount, EngineLayout, EngineName, MOST_ENGINES};
+use crate::engine_config::{EngineCount, EngineLayout, EngineName};
 use crate::line_config;
 use crate::pci_id::PciId;
 use crate::port_config::PortEntry;
@@ -32,45 +33,48 @@ pub enum ConfigError {
         /// The system's reason.
         error: std::io::Error,
     },
-    /// The file is not TOML, or has an unknown key or a wrong value.
-    #[error("{}:{error}", path.display())]
+    /// The text is not TOML, or has an unknown key, a wrong value, or a value that does not fit others.
+    #[error("{}{error}", path.as_ref().map(|path| format!("{}:", path.display())).unwrap_or_default())]
     Malformed {
-        /// The file.
-        path: PathBuf,
+        /// The file; `None`: the text is of none.
+        path: Option<PathBuf>,
         /// Position, key and reason.
         error: Malformed,
     },
-    /// No NIC.
-    #[error("no NIC is configured: give --nic NAME=SOCKET, or [[nic]] sections in the file")]
-    NoNic,
-    /// A NIC without a socket.
-    #[error("the NIC {0} has no socket: give it one in the file, or --nic {0}=SOCKET")]
-    NoSocket(String),
-    /// Two NICs or ports share something.
-    #[error("two NICs or ports have the same {what}: {value}")]
-    Twice {
-        /// `name`, `socket` or `mac`.
-        what: &'static str,
-        /// What they share.
-        value: String,
-    },
+    /// As [`ConfigError::Malformed`], of something that is in no text: where it was said, and what is wrong.
+    #[error("{0}")]
+    Refused(String),
     /// `--nic` without an equals sign.
     #[error("{0:?} is not of the form NAME=SOCKET")]
     NicSyntax(String),
-    /// The control server can't be configured like this.
-    #[error(transparent)]
-    Control(#[from] ControlConfigError),
+    /// A profile that can't be read.
+    #[error("can't read the profile {}: {error}", path.display())]
+    ReadProfile {
+        /// Its file.
+        path: PathBuf,
+        /// The system's reason.
+        error: std::io::Error,
+    },
     /// A profile that does not exist, or is wrong.
     #[error("{0}")]
     Profile(String),
-    /// More engines than a process can have.
-    #[error(
-        "the NICs are on {0} engines, but a process has at most {MOST_ENGINES}: give fewer names with the key `engine`"
-    )]
-    Engines(usize),
     /// Not a MAC address.
     #[error("{0:?} is not a unicast MAC address such as 02:00:00:00:00:01")]
     Mac(String),
+}
+
+impl ConfigError {
+    /// A wrong value, or a key that is missing, at this path of the text.
+    pub(crate) fn at(source: Option<&ConfigText>, path: problem::Path, what: String) -> Self {
+        match source {
+            Some(source) => Self::Malformed {
+                path: source.path().map(Path::to_owned),
+                error: source.locate(Problem::of_value(path, what)),
+            },
+            None if path == problem::Path::root() => Self::Refused(what),
+            None => Self::Refused(format!("{path}: {what}")),
+        }
+    }
 }
 
 /// When the engine looks for work, and when it sleeps.
@@ -99,6 +103,10 @@ pub struct NicEntry {
     pub settings: NicSettings,
     /// File of BAR 2, if a supervisor holds it for this process and those after it. Not in configuration files.
     pub bar_file: Option<PathBuf>,
+    /// Number of its table in the configuration file; `None`: it has none.
+    pub table: Option<usize>,
+    /// The command line has given its socket.
+    pub has_given_socket: bool,
 }
 
 /// Declares the settings of a NIC once, for `[defaults]` and for `[[nic]]`. A `flatten`ed structure can't be used for the latter:
@@ -131,7 +139,7 @@ macro_rules! nic_settings {
                     socket: table.socket,
                     mac: table.mac,
                     settings: NicSettings { $( $field: table.$field, )* },
-                    bar_file: None,
+                    ..Self::default()
                 }
             }
         }
@@ -203,9 +211,8 @@ impl NamedProfile {
         }
         let path = folder.join(&self.name);
         let shown = path.display().to_string();
-        let text = std::fs::read_to_string(&path).map_err(|error| {
-            ConfigError::Profile(format!("can't read the profile {shown}: {error}"))
-        })?;
+        let text = std::fs::read_to_string(&path)
+            .map_err(|error| ConfigError::ReadProfile { path, error })?;
         let read = profile::read(&shown, &text);
         self.profile = Some(read.map_err(|problems| ConfigError::Profile(problems.to_string()))?);
         Ok(())
@@ -352,6 +359,7 @@ impl FromStr for NicEntry {
             Some((name, socket)) if !name.is_empty() && !socket.is_empty() => Ok(Self {
                 name: name.to_owned(),
                 socket: socket.into(),
+                has_given_socket: true,
                 ..Self::default()
             }),
             _ => Err(ConfigError::NicSyntax(text.to_owned())),
@@ -450,6 +458,9 @@ pub struct Config {
     /// Ports that lead out of the process.
     #[serde(default, rename = "port")]
     pub ports: Vec<PortEntry>,
+    /// The text that it was read from, in which errors have their places.
+    #[serde(skip)]
+    pub source: Option<ConfigText>,
 }
 
 /// A few megabytes: some tens of milliseconds at full message rate.
@@ -478,6 +489,7 @@ impl Default for Config {
             control: ControlSettings::default(),
             nics: Vec::new(),
             ports: Vec::new(),
+            source: None,
         }
     }
 }
@@ -490,21 +502,33 @@ impl Config {
             error,
         })?;
         let mut config = Self::from_toml(&text).map_err(|error| ConfigError::Malformed {
-            path: path.to_owned(),
+            path: Some(path.to_owned()),
             error,
         })?;
+        config.source = Some(ConfigText::new(Some(path), &text));
         config.load_profiles(path.parent().unwrap_or(Path::new("")))?;
         Ok(config)
     }
 
-    /// Reads the files of profiles. Relative paths begin at `folder`.
+    /// Reads the files of profiles. Relative paths begin at `folder`. The NICs are those of the file, in its order.
     fn load_profiles(&mut self, folder: &Path) -> Result<(), ConfigError> {
-        let of_nics = self.nics.iter_mut().map(|nic| &mut nic.settings);
-        let mut all = of_nics.chain([&mut self.defaults]);
-        all.try_for_each(|settings| match &mut settings.profile {
-            Some(profile) => profile.load(folder),
-            None => Ok(()),
-        })
+        let source = self.source.as_ref();
+        let nics = problem::Path::root().key("nic");
+        let of_nics = self.nics.iter_mut().enumerate();
+        let of_nics = of_nics.map(|(table, nic)| (nics.index(table), &mut nic.settings));
+        let defaults = (problem::Path::root().key("defaults"), &mut self.defaults);
+        for (table, settings) in of_nics.chain([defaults]) {
+            let Some(profile) = &mut settings.profile else {
+                continue;
+            };
+            profile.load(folder).map_err(|error| match error {
+                ConfigError::ReadProfile { .. } => {
+                    ConfigError::at(source, table.key("profile"), error.to_string())
+                }
+                error => error,
+            })?;
+        }
+        Ok(())
     }
 
     /// Uses a profile for all NICs that have none of their own. A relative path begins at the working directory.
@@ -516,7 +540,12 @@ impl Config {
 
     /// Reads the text of a TOML file.
     pub fn from_toml(text: &str) -> Result<Self, Malformed> {
-        config_file::parse(text)
+        let mut config: Self = config_file::parse(text)?;
+        for (table, nic) in config.nics.iter_mut().enumerate() {
+            nic.table = Some(table);
+        }
+        config.source = Some(ConfigText::new(None, text));
+        Ok(config)
     }
 
     /// The profile of one of these NICs: its name and its contents.
@@ -575,53 +604,12 @@ impl Config {
                 let socket = std::mem::take(&mut nic.socket);
                 *nic = NicEntry {
                     socket,
+                    has_given_socket: true,
                     ..self.nics.remove(at)
                 };
             }
         }
         self.nics.append(&mut nics);
-    }
-
-    /// Refuses what can't work.
-    pub fn check(&self) -> Result<(), ConfigError> {
-        if self.nics.is_empty() {
-            return Err(ConfigError::NoNic);
-        }
-        self.control.check()?;
-        if let Some(nic) = self
-            .nics
-            .iter()
-            .find(|nic| nic.socket.as_os_str().is_empty())
-        {
-            return Err(ConfigError::NoSocket(nic.name.clone()));
-        }
-        let engines = self.engine_layout().names.len();
-        if engines > MOST_ENGINES {
-            return Err(ConfigError::Engines(engines));
-        }
-        let twice = |what, values: Vec<String>| {
-            let mut seen = std::collections::HashSet::new();
-            match values.into_iter().find(|value| !seen.insert(value.clone())) {
-                Some(value) => Err(ConfigError::Twice { what, value }),
-                None => Ok(()),
-            }
-        };
-        let nics = &self.nics;
-        let names = nics.iter().map(|nic| &nic.name);
-        let names = names.chain(self.ports.iter().map(|port| &port.name));
-        twice("name", names.cloned().collect())?;
-        twice(
-            "socket",
-            nics.iter()
-                .map(|nic| nic.socket.display().to_string())
-                .collect(),
-        )?;
-        twice(
-            "mac",
-            nics.iter()
-                .map(|nic| nic.mac_address().to_string())
-                .collect(),
-        )
     }
 
     /// `adaptive`: for how long to look after the last work.
@@ -731,7 +719,7 @@ mod tests {
         let text =
             "[defaults]\non_demand = false\nlookup_ns = 7\n[[nic]]\nname = \"a\"\nlookup_ns = 9\n";
         let mut config = Config::from_toml(text).unwrap();
-        assert!(matches!(config.check(), Err(ConfigError::NoSocket(name)) if name == "a"));
+        assert!(config.check().is_err(), "the NIC has no socket");
         config.add(vec!["b=/b".parse().unwrap(), "a=/a".parse().unwrap()]);
         config.check().unwrap();
         let seen = config.nics.iter().map(|nic| {
@@ -781,10 +769,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("nics.toml");
         std::fs::write(&path, "[[nic]]\nname = \"a\"\nprofile = \"mine.toml\"\n").unwrap();
-        assert!(matches!(
-            Config::from_file(&path),
-            Err(ConfigError::Profile(_))
-        ));
+        let error = Config::from_file(&path).unwrap_err().to_string();
+        let place = format!("{}:3:11: nic[0].profile: can't read", path.display());
+        assert!(error.starts_with(&place), "{error}");
         std::fs::write(
             folder.path().join("mine.toml"),
             "[latency]\npcie = \"9us\"\n",
@@ -804,7 +791,6 @@ mod tests {
 
     #[test]
     fn mistakes_are_named() {
-        assert!(matches!(Config::default().check(), Err(ConfigError::NoNic)));
         assert!("a".parse::<NicEntry>().is_err());
         assert!("=x".parse::<NicEntry>().is_err());
         for bad in [
@@ -817,12 +803,6 @@ mod tests {
         ] {
             assert!(parse_mac(bad).is_err(), "{bad}");
         }
-        let twice = Config {
-            nics: vec!["a=/x".parse().unwrap(), "a=/y".parse().unwrap()],
-            ..Config::default()
-        };
-        let error = twice.check().unwrap_err().to_string();
-        assert!(error.contains("same name: a"), "{error}");
         for unknown in [
             "pol = 1",
             "[defaults]\nondemand = true",

@@ -4,6 +4,8 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use faultline_scenario::problem::{Problem, position};
@@ -23,20 +25,104 @@ pub struct Malformed {
     pub problem: String,
 }
 
-/// Reads a value from TOML.
-pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Malformed> {
-    toml::from_str(text).map_err(|error| {
-        let problem = Problem::of_toml(text, &error);
+impl Malformed {
+    fn new(text: &str, problem: Problem) -> Self {
         let span = problem.span(text).unwrap_or_default();
         let (line, column) = position(text, span.start);
         let key = problem.path.to_string();
-        Malformed {
+        Self {
             line,
             column,
             key: (!key.is_empty()).then_some(key),
             problem: problem.message,
         }
-    })
+    }
+}
+
+/// The text of a configuration, in which its values have their places.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigText {
+    path: Option<PathBuf>,
+    text: String,
+}
+
+impl ConfigText {
+    /// `path` is that of the file.
+    pub(crate) fn new(path: Option<&Path>, text: &str) -> Self {
+        Self {
+            path: path.map(Path::to_owned),
+            text: text.to_owned(),
+        }
+    }
+
+    /// The file.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// Finds the position of a problem.
+    pub(crate) fn locate(&self, problem: Problem) -> Malformed {
+        Malformed::new(&self.text, problem)
+    }
+}
+
+/// A key that does not fit the others of its table. An error about a table has the position of the table, in serde: [`parse`] takes the
+/// key from the message.
+#[derive(Debug)]
+pub(crate) struct Misfit {
+    /// Beginning of the message: whether it is about the key or its value.
+    part: &'static str,
+    key: &'static str,
+    problem: String,
+}
+
+impl Misfit {
+    const KEY: &str = "key";
+    const VALUE: &str = "value of key";
+
+    /// The table must not have the key.
+    pub(crate) fn of_key(key: &'static str, problem: impl Into<String>) -> Self {
+        Self {
+            part: Self::KEY,
+            key,
+            problem: problem.into(),
+        }
+    }
+
+    /// The key must not have this value.
+    pub(crate) fn of_value(key: &'static str, problem: impl Into<String>) -> Self {
+        Self {
+            part: Self::VALUE,
+            ..Self::of_key(key, problem)
+        }
+    }
+
+    /// The problem of the key, if that of its table is a misfit.
+    fn find(problem: Problem) -> Problem {
+        let Some((head, message)) = problem.message.split_once("`: ") else {
+            return problem;
+        };
+        let Some((part, key)) = head.split_once(" `") else {
+            return problem;
+        };
+        match part {
+            Self::KEY => Problem::of_key(problem.path.key(key), message),
+            Self::VALUE => Problem::of_value(problem.path.key(key), message),
+            _ => problem,
+        }
+    }
+}
+
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} `{}`: {}", self.part, self.key, self.problem)
+    }
+}
+
+/// Reads a value from TOML.
+pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Malformed> {
+    toml::from_str(text)
+        .map_err(|error| Malformed::new(text, Misfit::find(Problem::of_toml(text, &error))))
 }
 
 /// Reads an unsigned number. The largest number of TOML is 2^63 - 1.
@@ -45,7 +131,26 @@ where
     D: Deserializer<'de>,
     T: TryFrom<u64>,
 {
-    deserializer.deserialize_i64(NumberVisitor(PhantomData))
+    let largest = [i64::MAX as u64, u32::MAX.into(), u16::MAX.into()];
+    let largest = largest
+        .into_iter()
+        .find(|&value| T::try_from(value).is_ok());
+    number_within(deserializer, 0..=largest.unwrap_or(u8::MAX.into()))
+}
+
+/// Reads a number of this range.
+pub(crate) fn number_within<'de, D, T>(
+    deserializer: D,
+    range: RangeInclusive<u64>,
+) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: TryFrom<u64>,
+{
+    deserializer.deserialize_i64(NumberVisitor {
+        range,
+        to: PhantomData,
+    })
 }
 
 /// As [`number`], for a key that may be absent.
@@ -57,27 +162,24 @@ where
     number(deserializer).map(Some)
 }
 
-struct NumberVisitor<T>(PhantomData<T>);
+struct NumberVisitor<T> {
+    range: RangeInclusive<u64>,
+    to: PhantomData<T>,
+}
 
 impl<T: TryFrom<u64>> Visitor<'_> for NumberVisitor<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let largest = [i64::MAX as u64, u32::MAX.into(), u16::MAX.into()];
-        let largest = largest
-            .into_iter()
-            .find(|&value| T::try_from(value).is_ok());
-        write!(
-            f,
-            "an integer from 0 to {}",
-            largest.unwrap_or(u8::MAX.into())
-        )
+        let (first, last) = (self.range.start(), self.range.end());
+        write!(f, "an integer from {first} to {last}")
     }
 
     fn visit_i64<E: Error>(self, value: i64) -> Result<T, E> {
-        u64::try_from(value)
-            .ok()
-            .and_then(|value| T::try_from(value).ok())
+        let number = u64::try_from(value).ok();
+        number
+            .filter(|number| self.range.contains(number))
+            .and_then(|number| T::try_from(number).ok())
             .ok_or_else(|| E::invalid_value(Unexpected::Signed(value), &self))
     }
 

@@ -32,7 +32,7 @@ pub struct ControlSettings {
 #[derive(Debug, thiserror::Error)]
 pub enum ControlConfigError {
     /// A TCP address without a token.
-    #[error("control.listen = {0} needs control.token_file: any local user can connect to it")]
+    #[error("{0} needs the key control.token_file: any local user can connect to it")]
     NoToken(SocketAddr),
     /// The token file can't be read.
     #[error("can't read the token file {}: {error}", path.display())]

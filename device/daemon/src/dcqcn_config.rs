@@ -1,9 +1,9 @@
 //! Congestion control (DCQCN) in the configuration.
 
 use faultline_nic::{Dcqcn, Nanos};
-use serde::de::{Deserialize, Deserializer, Error, Unexpected};
+use serde::de::{Deserialize, Deserializer, Error};
 
-use crate::config_file;
+use crate::config_file::{self, Misfit};
 
 /// The keys of the table `dcqcn`, all with the default values of [`Dcqcn`].
 #[derive(serde::Deserialize)]
@@ -56,15 +56,12 @@ impl Default for DcqcnTable {
 /// Reads the table, for a key that may be absent.
 pub(crate) fn dcqcn<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Dcqcn>, D::Error> {
     let table = DcqcnTable::deserialize(deserializer)?;
-    let within = |key: &str, value: u32, least: u32, most: u32| {
-        let expected = format!("{key} from {least} to {most}");
-        match (least..=most).contains(&value) {
-            true => Ok(()),
-            false => Err(Error::invalid_value(
-                Unexpected::Unsigned(value.into()),
-                &expected.as_str(),
-            )),
-        }
+    let within = |key, value: u32, least: u32, most: u32| match (least..=most).contains(&value) {
+        true => Ok(()),
+        false => Err(D::Error::custom(Misfit::of_value(
+            key,
+            format!("invalid value: integer `{value}`, expected an integer from {least} to {most}"),
+        ))),
     };
     within("line_rate_mbps", table.line_rate_mbps, 1, 1_000_000)?;
     within(
@@ -103,7 +100,7 @@ pub(crate) fn dcqcn<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option
 mod tests {
     use faultline_nic::{Dcqcn, Nanos};
 
-    use crate::config::Config;
+    use crate::config::{Config, refusal_of_nic};
 
     fn of_first(text: &str) -> Result<Option<Dcqcn>, String> {
         let config = Config::from_toml(text).map_err(|error| error.to_string())?;
@@ -131,19 +128,23 @@ mod tests {
 
     #[test]
     fn values_that_mean_nothing_are_refused_where_they_are() {
-        let error =
-            of_first("[[nic]]\nname = \"a\"\ndcqcn = { line_rate_mbps = 0 }\n").unwrap_err();
-        assert!(error.contains("3:9"), "{error}");
-        assert!(
-            error.contains("line_rate_mbps from 1 to 1000000"),
-            "{error}"
+        assert_eq!(
+            refusal_of_nic("dcqcn = { line_rate_mbps = 0 }\n"),
+            "3:28: nic[0].dcqcn.line_rate_mbps: invalid value: integer `0`, expected an integer from 1 to 1000000"
         );
-        let error = of_first("[[nic]]\nname = \"a\"\ndcqcn = { rate = 1 }\n").unwrap_err();
+        assert_eq!(
+            refusal_of_nic("dcqcn = { cnp_dscp = 64 }\n"),
+            "3:22: nic[0].dcqcn.cnp_dscp: invalid value: integer `64`, expected an integer from 0 to 63"
+        );
+        // A default that does not fit what is given has the place of the table.
+        assert_eq!(
+            refusal_of_nic("dcqcn = { line_rate_mbps = 5 }\n"),
+            "3:9: nic[0].dcqcn.min_rate_mbps: invalid value: integer `10`, expected an integer from 1 to 5"
+        );
+        let error = refusal_of_nic("dcqcn = { rate = 1 }\n");
         assert!(
             error.contains("3:11") && error.contains("`line_rate_mbps`"),
             "{error}"
         );
-        let error = of_first("[[nic]]\nname = \"a\"\ndcqcn = { cnp_dscp = 64 }\n").unwrap_err();
-        assert!(error.contains("cnp_dscp from 0 to 63"), "{error}");
     }
 }

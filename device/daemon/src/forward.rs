@@ -5,6 +5,7 @@ use faultline_ports::{Egress, PortId, Route};
 use faultline_scenario::trigger;
 use faultline_telemetry::{Direction, FrameEvent};
 
+use crate::capture::Dropper;
 use crate::engine::Engine;
 use crate::port::{NicPort, number};
 
@@ -22,9 +23,15 @@ impl Engine {
             port.drops_as_down(frame.packets) || port.link.drops_frame(Direction::Tx, frame)
         };
         let by_port = self.ports.get_mut(from).is_none_or(by_port);
-        let is_dropped = by_port
-            || self.rules_see(from, trigger::Direction::Tx, frame)
-                && self.rules_take_sent(from, now, frame);
+        let dropper = if by_port {
+            Some(Dropper::Port)
+        } else if self.rules_see(from, trigger::Direction::Tx, frame) {
+            let rule = self.rules_take_sent(from, now, frame);
+            rule.map(Dropper::Rule)
+        } else {
+            None
+        };
+        let is_dropped = dropper.is_some();
         let is_on_line = !is_dropped
             && !self.lines.is_empty()
             && self.enters_line(now, from, (from, trigger::Direction::Tx), frame);
@@ -38,8 +45,7 @@ impl Engine {
         };
         // The packets on a modelled link were captured with what is done to them there.
         if self.captures.is_on() && !is_on_line {
-            let drop = is_dropped.then_some(by_port);
-            self.capture_sent((from, now), frame, route, drop);
+            self.capture_sent((from, now), frame, route, dropper);
         }
         let sender = self
             .ports
@@ -203,20 +209,29 @@ impl Engine {
         }
         let by_port =
             port.drops_as_down(frame.packets) || port.link.drops_frame(Direction::Rx, frame);
-        let is_dropped = by_port
-            || self.rules_see(to, trigger::Direction::Rx, frame)
-                && self.rules_take_received(from, to, now, frame);
-        if self.captures.is_on() {
-            let drop = is_dropped.then_some(by_port);
-            self.capture_received((from, to), now, frame, drop);
-        }
-        if is_dropped {
+        let dropper = if by_port {
+            Some(Dropper::Port)
+        } else if self.rules_see(to, trigger::Direction::Rx, frame) {
+            let rule = self.rules_take_received(from, to, now, frame);
+            rule.map(Dropper::Rule)
+        } else {
+            None
+        };
+        if let Some(dropper) = dropper {
+            if self.captures.is_on() {
+                self.capture_not_received((from, to), now, frame, dropper);
+            }
             return None;
         }
+        let held_up = self.captures.is_on().then(|| self.before_receive(to));
         let (sender, ram) = (self.rams.get(from)?, self.rams.get(to)?);
         let port = self.ports.get_mut(to)?;
         let before = port.nic.work();
         port.nic.receive(now, ram, frame, sender);
-        Some(port.nic.work().wrapping_sub(before))
+        let work = port.nic.work().wrapping_sub(before);
+        if let Some(token) = held_up {
+            self.capture_received((from, to), now, frame, token);
+        }
+        Some(work)
     }
 }

@@ -8,6 +8,7 @@
 //! - [`check`]: captures against the rules of the specification
 //! - `clock`: the device clock
 //! - [`config`]: the NICs to serve and their settings, from a file or the command line
+//! - `config_check`: what its NICs and ports must obey together
 //! - `config_file`: positions and messages of errors in the file
 //! - [`control`]: the control server
 //! - [`control_config`]: its settings
@@ -56,6 +57,7 @@ mod capture_engine;
 pub mod check;
 mod clock;
 pub mod config;
+mod config_check;
 mod config_file;
 pub mod control;
 pub mod control_config;
@@ -100,7 +102,7 @@ pub mod supervisor;
 mod vlan_config;
 
 pub use config::{Config, ConfigError, NamedProfile, NicEntry, NicSettings, PollMode};
-pub use config_file::Malformed;
+pub use config_file::{ConfigText, Malformed};
 pub use control_config::ControlSettings;
 pub use engine_config::{EngineCount, EngineName};
 pub use server::Server;

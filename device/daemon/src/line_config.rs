@@ -7,7 +7,7 @@ use faultline_wire::PrioritySet;
 use faultline_wire::priority::PRIORITIES;
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Unexpected, Visitor};
 
-use crate::config_file;
+use crate::config_file::{self, Misfit};
 
 /// The keys of a table that describes one direction of a link.
 #[derive(serde::Deserialize)]
@@ -66,21 +66,30 @@ pub(crate) fn line<'de, D: Deserializer<'de>>(
 }
 
 /// Checks the limits of the queues of priorities.
-fn check_priorities(table: &LineTable) -> Result<(), String> {
+fn check_priorities(table: &LineTable) -> Result<(), Misfit> {
     let queue = match table.queue_bytes {
         0 => MAX_PRIORITY_OCTETS,
         bytes => bytes as usize,
     };
     if queue > MAX_PRIORITY_OCTETS {
-        Err(format!(
-            "`queue_bytes` is {queue}, and at most {MAX_PRIORITY_OCTETS} for each priority with `pfc`"
+        Err(Misfit::of_value(
+            "queue_bytes",
+            format!(
+                "invalid value: integer `{queue}`, expected at most {MAX_PRIORITY_OCTETS} for each priority with `pfc`"
+            ),
         ))
     } else if table.pause_bytes == 0 {
-        Err("`pfc` needs `pause_bytes`, from which on a priority is paused".to_owned())
+        Err(Misfit::of_key(
+            "pfc",
+            "this key needs `pause_bytes`, from which on a priority is paused",
+        ))
     } else if table.pause_bytes as usize >= queue {
-        Err(format!(
-            "`pause_bytes` is {}, and must be less than {queue}, the room of the queue, with `pfc`",
-            table.pause_bytes
+        Err(Misfit::of_value(
+            "pause_bytes",
+            format!(
+                "invalid value: integer `{}`, expected less than {queue}, the room of the queue, with `pfc`",
+                table.pause_bytes
+            ),
         ))
     } else {
         Ok(())
@@ -225,19 +234,23 @@ mod tests {
         );
         assert_eq!(
             refusal_of_nic("link_rx = { rate_mbps = 1000, pfc = [3] }\n"),
-            "3:11: nic[0].link_rx: `pfc` needs `pause_bytes`, from which on a priority is paused"
+            "3:31: nic[0].link_rx.pfc: this key needs `pause_bytes`, from which on a priority is paused"
         );
         assert_eq!(
             refusal_of_nic("link_rx = { queue_bytes = 1048577, pause_bytes = 1, pfc = [3] }\n"),
-            "3:11: nic[0].link_rx: `queue_bytes` is 1048577, and at most 1048576 for each priority with `pfc`"
+            "3:27: nic[0].link_rx.queue_bytes: invalid value: integer `1048577`, expected at most 1048576 for each priority with `pfc`"
         );
         assert_eq!(
             refusal_of_nic("link_rx = { queue_bytes = 5000, pause_bytes = 5000, pfc = [3] }\n"),
-            "3:11: nic[0].link_rx: `pause_bytes` is 5000, and must be less than 5000, the room of the queue, with `pfc`"
+            "3:47: nic[0].link_rx.pause_bytes: invalid value: integer `5000`, expected less than 5000, the room of the queue, with `pfc`"
         );
         assert_eq!(
             refusal_of_nic("link_rx = { pause_bytes = 1048576, pfc = [3] }\n"),
-            "3:11: nic[0].link_rx: `pause_bytes` is 1048576, and must be less than 1048576, the room of the queue, with `pfc`"
+            "3:27: nic[0].link_rx.pause_bytes: invalid value: integer `1048576`, expected less than 1048576, the room of the queue, with `pfc`"
+        );
+        assert_eq!(
+            refusal_of_nic("[defaults.link_rx]\nrate_mbps = 1000\npfc = [3]\n"),
+            "5:1: defaults.link_rx.pfc: this key needs `pause_bytes`, from which on a priority is paused"
         );
     }
 

@@ -5,6 +5,7 @@
 use faultline_nic::{Instant, Origin};
 use faultline_ports::PortId;
 use faultline_ports::line::{Effects, Line, LineModel};
+use faultline_scenario::rules::ByRule;
 use faultline_scenario::trigger::Direction;
 use faultline_wire::PrioritySet;
 
@@ -13,8 +14,10 @@ use faultline_wire::PrioritySet;
 pub(crate) struct Mark {
     /// What is known of its sender.
     pub(crate) origin: Origin,
-    /// What links and rules have done to it on its way.
+    /// What links have done to it on its way.
     pub(crate) effects: Effects,
+    /// What a rule has done to it.
+    pub(crate) rule: Option<ByRule>,
 }
 
 /// A frame as octets on its way.
@@ -28,11 +31,12 @@ pub(crate) struct Octets<'a> {
 impl<'a> Octets<'a> {
     /// A frame to which nothing has been done.
     pub(crate) fn new(origin: Origin, bytes: &'a [u8]) -> Self {
-        let effects = Effects::NONE;
-        Self {
-            mark: Mark { origin, effects },
-            bytes,
-        }
+        let mark = Mark {
+            origin,
+            effects: Effects::NONE,
+            rule: None,
+        };
+        Self { mark, bytes }
     }
 }
 

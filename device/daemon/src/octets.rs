@@ -16,7 +16,7 @@ use faultline_wire::{MacAddr, PrioritySet};
 
 use crate::capture::Fate;
 use crate::engine::{Engine, TURN_BYTES, TURN_PACKETS};
-use crate::lines::Octets;
+use crate::lines::{Mark, Octets};
 use crate::notice::Notice;
 use crate::port::{NicPort, number};
 
@@ -398,21 +398,29 @@ impl Engine {
             header,
             bytes: bytes.len(),
         };
-        let Some(change) = rules.packet(now, site, dir, destination, facts) else {
+        let Some(taking) = rules.packet(now, site, dir, destination, facts) else {
             return false;
         };
         let held = HeldFrame {
             site,
             dir,
-            is_spoilt: false,
+            by: frame.mark.rule,
             origin: frame.mark.origin,
+            note: frame.mark.effects.bits(),
             bytes: bytes.to_vec(),
         };
-        rules.take_frame(now, change, held);
+        rules.take_frame(now, taking, held);
         if self.captures.is_on() {
             let direction = match dir {
                 Direction::Tx => LinkDirection::Tx,
                 Direction::Rx => LinkDirection::Rx,
+            };
+            let frame = Octets {
+                mark: Mark {
+                    rule: Some(taking.by()),
+                    ..frame.mark
+                },
+                ..frame
             };
             self.capture_octets(now, site, (direction, Fate::Rule), frame);
         }
@@ -429,9 +437,7 @@ impl Engine {
         if !accepted || port.drops_as_down(1) {
             return;
         }
-        if self.captures.is_on() {
-            self.capture_octets(now, to, (LinkDirection::Rx, Fate::Passed), frame);
-        }
+        let held_up = self.captures.is_on().then(|| self.before_receive(to));
         let (Some(port), Some(ram)) = (self.ports.get_mut(to), self.rams.get(to)) else {
             return;
         };
@@ -440,6 +446,9 @@ impl Engine {
         let event = FrameEvent::of_packet(header, bytes.len());
         self.recorder.received(number(to), &event);
         port.nic.receive_bytes_from(now, ram, mark.origin, bytes);
+        if let Some(token) = held_up {
+            self.capture_taken_octets(now, to, token, frame);
+        }
     }
 }
 

@@ -10,11 +10,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use faultline_ports::channel::{self, Bell, EngineEnd, EnginesEnd};
-use faultline_ports::line::Effects;
 use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 
-use crate::capture::{CaptureCounts, CaptureFilter, Fate, RING, RecordHead};
+use crate::capture::{CaptureCounts, CaptureFilter, RING, RecordHead};
 use crate::judge::{Findings, Interface, InterfaceKind, Judge, Origin};
 
 /// Octets of each frame that contain all headers.
@@ -172,7 +171,7 @@ fn take(judge: &mut Judge, record: &[u8]) {
         is_outbound: Some(head.is_sent),
         is_raw: head.is_raw,
         sender: (head.sender != 0).then_some(head.sender),
-        is_impaired: head.fate != Fate::Passed || head.effects.contains(Effects::CORRUPTED),
+        is_impaired: head.is_impaired(),
     };
     let length = usize::try_from(head.length).unwrap_or(usize::MAX);
     judge.frame(head.at, frame, length, origin);

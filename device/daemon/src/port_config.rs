@@ -9,7 +9,8 @@ use faultline_ports::line::LineModel;
 use faultline_ports::vlan::VlanSet;
 use serde::Deserialize;
 
-use crate::{config_file, line_config, vlan_config};
+use crate::config_file::{self, Misfit};
+use crate::{line_config, vlan_config};
 
 /// Pause between two attempts to connect unless another one is set.
 const RECONNECT: Duration = Duration::from_secs(1);
@@ -81,7 +82,7 @@ struct PortTable {
     #[serde(default, deserialize_with = "interface")]
     interface: Option<String>,
     socket: Option<PathBuf>,
-    #[serde(default, deserialize_with = "config_file::optional_number")]
+    #[serde(default, deserialize_with = "mtu")]
     mtu: Option<u16>,
     #[serde(default, deserialize_with = "config_file::optional_number")]
     hold_ms: Option<u16>,
@@ -96,9 +97,9 @@ struct PortTable {
 }
 
 impl TryFrom<PortTable> for PortEntry {
-    type Error = String;
+    type Error = Misfit;
 
-    fn try_from(table: PortTable) -> Result<Self, String> {
+    fn try_from(table: PortTable) -> Result<Self, Misfit> {
         let PortTable {
             name,
             kind,
@@ -114,10 +115,11 @@ impl TryFrom<PortTable> for PortEntry {
             link_tx,
             link_rx,
         } = table;
-        let only = |is_there: bool, key: &str, kind: &str| match is_there {
-            true => Err(format!("key `{key}` is for {kind} only")),
+        let only = |is_there: bool, key, what: &str| match is_there {
+            true => Err(Misfit::of_key(key, format!("this key is for {what} only"))),
             false => Ok(()),
         };
+        let incomplete = |problem: &str| Err(Misfit::of_value("kind", problem));
         let is_stream = kind == Kind::Stream;
         only(!is_stream && listen.is_some(), "listen", "kind `stream`")?;
         only(!is_stream && connect.is_some(), "connect", "kind `stream`")?;
@@ -138,16 +140,26 @@ impl TryFrom<PortTable> for PortEntry {
         let kind = match (kind, listen, connect, interface) {
             (Kind::Stream, Some(address), None, _) => PortKind::Listen(address),
             (Kind::Stream, None, Some(address), _) => PortKind::Connect(address, reconnect),
+            (Kind::Stream, Some(_), Some(_), _) => {
+                return Err(Misfit::of_key(
+                    "connect",
+                    "kind `stream` has only one of the keys `listen`, `connect`",
+                ));
+            }
             (Kind::Stream, ..) => {
-                return Err(
-                    "kind `stream` needs exactly one of the keys `listen`, `connect`".to_owned(),
-                );
+                return incomplete("kind `stream` needs one of the keys `listen`, `connect`");
             }
             (Kind::Tap, .., Some(interface)) => PortKind::Tap(interface),
-            (Kind::Tap, ..) => return Err("kind `tap` needs the key `interface`".to_owned()),
-            (Kind::VhostUserNet, ..) => match socket.filter(|path| !path.as_os_str().is_empty()) {
+            (Kind::Tap, ..) => return incomplete("kind `tap` needs the key `interface`"),
+            (Kind::VhostUserNet, ..) => match socket {
+                Some(path) if path.as_os_str().is_empty() => {
+                    return Err(Misfit::of_value(
+                        "socket",
+                        "the path is empty, expected that of a unix socket",
+                    ));
+                }
                 Some(path) => PortKind::VhostUserNet(path),
-                None => return Err("kind `vhost-user-net` needs the key `socket`".to_owned()),
+                None => return incomplete("kind `vhost-user-net` needs the key `socket`"),
             },
         };
         Ok(Self {
@@ -170,6 +182,13 @@ fn address<'de, D: serde::Deserializer<'de>>(
     StreamAddress::from_str(&text)
         .map(Some)
         .map_err(serde::de::Error::custom)
+}
+
+/// Least MTU: that of IPv4 (RFC 791, section 3.2), and of network interfaces (`ETH_MIN_MTU` of Linux).
+const MIN_MTU: u64 = 68;
+
+fn mtu<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<u16>, D::Error> {
+    config_file::number_within(deserializer, MIN_MTU..=u16::MAX.into()).map(Some)
 }
 
 /// Most octets of the name of a network interface: IFNAMSIZ of netdevice(7), less the terminating zero.
@@ -269,15 +288,27 @@ mod tests {
         );
         refused(
             "kind = \"stream\"\n",
-            1,
-            1,
-            "port[0]: kind `stream` needs exactly one of the keys `listen`, `connect`",
+            3,
+            8,
+            "port[0].kind: kind `stream` needs one of the keys `listen`, `connect`",
+        );
+        refused(
+            "kind = \"tap\"\n",
+            3,
+            8,
+            "port[0].kind: kind `tap` needs the key `interface`",
+        );
+        refused(
+            "kind = \"vhost-user-net\"\n",
+            3,
+            8,
+            "port[0].kind: kind `vhost-user-net` needs the key `socket`",
         );
         refused(
             "kind = \"stream\"\nlisten = \"unix:/a\"\nconnect = \"unix:/b\"\n",
+            5,
             1,
-            1,
-            "port[0]: kind `stream` needs exactly one of the keys `listen`, `connect`",
+            "port[0].connect: kind `stream` has only one of the keys `listen`, `connect`",
         );
         refused(
             "kind = \"tap\"\ninterface = \"a name that is too long\"\n",
@@ -287,27 +318,39 @@ mod tests {
         );
         refused(
             "kind = \"tap\"\ninterface = \"fl0\"\nlisten = \"unix:/a\"\n",
+            5,
             1,
+            "port[0].listen: this key is for kind `stream` only",
+        );
+        refused(
+            "connect = \"unix:/a\"\nkind = \"tap\"\ninterface = \"fl0\"\n",
+            3,
             1,
-            "port[0]: key `listen` is for kind `stream` only",
+            "port[0].connect: this key is for kind `stream` only",
+        );
+        refused(
+            "kind = \"stream\"\nlisten = \"unix:/a\"\ninterface = \"fl0\"\n",
+            5,
+            1,
+            "port[0].interface: this key is for kind `tap` only",
         );
         refused(
             "kind = \"vhost-user-net\"\nsocket = \"\"\n",
-            1,
-            1,
-            "port[0]: kind `vhost-user-net` needs the key `socket`",
+            4,
+            10,
+            "port[0].socket: the path is empty, expected that of a unix socket",
         );
         refused(
             "kind = \"tap\"\ninterface = \"fl0\"\nsocket = \"/a\"\n",
+            5,
             1,
-            1,
-            "port[0]: key `socket` is for kind `vhost-user-net` only",
+            "port[0].socket: this key is for kind `vhost-user-net` only",
         );
         refused(
             "kind = \"stream\"\nlisten = \"unix:/a\"\nreconnect_ms = 5\n",
+            5,
             1,
-            1,
-            "port[0]: key `reconnect_ms` is for streams with key `connect` only",
+            "port[0].reconnect_ms: this key is for streams with key `connect` only",
         );
         refused(
             "kind = \"stream\"\nlisten = \"unix:/a\"\nhold_ms = -1\n",
@@ -319,7 +362,17 @@ mod tests {
             "kind = \"stream\"\nlisten = \"unix:/a\"\nmtu = 70000\n",
             5,
             7,
-            "port[0].mtu: invalid value: integer `70000`, expected an integer from 0 to 65535",
+            "port[0].mtu: invalid value: integer `70000`, expected an integer from 68 to 65535",
         );
+        for mtu in [0, 67, -1] {
+            refused(
+                &format!("kind = \"stream\"\nlisten = \"unix:/a\"\nmtu = {mtu}\n"),
+                5,
+                7,
+                &format!(
+                    "port[0].mtu: invalid value: integer `{mtu}`, expected an integer from 68 to 65535"
+                ),
+            );
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use faultline_nic::{FrameKind, Instant, Nanos, TxFrame};
 use faultline_ports::PortId;
-use faultline_scenario::rules::{Fired, HeldFrame, PacketFacts, Rules};
+use faultline_scenario::rules::{ByRule, Fired, HeldFrame, PacketFacts, Rules};
 use faultline_scenario::trigger::Direction;
 use faultline_scenario::verdict::Verdict;
 
@@ -124,7 +124,7 @@ impl RunningScenario {
         self.rules.ignores_packet(place, opcode, qpn)
     }
 
-    /// Asks the rules about a frame, and lets them take it. Returns true if they have.
+    /// Asks the rules about a frame, and lets them take it. Returns the rule that has.
     pub(crate) fn takes(
         &mut self,
         now: Instant,
@@ -132,7 +132,7 @@ impl RunningScenario {
         qpn: u32,
         frame: &TxFrame,
         bytes: impl FnOnce() -> Option<Vec<u8>>,
-    ) -> bool {
+    ) -> Option<ByRule> {
         let header = match &frame.kind {
             FrameKind::Roce(header) => Some(header),
             FrameKind::Raw { .. } => None,
@@ -141,21 +141,20 @@ impl RunningScenario {
             header,
             bytes: frame.len(),
         };
-        let Some(change) = self.rules.packet(now, nic, dir, qpn, facts) else {
-            return false;
-        };
+        let taking = self.rules.packet(now, nic, dir, qpn, facts)?;
         // What can't be read does not reach the wire.
         if let Some(bytes) = bytes() {
             let origin = frame.origin();
             let held = HeldFrame {
                 site: nic,
                 dir,
-                is_spoilt: false,
+                by: None,
                 origin,
+                note: 0,
                 bytes,
             };
-            self.rules.take_frame(now, change, held);
+            self.rules.take_frame(now, taking, held);
         }
-        true
+        Some(taking.by())
     }
 }

@@ -9,7 +9,7 @@ use faultline_nic::{Instant, Nanos, TxFrame};
 use faultline_ports::PortId;
 use faultline_ports::line::Effects;
 use faultline_scenario::plan::Plan;
-use faultline_scenario::rules::{CallerRequest, Late, Rules};
+use faultline_scenario::rules::{ByRule, CallerRequest, Late, Rules};
 use faultline_scenario::trigger::Direction;
 use faultline_scenario::verdict::{Facts, judge};
 use faultline_telemetry::{DoorbellPath, TraceEvent};
@@ -29,18 +29,23 @@ const MAX_RESETS_IN_WORK: usize = 8;
 const MAX_ERROR: usize = 1000;
 
 impl Engine {
-    /// Lets rules take a frame that a NIC sends. Returns true if they have.
+    /// Lets rules take a frame that a NIC sends. Returns the rule that has.
     #[cold]
-    pub(crate) fn rules_take_sent(&mut self, from: PortId, now: Instant, frame: &TxFrame) -> bool {
+    pub(crate) fn rules_take_sent(
+        &mut self,
+        from: PortId,
+        now: Instant,
+        frame: &TxFrame,
+    ) -> Option<ByRule> {
         let sender = self.queue_pair_of(from, Direction::Tx, frame);
         let (Some(scenario), Some(ram)) = (&mut self.scenario, self.rams.get(from)) else {
-            return false;
+            return None;
         };
         let bytes = || frame.packet_bytes(0, ram).ok();
         scenario.takes(now, (from, Direction::Tx), sender, frame, bytes)
     }
 
-    /// Lets rules take a frame that a NIC is to receive. Returns true if they have.
+    /// Lets rules take a frame that a NIC is to receive. Returns the rule that has.
     #[cold]
     pub(crate) fn rules_take_received(
         &mut self,
@@ -48,10 +53,10 @@ impl Engine {
         to: PortId,
         now: Instant,
         frame: &TxFrame,
-    ) -> bool {
+    ) -> Option<ByRule> {
         let destination = self.queue_pair_of(to, Direction::Rx, frame);
         let (Some(scenario), Some(ram)) = (&mut self.scenario, self.rams.get(from)) else {
-            return false;
+            return None;
         };
         let bytes = || frame.packet_bytes(0, ram).ok();
         scenario.takes(now, (to, Direction::Rx), destination, frame, bytes)
@@ -95,14 +100,11 @@ impl Engine {
         }
         while let Some(frame) = self.rules().and_then(|rules| rules.poll_frame(now)) {
             worked = true;
-            let effects = match frame.is_spoilt {
-                true => Effects::CORRUPTED,
-                false => Effects::NONE,
-            };
             let octets = Octets {
                 mark: Mark {
                     origin: frame.origin,
-                    effects,
+                    effects: Effects::from_bits(frame.note),
+                    rule: frame.by,
                 },
                 bytes: &frame.bytes,
             };

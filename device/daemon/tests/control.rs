@@ -531,7 +531,10 @@ fn a_tcp_address_needs_a_token() {
     let mut config = config(directory.path());
     config.control.listen = Some("127.0.0.1:1".parse().unwrap());
     let error = Server::start(&config).unwrap_err().to_string();
-    assert!(error.contains("needs control.token_file"), "{error}");
+    assert!(
+        error.contains("needs the key control.token_file"),
+        "{error}"
+    );
     let file = directory.path().join("token");
     std::fs::write(&file, TOKEN).unwrap();
     std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();

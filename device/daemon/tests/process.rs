@@ -50,21 +50,29 @@ fn what_was_killed_is_replaced_and_what_lives_is_not() {
 fn a_mistake_in_the_configuration_file_is_located_and_named_once() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("nics.toml");
-    std::fs::write(&file, "[[nic]]\nname = \"a\"\nfault_policy = \"lazy\"\n").unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_faultline"))
-        .args(["serve", "--config"])
-        .arg(&file)
-        .env_remove("RUST_BACKTRACE")
-        .env_remove("RUST_LIB_BACKTRACE")
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let message = format!(
-        "Error: {}:3:16: nic[0].fault_policy: invalid value: string \"lazy\", expected one of `rnr`, `drop`, `stall`, \
-         `terminate`\n",
-        file.display()
-    );
-    assert_eq!(String::from_utf8(output.stderr).unwrap(), message);
+    for (keys, message) in [
+        (
+            "fault_policy = \"lazy\"\n",
+            "3:16: nic[0].fault_policy: invalid value: string \"lazy\", expected one of `rnr`, `drop`, `stall`, `terminate`",
+        ),
+        // The last one is found when the command line has been read as well.
+        (
+            "[[port]]\nname = \"p\"\nkind = \"vhost-user-net\"\nsocket = \"/a\"\n",
+            "6:10: port[0].socket: the socket /a is taken by --nic a=/a: each NIC and port needs its own",
+        ),
+    ] {
+        std::fs::write(&file, format!("[[nic]]\nname = \"a\"\n{keys}")).unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_faultline"))
+            .args(["serve", "--nic", "a=/a", "--config"])
+            .arg(&file)
+            .env_remove("RUST_BACKTRACE")
+            .env_remove("RUST_LIB_BACKTRACE")
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let message = format!("Error: {}:{message}\n", file.display());
+        assert_eq!(String::from_utf8(output.stderr).unwrap(), message);
+    }
 }
 
 /// QEMU without a shared memory backend: the guest would see errors only, so the operator must be told.

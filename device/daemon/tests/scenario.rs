@@ -261,6 +261,43 @@ fn wrong_files_are_drawn() {
     assert_eq!(printed(directory.path(), &["check", "a.toml"]).1, 0);
 }
 
+/// The simulator has no ports; a configuration of `faultline serve` says which ones a process has.
+#[test]
+fn a_file_is_checked_for_the_nics_and_ports_of_a_configuration() {
+    let rule = |place: &str| {
+        format!("[[rule]]\n{place}\non = {{ dir = \"tx\" }}\ndo = {{ drop = {{}} }}\n")
+    };
+    let directory = folder(&[
+        ("port.toml", &rule("port = \"wire\"")),
+        ("nic.toml", &rule("nic = \"left\"")),
+        ("none.toml", &rule("port = \"wier\"")),
+        (
+            "fabric.toml",
+            "[[nic]]\nname = \"left\"\n[[port]]\nname = \"wire\"\nkind = \"tap\"\ninterface = \"fl0\"\n",
+        ),
+        ("wrong.toml", "[[port]]\nname = \"wire\"\nkind = \"tap\"\n"),
+    ]);
+    let check = |arguments: &[&str]| {
+        let output = run(directory.path(), &[&["check"], arguments].concat());
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        (said, output.status.code())
+    };
+    for file in ["port.toml", "nic.toml"] {
+        assert_eq!(check(&[file]).1, Some(2), "{file}");
+        let (said, status) = check(&[file, "--config", "fabric.toml"]);
+        assert_eq!((said, status), (format!("{file}: no problem\n"), Some(0)));
+    }
+    let (said, status) = check(&["none.toml", "--config", "fabric.toml"]);
+    assert_eq!(status, Some(2));
+    assert!(
+        said.contains("none.toml:2:8") && said.contains("did you mean `wire`?"),
+        "{said}"
+    );
+    let (said, status) = check(&["port.toml", "--config", "wrong.toml"]);
+    assert_eq!(status, Some(1));
+    assert!(said.contains("wrong.toml:3:8: port[0].kind: "), "{said}");
+}
+
 /// As by `faultline scenario check FILE 2>&1 | head -1`.
 #[test]
 fn a_reader_that_has_ended_is_no_panic() {

@@ -5,13 +5,16 @@
 //! A stream holds up its sender: while the engine has no room, nothing is read from the socket. The engine holds connections to a slow
 //! peer. Its frames are lost while there is no peer, and when the ring is full all the same. A connection that ends, or whose octets
 //! cannot be frames, is closed, and the next one is awaited or made.
+//!
+//! A peer cannot keep a port from others: a frame that has begun must end in time, and a connection that waits replaces one of which
+//! nothing has come for a while. Without another connection a peer may be silent for ever, as a guest without traffic is.
 
 use std::io;
 use std::os::unix::net::UnixListener;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with,
@@ -27,6 +30,10 @@ const INPUT: usize = 256 << 10;
 const OUTPUT: usize = 64 << 10;
 /// Octets of the length in front of a frame.
 const LENGTH: usize = 4;
+/// Time for a frame, from its first octet.
+const FRAME_TIME: Duration = Duration::from_secs(10);
+/// After so long without an octet a peer is replaced by one that waits. As long as keep-alive needs to find that a peer has vanished.
+const SILENCE: Duration = Duration::from_secs(25);
 /// Pause after an attempt to accept a connection that the system has refused, most likely for lack of descriptors.
 const ACCEPT_PAUSE_MS: u32 = 100;
 
@@ -41,11 +48,30 @@ pub enum Peers {
     Connect(StreamAddress, Duration),
 }
 
+impl Peers {
+    /// The socket to which peers connect.
+    fn listener(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Unix(listener) => Some(listener.as_fd()),
+            Self::Tcp(listener) => Some(listener.as_fd()),
+            Self::Connect(..) => None,
+        }
+    }
+}
+
+/// How long a port waits for its peer.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    frame: Duration,
+    silence: Duration,
+}
+
 /// A port on a stream socket.
 #[derive(Debug)]
 pub struct StreamPort {
     peers: Peers,
     end: PortEnd,
+    patience: Patience,
     /// The last attempt failed: only the first failure of several is logged.
     has_failed: bool,
 }
@@ -59,6 +85,10 @@ enum End {
         "the peer has sent a frame of {0} octets; at most {MAX_FRAME} are allowed, and at least 1"
     )]
     Malformed(u32),
+    #[error("the peer has sent a part of a frame, and not the rest within {0:?}")]
+    Incomplete(Duration),
+    #[error("another peer has connected, and this one has sent nothing for {1:?}")]
+    Replaced(OwnedFd, Duration),
     #[error("{0}")]
     System(Errno),
     #[error("this process ends")]
@@ -71,6 +101,10 @@ impl StreamPort {
         Self {
             peers,
             end,
+            patience: Patience {
+                frame: FRAME_TIME,
+                silence: SILENCE,
+            },
             has_failed: false,
         }
     }
@@ -88,21 +122,35 @@ impl StreamPort {
         }
     }
 
-    /// Passes frames of one peer until the connection ends. Its socket must not block.
+    /// Passes frames of one peer until the connection ends, and of those that replace it. Sockets must not block.
     pub fn serve(&mut self, socket: OwnedFd) {
+        let mut next = Some(socket);
+        while let Some(socket) = next {
+            next = self.serve_one(socket);
+        }
+    }
+
+    /// Passes frames of one peer until the connection ends. Returns the one that replaces it.
+    fn serve_one(&mut self, socket: OwnedFd) -> Option<OwnedFd> {
         self.discard();
         self.end.status().set_connected(true);
         tracing::info!("connected");
-        let ended = Connection::new(socket).run(&mut self.end);
+        let connection = Connection::new(socket, self.patience);
+        let ended = connection.run(&mut self.end, self.peers.listener());
         self.end.status().set_connected(false);
         self.discard();
-        match ended {
+        match &ended {
             End::Stopped => {}
-            End::Malformed(_) => {
+            End::Malformed(_) | End::Incomplete(_) => {
                 PortStatus::count(&self.end.status().malformed);
                 tracing::warn!("connection closed: {ended}");
             }
+            End::Replaced(..) => tracing::warn!("connection closed: {ended}"),
             End::Closed | End::System(_) => tracing::info!("connection ended: {ended}"),
+        }
+        match ended {
+            End::Replaced(socket, _) => Some(socket),
+            _ => None,
         }
     }
 
@@ -124,8 +172,8 @@ impl StreamPort {
     /// Waits for a peer. `None`: there is none yet.
     fn next_peer(&mut self) -> Option<OwnedFd> {
         let found = match &self.peers {
-            Peers::Unix(listener) => self.accept(listener),
-            Peers::Tcp(listener) => self.accept(listener),
+            Peers::Unix(listener) => self.accept(listener.as_fd()),
+            Peers::Tcp(listener) => self.accept(listener.as_fd()),
             Peers::Connect(address, pause) => {
                 let found = self.connect(address);
                 if found.is_err() {
@@ -156,20 +204,14 @@ impl StreamPort {
         }
     }
 
-    fn accept(&self, listener: &impl AsFd) -> Result<Option<OwnedFd>, Errno> {
+    fn accept(&self, listener: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Errno> {
         self.end
-            .wait([(listener.as_fd(), PollFlags::IN)], (false, false), None);
-        match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            Ok(socket) => {
-                prepare(&socket);
-                Ok(Some(socket))
-            }
-            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
-            Err(errno) => {
-                self.end.wait([], (false, false), Some(ACCEPT_PAUSE_MS));
-                Err(errno)
-            }
+            .wait([(listener, PollFlags::IN)], (false, false), None);
+        let accepted = accept_one(listener);
+        if accepted.is_err() {
+            self.end.wait([], (false, false), Some(ACCEPT_PAUSE_MS));
         }
+        accepted
     }
 
     fn connect(&self, address: &StreamAddress) -> Result<Option<OwnedFd>, Errno> {
@@ -210,6 +252,26 @@ impl StreamPort {
     }
 }
 
+/// Accepts a connection. `None`: none waits.
+fn accept_one(listener: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Errno> {
+    match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+        Ok(socket) => {
+            prepare(&socket);
+            Ok(Some(socket))
+        }
+        Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// True if the peer has closed a connection, and has sent nothing before.
+fn is_closed(socket: &OwnedFd) -> bool {
+    match recv(socket, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+        Ok((_, count)) => count == 0,
+        Err(errno) => errno != Errno::AGAIN,
+    }
+}
+
 /// Options of a TCP connection. A unix socket has none of them.
 fn prepare(socket: &OwnedFd) {
     let _ = sockopt::set_tcp_nodelay(socket, true);
@@ -230,15 +292,26 @@ struct Connection {
     end: usize,
     /// The engine had no room for the frame at `start`.
     is_held_up: bool,
+    patience: Patience,
+    /// When octets came last, or could have come again after the engine had no room.
+    heard: Instant,
+    /// Since when the frame at `start` is incomplete, if the engine has room.
+    incomplete: Option<Instant>,
+    /// Another connection waits for this one to end.
+    has_rival: bool,
     /// Frames with their lengths, written up to `written`.
     output: Vec<u8>,
     written: usize,
 }
 
 impl Connection {
-    fn new(socket: OwnedFd) -> Self {
+    fn new(socket: OwnedFd, patience: Patience) -> Self {
         Self {
             socket,
+            patience,
+            heard: Instant::now(),
+            incomplete: None,
+            has_rival: false,
             input: vec![0; INPUT],
             start: 0,
             end: 0,
@@ -248,7 +321,8 @@ impl Connection {
         }
     }
 
-    fn run(mut self, port: &mut PortEnd) -> End {
+    /// `listener`: where other peers connect.
+    fn run(mut self, port: &mut PortEnd, listener: Option<BorrowedFd<'_>>) -> End {
         loop {
             if port.is_stopped() {
                 return End::Stopped;
@@ -257,24 +331,77 @@ impl Connection {
                 .write(port)
                 .and_then(|wrote| Ok(self.read(port)? || wrote));
             port.flush();
-            match passed {
+            let checked = passed.and_then(|passed| {
+                self.check_time(listener)?;
+                Ok(passed)
+            });
+            match checked {
                 Ok(true) => {}
-                Ok(false) => self.wait(port),
+                Ok(false) => self.wait(port, listener),
                 Err(end) => return end,
             }
         }
     }
 
-    fn wait(&self, port: &PortEnd) {
+    fn wait(&mut self, port: &PortEnd, listener: Option<BorrowedFd<'_>>) {
         let mut flags = PollFlags::empty();
         flags.set(PollFlags::IN, !self.is_held_up);
         flags.set(PollFlags::OUT, self.written < self.output.len());
         let for_frames = self.output.is_empty();
-        port.wait(
-            [(self.socket.as_fd(), flags)],
+        let mut for_rival = PollFlags::empty();
+        for_rival.set(PollFlags::IN, listener.is_some() && !self.has_rival);
+        let socket = self.socket.as_fd();
+        let [_, rival] = port.wait(
+            [(socket, flags), (listener.unwrap_or(socket), for_rival)],
             (for_frames, self.is_held_up),
-            None,
+            self.rest_of_patience(),
         );
+        if for_rival.contains(PollFlags::IN) && rival.contains(PollFlags::IN) {
+            self.has_rival = true;
+            tracing::info!(
+                "another peer has connected: it waits until this one has gone, or has sent nothing for {:?}",
+                self.patience.silence
+            );
+        }
+    }
+
+    /// Milliseconds until [`Connection::check_time`] may end the connection. `None`: it will not.
+    fn rest_of_patience(&self) -> Option<u32> {
+        let rest = |since: Instant, time: Duration| time.saturating_sub(since.elapsed());
+        let frame = self
+            .incomplete
+            .map(|since| rest(since, self.patience.frame));
+        let is_awaited = self.has_rival && !self.is_held_up;
+        let silence = is_awaited.then(|| rest(self.heard, self.patience.silence));
+        let ms = frame.into_iter().chain(silence).min()?.as_millis();
+        // The rest of a millisecond is waited for, too.
+        Some(u32::try_from(ms).unwrap_or(u32::MAX).saturating_add(1))
+    }
+
+    /// Ends a connection whose peer keeps the port from others.
+    fn check_time(&mut self, listener: Option<BorrowedFd<'_>>) -> Result<(), End> {
+        let Patience { frame, silence } = self.patience;
+        if self
+            .incomplete
+            .is_some_and(|since| since.elapsed() >= frame)
+        {
+            return Err(End::Incomplete(frame));
+        }
+        let Some(listener) = listener.filter(|_| self.has_rival && !self.is_held_up) else {
+            return Ok(());
+        };
+        if self.heard.elapsed() < silence {
+            return Ok(());
+        }
+        match accept_one(listener) {
+            Ok(Some(rival)) if !is_closed(&rival) => return Err(End::Replaced(rival, silence)),
+            // It has gone. Another one may wait behind it.
+            Ok(Some(_)) => {}
+            Ok(None) => self.has_rival = false,
+            // The system lacks descriptors: later.
+            Err(_) => self.heard = Instant::now(),
+        }
+        Ok(())
     }
 
     /// Writes frames of the engine. Returns false if there are none, or the peer takes none now.
@@ -314,6 +441,9 @@ impl Connection {
     /// Reads frames of the peer, unless the engine has no room. Returns false if there is nothing to read now.
     fn read(&mut self, port: &mut PortEnd) -> Result<bool, End> {
         let was_held_up = self.is_held_up;
+        if was_held_up {
+            self.heard = Instant::now();
+        }
         self.pass(port)?;
         if self.is_held_up {
             return Ok(false);
@@ -329,6 +459,7 @@ impl Connection {
             Ok((_, 0)) => Err(End::Closed),
             Ok((_, count)) => {
                 self.end = self.end.saturating_add(count);
+                self.heard = Instant::now();
                 self.pass(port)?;
                 Ok(true)
             }
@@ -359,6 +490,12 @@ impl Connection {
             }
             self.start = self.start.saturating_add(LENGTH).saturating_add(octets);
         }
+        if self.start > 0 || self.is_held_up {
+            self.incomplete = None;
+        }
+        if self.start < self.end && !self.is_held_up {
+            self.incomplete.get_or_insert_with(Instant::now);
+        }
         // There is always room for the rest of a frame.
         self.input.copy_within(self.start..self.end, 0);
         self.end = self.end.saturating_sub(self.start);
@@ -379,6 +516,10 @@ mod tests {
     use crate::channel::{Bell, EngineEnd, pair};
 
     const LONG: Duration = Duration::from_secs(20);
+    const PATIENT: Patience = Patience {
+        frame: LONG,
+        silence: LONG,
+    };
 
     struct Running {
         engine: EngineEnd,
@@ -388,9 +529,17 @@ mod tests {
 
     impl Running {
         fn new(peers: Peers) -> Self {
+            Self::with_patience(peers, PATIENT)
+        }
+
+        fn with_patience(peers: Peers, patience: Patience) -> Self {
             let (engine, port) = pair(|| {}).unwrap();
             let bell = port.bell();
-            let thread = std::thread::spawn(|| StreamPort::new(peers, port).run());
+            let port = StreamPort {
+                patience,
+                ..StreamPort::new(peers, port)
+            };
+            let thread = std::thread::spawn(|| port.run());
             Self {
                 engine,
                 bell,
@@ -494,6 +643,149 @@ mod tests {
         let mut peer = UnixStream::connect(&path).unwrap();
         peer.write_all(&framed(b"good")).unwrap();
         assert_eq!(port.take(), b"good");
+    }
+
+    /// A listener, the path of its socket, and the folder that has it.
+    fn listening() -> (UnixListener, std::path::PathBuf, tempfile::TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        match unix(&folder) {
+            (Peers::Unix(listener), path) => (listener, path, folder),
+            (other, _) => panic!("{other:?}"),
+        }
+    }
+
+    /// A connection without a thread, its peer, and both ends of the port.
+    fn connection() -> (Connection, UnixStream, EngineEnd, PortEnd) {
+        let (socket, peer) = UnixStream::pair().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let (engine, port) = pair(|| {}).unwrap();
+        (Connection::new(socket.into(), PATIENT), peer, engine, port)
+    }
+
+    #[test]
+    fn the_time_of_a_frame_runs_from_its_first_octet() {
+        let (mut connection, mut peer, _engine, mut port) = connection();
+        let frame = framed(&[1; 60]);
+        let mut read = |connection: &mut Connection, octets: &[u8]| {
+            peer.write_all(octets).unwrap();
+            connection.read(&mut port).unwrap();
+            connection.incomplete
+        };
+        let since = read(&mut connection, &frame[..1]);
+        assert!(since.is_some());
+        assert_eq!(read(&mut connection, &frame[1..40]), since);
+        assert!(connection.check_time(None).is_ok());
+        assert_eq!(read(&mut connection, &frame[40..]), None);
+        connection.patience.frame = Duration::ZERO;
+        assert!(connection.check_time(None).is_ok(), "it is complete");
+        let next = read(&mut connection, &[&frame[..], &frame[..2]].concat());
+        assert!(next > since);
+        let ended = connection.check_time(None).unwrap_err();
+        assert!(matches!(ended, End::Incomplete(Duration::ZERO)), "{ended}");
+    }
+
+    /// What waits for the engine, and the part of a frame behind it, is no fault of the peer.
+    #[test]
+    fn a_peer_has_time_while_the_engine_has_no_room() {
+        let (listener, path, _folder) = listening();
+        let _rival = UnixStream::connect(&path).unwrap();
+        let (mut connection, mut peer, mut engine, mut port) = connection();
+        let frame = framed(&[1; 60_000]);
+        while !connection.is_held_up {
+            peer.write_all(&frame).unwrap();
+            connection.read(&mut port).unwrap();
+        }
+        peer.write_all(&frame[..100]).unwrap();
+        connection.has_rival = true;
+        connection.patience = Patience {
+            frame: Duration::ZERO,
+            silence: Duration::ZERO,
+        };
+        assert!(!connection.read(&mut port).unwrap());
+        assert!(connection.check_time(Some(listener.as_fd())).is_ok());
+        assert_eq!(connection.rest_of_patience(), None);
+        let before = connection.heard;
+        let mut buffer = Vec::new();
+        while engine.take(&mut buffer) {}
+        connection.read(&mut port).unwrap();
+        assert!(connection.heard > before && connection.incomplete.is_some());
+        let ended = connection.check_time(None).unwrap_err();
+        assert!(matches!(ended, End::Incomplete(_)), "{ended}");
+    }
+
+    #[test]
+    fn only_a_silent_peer_is_replaced_and_only_by_one_that_is_there() {
+        let (listener, path, _folder) = listening();
+        let (mut connection, _peer, ..) = connection();
+        connection.has_rival = true;
+        for _ in 0..2 {
+            drop(UnixStream::connect(&path).unwrap());
+        }
+        let rival = UnixStream::connect(&path).unwrap();
+        let listener = Some(listener.as_fd());
+        assert!(connection.check_time(listener).is_ok(), "not silent yet");
+        connection.patience.silence = Duration::ZERO;
+        for _ in 0..2 {
+            assert!(connection.check_time(listener).is_ok(), "it has gone");
+            assert!(connection.has_rival);
+        }
+        let ended = connection.check_time(listener).unwrap_err();
+        assert!(matches!(ended, End::Replaced(..)), "{ended}");
+        drop(rival);
+        assert!(connection.check_time(listener).is_ok());
+        assert!(!connection.has_rival, "none waits");
+    }
+
+    #[test]
+    fn half_a_frame_does_not_keep_a_port() {
+        let folder = tempfile::tempdir().unwrap();
+        let (peers, path) = unix(&folder);
+        let frame = Duration::from_millis(50);
+        let mut port = Running::with_patience(peers, Patience { frame, ..PATIENT });
+        let mut peer = UnixStream::connect(&path).unwrap();
+        peer.write_all(&framed(&[1; 60])[..30]).unwrap();
+        assert_eq!(peer.read(&mut [0]).unwrap(), 0, "it is closed");
+        port.until("counted", |engine| {
+            engine.status().malformed.load(Ordering::Relaxed) == 1
+        });
+    }
+
+    #[test]
+    fn a_peer_that_is_silent_is_replaced_by_one_that_waits() {
+        let folder = tempfile::tempdir().unwrap();
+        let (peers, path) = unix(&folder);
+        let silence = Duration::from_millis(50);
+        let mut port = Running::with_patience(peers, Patience { silence, ..PATIENT });
+        // With a part of a frame, which does not reach the next connection, and without.
+        for (round, begins) in [(1, &[0, 0, 0, 60, 1][..]), (2, &[])] {
+            let mut silent = UnixStream::connect(&path).unwrap();
+            silent.write_all(begins).unwrap();
+            port.until_connected(2 * round - 1);
+            let mut next = UnixStream::connect(&path).unwrap();
+            next.write_all(&framed(b"next")).unwrap();
+            assert_eq!(silent.read(&mut [0]).unwrap(), 0, "it is closed");
+            port.until_connected(2 * round);
+            assert_eq!(port.take(), b"next");
+        }
+    }
+
+    /// The first one is silent for longer than it may be, were there another one.
+    #[test]
+    fn a_peer_may_be_silent_while_none_waits() {
+        let folder = tempfile::tempdir().unwrap();
+        let (peers, path) = unix(&folder);
+        let mut silent = UnixStream::connect(&path).unwrap();
+        for _ in 0..3 {
+            // It has gone before the port looks.
+            drop(UnixStream::connect(&path).unwrap());
+        }
+        let silence = Duration::from_millis(1);
+        let mut port = Running::with_patience(peers, Patience { silence, ..PATIENT });
+        port.until_connected(1);
+        std::thread::sleep(20 * silence);
+        silent.write_all(&framed(b"still there")).unwrap();
+        assert_eq!(port.take(), b"still there");
+        assert_eq!(port.engine.status().connections.load(Ordering::Relaxed), 1);
     }
 
     /// Nothing is lost and nothing is kept without bound: the sender is held up.

@@ -2,9 +2,8 @@
 //! the port, sets up the rings of its guest with messages, and is out of the way.
 //!
 //! One thread handles everything: messages, the rings of all queue pairs, and this end of the engine's rings. So a ring never changes while
-//! it is used. (The crate `vhost-user-backend` has one thread for messages and others for rings, and keeps a descriptor of each
-//! connection, so a front end that connects again and again would use up those of the process. Only what it builds on is used
-//! here: `vhost` for messages, `virtio-queue` and `vm-memory` for rings.)
+//! it is used. `vhost` reads the messages, `virtio-queue` and `vm-memory` the rings; docs/decisions/011-vhost-user.md says why
+//! `vhost-user-backend` does not put them together.
 //!
 //! A guest that sends faster than the engine takes is held up: its frames stay in its ring. Frames to a guest that takes too slowly wait in
 //! the engine's ring; what does not fit is lost. What the guest writes may be anything: a chain that cannot be a frame

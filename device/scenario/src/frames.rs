@@ -8,7 +8,7 @@ use faultline_wire::ip::CONGESTION_EXPERIENCED;
 use faultline_wire::packet::{RoceHeader, parse, seal};
 
 use crate::action::Part;
-use crate::plan::PacketChange;
+use crate::plan::{ChangeKind, PacketChange};
 use crate::random::Random;
 use crate::trigger::Direction;
 
@@ -19,6 +19,34 @@ const OVERTAKING: Nanos = Nanos(10_000_000);
 /// Most frames that wait for others to overtake them: each frame that is passed looks at all of them.
 const MAX_OVERTAKEN: usize = 64;
 
+/// What a rule does to a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taking {
+    /// Index of the rule.
+    pub rule: usize,
+    /// What it does.
+    pub change: PacketChange,
+}
+
+impl Taking {
+    /// What frames say of it.
+    pub fn by(self) -> ByRule {
+        ByRule {
+            rule: u16::try_from(self.rule).unwrap_or(u16::MAX),
+            kind: self.change.kind(),
+        }
+    }
+}
+
+/// What a rule has done to a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ByRule {
+    /// Index of the rule.
+    pub rule: u16,
+    /// What it has done.
+    pub kind: ChangeKind,
+}
+
 /// A frame on its way: octets from the Ethernet header to the iCRC.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HeldFrame {
@@ -27,10 +55,12 @@ pub struct HeldFrame {
     /// Its direction there. At a NIC, `Tx` goes on to the switch and `Rx` to the NIC; at a port, `Tx` goes on to the peer and `Rx` to
     /// the switch.
     pub dir: Direction,
-    /// A rule has spoilt it: its invariant CRC is wrong, or its end is missing.
-    pub is_spoilt: bool,
+    /// The last rule that has changed it, or the one that has spoilt it.
+    pub by: Option<ByRule>,
     /// What was known of its sender.
     pub origin: Origin,
+    /// What else the caller knows of it, for itself.
+    pub note: u8,
     /// Octets, without FCS.
     pub bytes: Vec<u8>,
 }
@@ -70,14 +100,8 @@ impl HeldFrames {
             PacketChange::Delay(by) => return self.keep(now + by, frame),
             PacketChange::Reorder(by) => return self.let_overtake(now, by, frame),
             PacketChange::Duplicate => self.keep(now, frame.clone()),
-            PacketChange::Corrupt(part) => {
-                frame.is_spoilt = true;
-                corrupt(&mut frame.bytes, part, random);
-            }
-            PacketChange::Truncate(len) => {
-                frame.is_spoilt = true;
-                frame.bytes.truncate(usize::from(len));
-            }
+            PacketChange::Corrupt(part) => corrupt(&mut frame.bytes, part, random),
+            PacketChange::Truncate(len) => frame.bytes.truncate(usize::from(len)),
             PacketChange::EcnMark => rewrite(&mut frame.bytes, |header| {
                 header.ip.set_ecn(CONGESTION_EXPERIENCED);
             }),
@@ -252,8 +276,9 @@ mod tests {
         HeldFrame {
             site: 0,
             dir: Direction::Tx,
-            is_spoilt: false,
+            by: None,
             origin: Origin::Faultline,
+            note: 0,
             bytes: packet(psn),
         }
     }

@@ -263,6 +263,50 @@ pub enum PacketChange {
     MigReq(bool),
 }
 
+/// A change of a packet, without its parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ChangeKind {
+    /// [`PacketChange::Drop`].
+    Drop,
+    /// [`PacketChange::Delay`].
+    Delay,
+    /// [`PacketChange::Duplicate`].
+    Duplicate,
+    /// [`PacketChange::Corrupt`].
+    Corrupt,
+    /// [`PacketChange::Reorder`].
+    Reorder,
+    /// [`PacketChange::Truncate`].
+    Truncate,
+    /// [`PacketChange::EcnMark`].
+    EcnMark,
+    /// [`PacketChange::MigReq`].
+    MigReq,
+}
+
+impl ChangeKind {
+    /// True if the packet is not valid afterwards: its invariant CRC is wrong, or its end is missing.
+    pub fn spoils(self) -> bool {
+        matches!(self, Self::Corrupt | Self::Truncate)
+    }
+}
+
+impl PacketChange {
+    /// What it does.
+    pub fn kind(self) -> ChangeKind {
+        match self {
+            Self::Drop => ChangeKind::Drop,
+            Self::Delay(_) => ChangeKind::Delay,
+            Self::Duplicate => ChangeKind::Duplicate,
+            Self::Corrupt(_) => ChangeKind::Corrupt,
+            Self::Reorder(_) => ChangeKind::Reorder,
+            Self::Truncate(_) => ChangeKind::Truncate,
+            Self::EcnMark => ChangeKind::EcnMark,
+            Self::MigReq(_) => ChangeKind::MigReq,
+        }
+    }
+}
+
 /// A change of an interrupt or a doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BoundaryChange {

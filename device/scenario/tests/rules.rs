@@ -8,7 +8,7 @@ use faultline_nic::{
 use faultline_scenario::action::{Action, Evict, For, Mtu, Nothing, Number, PortDown};
 use faultline_scenario::plan::*;
 use faultline_scenario::rules::{
-    CallerRequest, HeldFrame, Late, NicRequest, PacketFacts, Pages, Rules,
+    ByRule, CallerRequest, HeldFrame, Late, NicRequest, PacketFacts, Pages, Rules, Taking,
 };
 use faultline_scenario::trigger::Direction::{Rx, Tx};
 use faultline_scenario::value::{Range, Time};
@@ -104,7 +104,8 @@ fn pass(rules: &mut Rules, nic: usize, opcode: Opcode, psn: u32) -> Option<Packe
         header: Some(&header),
         bytes: 100,
     };
-    rules.packet(Instant(0), nic, Tx, 7, facts)
+    let taking = rules.packet(Instant(0), nic, Tx, 7, facts);
+    taking.map(|taking| taking.change)
 }
 
 fn requests(rules: &mut Rules) -> Vec<(usize, NicRequest)> {
@@ -360,15 +361,21 @@ fn the_end_undoes_what_lasts_and_releases_what_is_kept() {
     );
     let frame = HeldFrame {
         site: 0,
-        is_spoilt: false,
+        by: None,
         dir: Tx,
         origin: Origin::Unknown,
+        note: 5,
         bytes: vec![0; 60],
     };
-    rules.take_frame(now, delay, frame.clone());
+    let taking = Taking {
+        rule: 0,
+        change: delay,
+    };
+    rules.take_frame(now, taking, frame.clone());
     assert_eq!(rules.poll_frame(now), None);
     rules.stop();
-    assert_eq!(rules.poll_frame(now), Some(frame));
+    let by = Some(taking.by());
+    assert_eq!(rules.poll_frame(now), Some(HeldFrame { by, ..frame }));
     assert_eq!(
         requests(&mut rules),
         [
@@ -675,23 +682,59 @@ fn rules_for_ports_see_the_frames_of_their_port() {
     };
     let mut pass = |site, dir, qpn, facts| rules.packet(Instant(0), site, dir, qpn, facts);
     assert_eq!(pass(wire, Rx, 0, foreign), None);
-    assert_eq!(pass(wire, Rx, 7, send), Some(PacketChange::Drop));
+    let drop = Taking {
+        rule: 0,
+        change: PacketChange::Drop,
+    };
+    assert_eq!(pass(wire, Rx, 7, send), Some(drop));
     assert_eq!(pass(wire, Rx, 0, foreign), None);
     assert_eq!(pass(host, Tx, 0, foreign), None);
     assert_eq!(pass(host, Tx, 8, send), None);
-    let late = PacketChange::Delay(Nanos(1000));
+    let late = Taking {
+        rule: 1,
+        change: PacketChange::Delay(Nanos(1000)),
+    };
     assert_eq!(pass(host, Tx, 7, send), Some(late));
     let held = HeldFrame {
         site: host,
         dir: Tx,
-        is_spoilt: false,
+        by: None,
         origin: Origin::Unknown,
+        note: 0,
         bytes: vec![1; 100],
     };
     rules.take_frame(Instant(0), late, held.clone());
     assert_eq!(rules.poll_frame(Instant(999)), None);
-    assert_eq!(rules.poll_frame(Instant(1000)), Some(held));
+    let by = Some(late.by());
+    let passed = rules.poll_frame(Instant(1000));
+    assert_eq!(passed, Some(HeldFrame { by, ..held }));
     assert_eq!(fired(&rules), [1, 1, 0]);
+}
+
+/// Several rules can change a frame. The one that has spoilt it is remembered, else the last one.
+#[test]
+fn a_frame_knows_the_rule_that_has_changed_it() {
+    let mut rules = start(Vec::new(), Vec::new());
+    let mut frame = HeldFrame {
+        site: 0,
+        by: None,
+        dir: Tx,
+        origin: Origin::Unknown,
+        note: 0,
+        bytes: vec![0; 60],
+    };
+    let mark = ChangeKind::EcnMark;
+    let cut = ChangeKind::Truncate;
+    for (rule, change, expected) in [
+        (3, PacketChange::EcnMark, (3, mark)),
+        (2, PacketChange::Truncate(50), (2, cut)),
+        (1, PacketChange::Delay(Nanos(0)), (2, cut)),
+    ] {
+        rules.take_frame(Instant(0), Taking { rule, change }, frame);
+        frame = rules.poll_frame(Instant(0)).unwrap();
+        let (rule, kind) = expected;
+        assert_eq!(frame.by, Some(ByRule { rule, kind }));
+    }
 }
 
 /// A packet is ignored if no rule names its opcode, or all rules for its place name other queue pairs.

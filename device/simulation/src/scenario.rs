@@ -65,17 +65,18 @@ impl Observer for RunningRules {
             header: frame.header,
             bytes: frame.bytes.len(),
         };
-        let Some(change) = rules.packet(now, nic, dir, qpn, facts) else {
+        let Some(taking) = rules.packet(now, nic, dir, qpn, facts) else {
             return true;
         };
         let held = HeldFrame {
             site: nic,
             dir,
-            is_spoilt: false,
+            by: None,
             origin: frame.origin,
+            note: 0,
             bytes: frame.bytes.to_vec(),
         };
-        rules.take_frame(now, change, held);
+        rules.take_frame(now, taking, held);
         false
     }
 

@@ -218,7 +218,12 @@ fn diagnostic(kind: u8, a: u64, b: u64, c: u64) -> Diagnostic {
             write: a > b,
             requester: b > c,
         },
-        6 => Diagnostic::FaultJoined { token, qpn, va: b },
+        6 => Diagnostic::FaultJoined {
+            token,
+            qpn,
+            va: b,
+            psn,
+        },
         7 => Diagnostic::FaultResumed {
             token,
             raised,

@@ -138,6 +138,8 @@ pub enum Diagnostic {
         qpn: u32,
         /// First missing byte.
         va: u64,
+        /// PSN of the packet.
+        psn: u32,
     },
     /// The driver has repaired a fault.
     FaultResumed {

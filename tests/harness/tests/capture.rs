@@ -14,7 +14,7 @@ use std::time::Instant;
 use faultline::check::{Findings, check};
 use faultline::{Config, ControlSettings};
 use faultline_abi::wqe;
-use faultline_harness::paging::Pager;
+use faultline_harness::paging::{PAGE, Pager};
 use faultline_harness::testbed::{Fabric, LONG, Node, connect_nodes};
 use faultline_harness::traffic::{exchange, impatient};
 use faultline_harness::{Link, QpType, Rng, SendWr, connect};
@@ -515,9 +515,122 @@ fn a_dropped_frame_has_a_comment_that_says_why() {
     begins(&arrived, "dropped: longer than the MTU");
     begins(&arrived, "dropped: the link is down");
     begins(&sent, "dropped: by request");
-    begins(&sent, "dropped: taken by a rule of the scenario");
+    begins(&sent, "dropped: by rule[0] of the scenario");
     assert_eq!((sent.len(), arrived.len()), (2, 2));
     assert_eq!(captured.check().violation_count, 0);
+}
+
+/// One datagram is lost, one is spoilt where it arrives, and one is doubled where it is sent.
+#[test]
+fn a_frame_that_a_rule_drops_or_changes_names_the_rule() {
+    let stage = Stage::new();
+    let (mut a, mut b) = stage.nodes();
+    let (mut qa, mut qb) = (a.qp(QpType::Ud).unwrap(), b.qp(QpType::Ud).unwrap());
+    qa.open_datagrams(1).unwrap();
+    qb.open_datagrams(1).unwrap();
+    let ah = a.pd.ah(&b.nic).unwrap();
+    let rule = |nic: &str, dir: &str, nth: u32, action: &str| {
+        format!(
+            "[[rule]]\nnic = \"{nic}\"\non = {{ dir = \"{dir}\", opcode = \"UD_SEND_ONLY\", nth = {nth} }}\ndo = {{ {action} = {{}} }}\n"
+        )
+    };
+    let rules = [
+        rule("a", "tx", 1, "drop"),
+        rule("b", "rx", 1, "corrupt"),
+        rule("a", "tx", 3, "duplicate"),
+    ];
+    let capture = stage.capture("");
+    let start = json!({ "name": "changes.toml", "text": rules.concat() }).to_string();
+    let answer = http(&stage.socket(), "POST", "/v1/scenario", &start);
+    assert!(answer.contains(" 20"), "{answer}");
+    for _ in 0..2 {
+        qb.post_recv(1, &[b.mr.sge(IN, 2000)]).unwrap();
+    }
+    let sges = [a.mr.sge(0, 1000)];
+    for _ in 0..3 {
+        let wr = SendWr::send(&sges).to(&ah, qb.number(), 1).signaled();
+        qa.post_send(&wr).unwrap();
+        retire(&mut a, &mut qa);
+    }
+    for _ in 0..2 {
+        b.good_completion();
+    }
+    let captured = stage.end(capture);
+    let expected = |list: &[(&str, usize)]| -> BTreeMap<String, usize> {
+        let list = list.iter();
+        list.map(|(text, count)| ((*text).to_owned(), *count))
+            .collect()
+    };
+    let taken = "which passes it on later";
+    assert_eq!(
+        comments(&captured, 0, true),
+        expected(&[
+            ("dropped: by rule[0] of the scenario", 1),
+            (
+                &format!("dropped: taken by rule[2] of the scenario, {taken}: doubled"),
+                1
+            ),
+        ])
+    );
+    assert_eq!(
+        comments(&captured, 1, false),
+        expected(&[
+            (
+                &format!("dropped: taken by rule[1] of the scenario, {taken}: corrupted"),
+                1
+            ),
+            ("corrupted by rule[1] of the scenario", 1),
+            ("doubled by rule[2] of the scenario", 2),
+        ])
+    );
+    let found = captured.check();
+    assert_eq!(found.violation_count, 0, "{}", found.text());
+}
+
+/// Whatever the policy does with it: a packet that is refused, dropped or stalled, and those that wait behind a stalled one.
+#[test]
+fn a_packet_that_is_not_executed_for_lack_of_a_page_names_the_fault() {
+    for policy in ["rnr", "drop", "stall"] {
+        let stage = Stage::with(&format!("[defaults]\nfault_policy = \"{policy}\"\n"));
+        let (mut a, b) = stage.nodes();
+        let (mut qa, qb) = (a.qp(QpType::Rc).unwrap(), b.qp(QpType::Rc).unwrap());
+        let link = Link {
+            path_mtu: 2,
+            ..Link::default()
+        };
+        connect(&qa, &qb, &link).unwrap();
+        let mut pager = Pager::new(&b, 2).unwrap();
+        pager.map(0, 0).unwrap();
+        let capture = stage.capture("nic=b");
+        let sges = [a.mr.sge(0, 2 * PAGE)];
+        let write = SendWr::write(&sges, pager.mr.remote(0)).signaled();
+        qa.post_send(&write).unwrap();
+        let record = pager.record(LONG).unwrap();
+        pager.repair(&record).unwrap();
+        retire(&mut a, &mut qa);
+        let captured = stage.end(capture);
+        let token = record.token.get();
+        let text = format!("not executed now because of page fault {token}");
+        let mut held_up = BTreeSet::new();
+        for packet in captured.at(1, false) {
+            match packet.comments.as_slice() {
+                [] => {}
+                [comment] => {
+                    assert_eq!(*comment, text, "{policy}");
+                    let parsed = parse(&packet.data).unwrap();
+                    held_up.insert(parsed.header.bth.psn.get());
+                }
+                more => panic!("{policy}: {more:?}"),
+            }
+        }
+        let first = record.psn.get();
+        let count = match policy {
+            "stall" => (PAGE / 512) as u32,
+            _ => 1,
+        };
+        let expected: BTreeSet<u32> = (first..first + count).collect();
+        assert_eq!(held_up, expected, "{policy}");
+    }
 }
 
 #[test]
@@ -705,7 +818,7 @@ fn frames_on_modelled_links_have_comments_on_what_is_done_to_them() {
         "lost" => "dropped: lost at random by the model of the link",
         "duplicated" => "doubled by the model of a link: it is sent twice",
         "reordered" => "reordered by the model of a link: others overtake it",
-        _ => "corrupted by the model of a link, or by a rule of the scenario",
+        _ => "corrupted by the model of a link",
     };
     for link in &links {
         let interface = usize::from(link["port"] == "b");

@@ -15,7 +15,7 @@ use faultline_simulation::trace::Detail;
 use faultline_simulation::{Options, simulate};
 
 use super::{complain, print, print_text};
-use load::{Failure, FinishedRun, UNREADABLE, Until, load};
+use load::{Failure, FinishedRun, ProcessNames, UNREADABLE, Until, load};
 use quick_junit::TestSuite;
 use report::{dump, json_of, junit_report, suite_of, suite_of_failure, suite_of_seeds, text_of};
 
@@ -72,6 +72,9 @@ struct Check {
     /// Scenario files (TOML).
     #[arg(required = true)]
     files: Vec<PathBuf>,
+    /// Check them for the NICs and ports of this configuration of `faultline serve`, instead of for the simulator.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
 }
 
 /// Why a file has no result.
@@ -100,10 +103,12 @@ impl Command {
 
 impl Check {
     fn run(&self) -> anyhow::Result<ExitCode> {
+        let process = self.config.as_deref().map(ProcessNames::of_config);
+        let process = process.transpose()?;
         let mut status = ExitCode::SUCCESS;
         for path in &self.files {
-            match load(path, None, None) {
-                Ok(loaded) => print_text(&format!("{}: no problem\n", loaded.name))?,
+            match load::check(path, process.as_ref()) {
+                Ok(name) => print_text(&format!("{name}: no problem\n"))?,
                 Err(failure) => {
                     complain_of(&failure);
                     status = ExitCode::from(UNREADABLE);

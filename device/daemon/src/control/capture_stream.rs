@@ -1,6 +1,5 @@
 //! Records of a capture as pcapng, made by a thread of their capture.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -21,7 +20,7 @@ use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeade
 use pcap_file::pcapng::{PcapNgWriteError, PcapNgWriter};
 use tokio::sync::mpsc::Sender;
 
-use crate::capture::{CaptureCounts, EFFECTS, LOST_ELSEWHERE, NIC_KIND, PORT_KIND, RecordHead};
+use crate::capture::{CaptureCounts, NIC_KIND, PORT_KIND, RecordHead};
 use crate::judge::{Interface, InterfaceKind};
 
 /// Octets of a part, approximately.
@@ -147,23 +146,8 @@ impl CaptureStream {
         if head.lost > 0 {
             options.push(EnhancedPacketOption::DropCount(head.lost.into()));
         }
-        let mut comment = |text: Cow<'static, str>| {
-            options.push(EnhancedPacketOption::Common(CommonOption::Comment(text)));
-        };
-        if let Some(text) = head.fate.comment() {
-            comment(text.into());
-        }
-        for (effect, text) in EFFECTS {
-            if head.effects.contains(effect) {
-                comment(text.into());
-            }
-        }
-        if head.is_after_loss && head.lost == 0 {
-            comment(LOST_ELSEWHERE.into());
-        }
-        if head.token != 0 {
-            comment(format!("waits for page fault {}", head.token).into());
-        }
+        let comments = head.comments().into_iter().map(CommonOption::Comment);
+        options.extend(comments.map(EnhancedPacketOption::Common));
         let block = EnhancedPacketBlock {
             interface_id: head.port.into(),
             timestamp: self.origin.saturating_add(Duration::from_nanos(head.at)),

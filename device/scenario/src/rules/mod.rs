@@ -66,7 +66,7 @@ pub use request::{CallerRequest, NicRequest, Pages, Subject};
 pub use schedule::Late;
 pub use view::PacketFacts;
 
-pub use crate::frames::HeldFrame;
+pub use crate::frames::{ByRule, HeldFrame, Taking};
 
 /// How often a rule or a timed action has acted.
 #[derive(Clone, Debug, PartialEq, Eq)]

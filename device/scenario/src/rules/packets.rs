@@ -6,8 +6,8 @@ use faultline_wire::Opcode;
 use super::Rules;
 use super::request::Subject;
 use super::view::{NicView, PacketFacts, PacketSide};
-use crate::frames::HeldFrame;
-use crate::plan::{Answer, Effect, PacketChange, PacketMatch, Thing};
+use crate::frames::{HeldFrame, Taking};
+use crate::plan::{Answer, Effect, PacketMatch, Thing};
 use crate::trigger::Direction;
 
 /// What rules look at in a packet.
@@ -89,8 +89,8 @@ impl Rules {
         self.side(site, dir).is_none_or(ignores) && !self.frames.waits_to_be_overtaken()
     }
 
-    /// A packet of queue pair `qpn` is about to be passed on: of the sender in direction `Tx` of a NIC, else of the destination. If a
-    /// change is returned, the caller does not pass it, but its octets to [`Rules::take_frame`].
+    /// A packet of queue pair `qpn` is about to be passed on: of the sender in direction `Tx` of a NIC, else of the destination. If
+    /// a rule takes it, the caller does not pass it on, but its octets to [`Rules::take_frame`].
     pub fn packet(
         &mut self,
         now: Instant,
@@ -98,7 +98,7 @@ impl Rules {
         dir: Direction,
         qpn: u32,
         packet: PacketFacts<'_>,
-    ) -> Option<PacketChange> {
+    ) -> Option<Taking> {
         let side = self.side(site, dir)?;
         let opcode = packet.header.map(|header| header.bth.opcode);
         let (is_named, follows) = (side.names(opcode), side.follows);
@@ -106,7 +106,7 @@ impl Rules {
             (Some(header), Some(view)) if follows => view.follow_packet(dir, qpn, header),
             _ => None,
         };
-        let mut change = None;
+        let mut taking = None;
         if is_named {
             let facts = Facts {
                 opcode,
@@ -116,22 +116,27 @@ impl Rules {
                 bytes: packet.bytes,
             };
             self.count_packet(site, dir, &facts);
-            change = self.try_packet_rules(now, (site, dir), qpn, &facts);
+            taking = self.try_packet_rules(now, (site, dir), qpn, &facts);
         }
-        if change.is_none() {
+        if taking.is_none() {
             self.frames.passed(now, site, dir);
         }
-        change
+        taking
     }
 
-    /// Changes and keeps the octets of a packet for which [`Rules::packet`] has returned a change.
-    pub fn take_frame(&mut self, now: Instant, change: PacketChange, frame: HeldFrame) {
+    /// Changes and keeps the octets of a packet that a rule takes, as [`Rules::packet`] has returned.
+    pub fn take_frame(&mut self, now: Instant, taking: Taking, mut frame: HeldFrame) {
+        // What has spoilt a frame explains what becomes of it, whatever later rules do.
+        if !frame.by.is_some_and(|before| before.kind.spoils()) {
+            frame.by = Some(taking.by());
+        }
         let place = match frame.site.checked_sub(self.nics.len()) {
             None => format!("NIC {}", frame.site),
             Some(port) => format!("port {port}"),
         };
         let before = (self.frames.dropped, self.frames.not_reordered);
-        self.frames.take(now, change, frame, &mut self.random);
+        self.frames
+            .take(now, taking.change, frame, &mut self.random);
         // One problem for all of them is enough.
         if before.0 == 0 && self.frames.dropped > 0 {
             self.note_problem(format!(
@@ -164,7 +169,7 @@ impl Rules {
         (site, dir): (usize, Direction),
         qpn: u32,
         facts: &Facts,
-    ) -> Option<PacketChange> {
+    ) -> Option<Taking> {
         let subject = Subject {
             qpn: Some(qpn),
             ..Subject::default()
@@ -187,7 +192,11 @@ impl Rules {
             }
             match self.rules.get(index).map(|running| &running.rule.effect) {
                 Some(Effect::Packet(change)) if decided.is_none() => {
-                    decided = Some(*change);
+                    let change = *change;
+                    decided = Some(Taking {
+                        rule: index,
+                        change,
+                    });
                     self.note_fired(index, site);
                 }
                 Some(Effect::Nic(action)) => {

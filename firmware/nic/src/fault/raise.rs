@@ -26,6 +26,7 @@ impl<M: Dma> Context<'_, M> {
                 token: token.number(),
                 qpn: source.qpn,
                 va: need.absent.va,
+                psn: need.psn,
             });
             return RaisedFault::Waiting(token);
         }

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Context;
+use faultline::Config;
 use faultline_scenario::action::{Action, Nothing};
 use faultline_scenario::file::{Rule, Scenario};
 use faultline_scenario::plan::Plan;
@@ -81,14 +82,69 @@ pub(crate) fn unread_profile(file: &str, text: &str, error: &anyhow::Error) -> P
     Problems::new(file, text, vec![problem])
 }
 
+/// The NICs and ports of a process, by name.
+pub(super) struct ProcessNames {
+    pub(super) nics: Vec<String>,
+    pub(super) ports: Vec<String>,
+}
+
+impl ProcessNames {
+    /// Those of a configuration of `faultline serve`.
+    pub(super) fn of_config(path: &Path) -> anyhow::Result<Self> {
+        let config = Config::from_file(path)?;
+        let nics = config.nics.into_iter().map(|nic| nic.name);
+        let ports = config.ports.into_iter().map(|port| port.name);
+        Ok(Self {
+            nics: nics.collect(),
+            ports: ports.collect(),
+        })
+    }
+}
+
+/// Reads a file and checks it for a process, or for the simulator. Returns its name.
+pub(super) fn check(path: &Path, process: Option<&ProcessNames>) -> Result<String, Failure> {
+    let Some(ProcessNames { nics, ports }) = process else {
+        return load(path, None, None).map(|loaded| loaded.name);
+    };
+    let (name, text) = read_file(path)?;
+    let wrong = |problems| Failure::Wrong(Box::new(problems));
+    let scenario = read(&name, &text).map_err(wrong)?;
+    let plan = scenario.plan(nics, ports);
+    plan.map_err(|problems| wrong(Problems::new(&name, &text, problems)))?;
+    own_profile(&scenario, path, &text)?;
+    Ok(name)
+}
+
+/// The name of a file, and its text.
+fn read_file(path: &Path) -> anyhow::Result<(String, String)> {
+    let name = path.display().to_string();
+    let text = fs::read_to_string(path).with_context(|| format!("can't read {name}"))?;
+    Ok((name, text))
+}
+
+/// The profile that a file names.
+fn own_profile(scenario: &Scenario, path: &Path, text: &str) -> Result<Option<Profile>, Failure> {
+    let Some(own) = &scenario.profile else {
+        return Ok(None);
+    };
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let profile = load_profile(own, folder).map_err(|failure| match failure {
+        Failure::Other(error) => {
+            let name = path.display().to_string();
+            Failure::Wrong(Box::new(unread_profile(&name, text, &error)))
+        }
+        Failure::Wrong(_) => failure,
+    });
+    profile.map(Some)
+}
+
 /// Reads a file. With `until`, the scenario ends at what this trigger matches. `profile` replaces that of the file.
 pub(super) fn load(
     path: &Path,
     until: Option<&Until>,
     profile: Option<&str>,
 ) -> Result<Loaded, Failure> {
-    let name = path.display().to_string();
-    let text = fs::read_to_string(path).with_context(|| format!("can't read {name}"))?;
+    let (name, text) = read_file(path)?;
     let wrong = |problems| Failure::Wrong(Box::new(problems));
     let mut scenario = read(&name, &text).map_err(wrong)?;
     let plan = scenario.plan_simulation();
@@ -107,14 +163,9 @@ pub(super) fn load(
             anyhow::anyhow!("{UNTIL}: {}", said.collect::<Vec<_>>().join("; "))
         })?;
     }
-    let folder = path.parent().unwrap_or(Path::new(""));
-    let profile = match (profile, &scenario.profile) {
-        (Some(name), _) => Some(load_profile(name, Path::new(""))?),
-        (None, Some(own)) => Some(load_profile(own, folder).map_err(|failure| match failure {
-            Failure::Other(error) => wrong(unread_profile(&name, &text, &error)),
-            Failure::Wrong(_) => failure,
-        })?),
-        (None, None) => None,
+    let profile = match profile {
+        Some(name) => Some(load_profile(name, Path::new(""))?),
+        None => own_profile(&scenario, path, &text)?,
     };
     Ok(Loaded {
         name,
