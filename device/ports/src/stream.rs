@@ -6,8 +6,8 @@
 //! peer. Its frames are lost while there is no peer, and when the ring is full all the same. A connection that ends, or whose octets
 //! cannot be frames, is closed, and the next one is awaited or made.
 //!
-//! A peer cannot keep a port from others: a frame that has begun must end in time, and a connection that waits replaces one of which
-//! nothing has come for a while. Without another connection a peer may be silent for ever, as a guest without traffic is.
+//! A peer cannot keep a port from others: a connection that waits replaces one of which nothing has come for a while, or not the rest of a
+//! frame. Without another connection a peer may be silent for ever, as a guest without traffic is, and one that is stopped.
 
 use std::io;
 use std::os::unix::net::UnixListener;
@@ -30,7 +30,7 @@ const INPUT: usize = 256 << 10;
 const OUTPUT: usize = 64 << 10;
 /// Octets of the length in front of a frame.
 const LENGTH: usize = 4;
-/// Time for a frame, from its first octet.
+/// If a frame is not complete so long after its first octet, its peer is replaced by one that waits.
 const FRAME_TIME: Duration = Duration::from_secs(10);
 /// After so long without an octet a peer is replaced by one that waits. As long as keep-alive needs to find that a peer has vanished.
 const SILENCE: Duration = Duration::from_secs(25);
@@ -61,7 +61,7 @@ impl Peers {
 
 /// How long a port waits for its peer.
 #[derive(Clone, Copy, Debug)]
-struct Patience {
+struct TimeLimits {
     frame: Duration,
     silence: Duration,
 }
@@ -71,7 +71,7 @@ struct Patience {
 pub struct StreamPort {
     peers: Peers,
     end: PortEnd,
-    patience: Patience,
+    limits: TimeLimits,
     /// The last attempt failed: only the first failure of several is logged.
     has_failed: bool,
 }
@@ -85,9 +85,7 @@ enum End {
         "the peer has sent a frame of {0} octets; at most {MAX_FRAME} are allowed, and at least 1"
     )]
     Malformed(u32),
-    #[error("the peer has sent a part of a frame, and not the rest within {0:?}")]
-    Incomplete(Duration),
-    #[error("another peer has connected, and this one has sent nothing for {1:?}")]
+    #[error("another peer has connected, and this one has sent no whole frame for {1:?}")]
     Replaced(OwnedFd, Duration),
     #[error("{0}")]
     System(Errno),
@@ -101,7 +99,7 @@ impl StreamPort {
         Self {
             peers,
             end,
-            patience: Patience {
+            limits: TimeLimits {
                 frame: FRAME_TIME,
                 silence: SILENCE,
             },
@@ -135,13 +133,13 @@ impl StreamPort {
         self.discard();
         self.end.status().set_connected(true);
         tracing::info!("connected");
-        let connection = Connection::new(socket, self.patience);
+        let connection = Connection::new(socket, self.limits);
         let ended = connection.run(&mut self.end, self.peers.listener());
         self.end.status().set_connected(false);
         self.discard();
         match &ended {
             End::Stopped => {}
-            End::Malformed(_) | End::Incomplete(_) => {
+            End::Malformed(_) => {
                 PortStatus::count(&self.end.status().malformed);
                 tracing::warn!("connection closed: {ended}");
             }
@@ -292,7 +290,7 @@ struct Connection {
     end: usize,
     /// The engine had no room for the frame at `start`.
     is_held_up: bool,
-    patience: Patience,
+    limits: TimeLimits,
     /// When octets came last, or could have come again after the engine had no room.
     heard: Instant,
     /// Since when the frame at `start` is incomplete, if the engine has room.
@@ -305,10 +303,10 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(socket: OwnedFd, patience: Patience) -> Self {
+    fn new(socket: OwnedFd, limits: TimeLimits) -> Self {
         Self {
             socket,
-            patience,
+            limits,
             heard: Instant::now(),
             incomplete: None,
             has_rival: false,
@@ -354,52 +352,56 @@ impl Connection {
         let [_, rival] = port.wait(
             [(socket, flags), (listener.unwrap_or(socket), for_rival)],
             (for_frames, self.is_held_up),
-            self.rest_of_patience(),
+            self.time_left(),
         );
         if for_rival.contains(PollFlags::IN) && rival.contains(PollFlags::IN) {
             self.has_rival = true;
             tracing::info!(
-                "another peer has connected: it waits until this one has gone, or has sent nothing for {:?}",
-                self.patience.silence
+                "another peer has connected: it waits until this one has gone, or has been silent for {:?}",
+                self.limits.silence
             );
         }
     }
 
     /// Milliseconds until [`Connection::check_time`] may end the connection. `None`: it will not.
-    fn rest_of_patience(&self) -> Option<u32> {
+    fn time_left(&self) -> Option<u32> {
+        if !self.has_rival || self.is_held_up {
+            return None;
+        }
         let rest = |since: Instant, time: Duration| time.saturating_sub(since.elapsed());
+        let silence = rest(self.heard, self.limits.silence);
         let frame = self
             .incomplete
-            .map(|since| rest(since, self.patience.frame));
-        let is_awaited = self.has_rival && !self.is_held_up;
-        let silence = is_awaited.then(|| rest(self.heard, self.patience.silence));
-        let ms = frame.into_iter().chain(silence).min()?.as_millis();
+            .map_or(silence, |since| rest(since, self.limits.frame));
+        let ms = frame.min(silence).as_millis();
         // The rest of a millisecond is waited for, too.
         Some(u32::try_from(ms).unwrap_or(u32::MAX).saturating_add(1))
     }
 
-    /// Ends a connection whose peer keeps the port from others.
+    /// Ends a connection whose peer keeps the port from another one.
     fn check_time(&mut self, listener: Option<BorrowedFd<'_>>) -> Result<(), End> {
-        let Patience { frame, silence } = self.patience;
-        if self
-            .incomplete
-            .is_some_and(|since| since.elapsed() >= frame)
-        {
-            return Err(End::Incomplete(frame));
-        }
+        let TimeLimits { frame, silence } = self.limits;
         let Some(listener) = listener.filter(|_| self.has_rival && !self.is_held_up) else {
             return Ok(());
         };
-        if self.heard.elapsed() < silence {
-            return Ok(());
-        }
+        let is_late = self
+            .incomplete
+            .is_some_and(|since| since.elapsed() >= frame);
+        let limit = match is_late {
+            true => frame,
+            false if self.heard.elapsed() >= silence => silence,
+            false => return Ok(()),
+        };
         match accept_one(listener) {
-            Ok(Some(rival)) if !is_closed(&rival) => return Err(End::Replaced(rival, silence)),
+            Ok(Some(rival)) if !is_closed(&rival) => return Err(End::Replaced(rival, limit)),
             // It has gone. Another one may wait behind it.
             Ok(Some(_)) => {}
             Ok(None) => self.has_rival = false,
             // The system lacks descriptors: later.
-            Err(_) => self.heard = Instant::now(),
+            Err(_) => {
+                self.heard = Instant::now();
+                self.incomplete = self.incomplete.map(|_| self.heard);
+            }
         }
         Ok(())
     }
@@ -516,7 +518,7 @@ mod tests {
     use crate::channel::{Bell, EngineEnd, pair};
 
     const LONG: Duration = Duration::from_secs(20);
-    const PATIENT: Patience = Patience {
+    const LONG_LIMITS: TimeLimits = TimeLimits {
         frame: LONG,
         silence: LONG,
     };
@@ -529,14 +531,14 @@ mod tests {
 
     impl Running {
         fn new(peers: Peers) -> Self {
-            Self::with_patience(peers, PATIENT)
+            Self::with_limits(peers, LONG_LIMITS)
         }
 
-        fn with_patience(peers: Peers, patience: Patience) -> Self {
+        fn with_limits(peers: Peers, limits: TimeLimits) -> Self {
             let (engine, port) = pair(|| {}).unwrap();
             let bell = port.bell();
             let port = StreamPort {
-                patience,
+                limits,
                 ..StreamPort::new(peers, port)
             };
             let thread = std::thread::spawn(|| port.run());
@@ -659,7 +661,12 @@ mod tests {
         let (socket, peer) = UnixStream::pair().unwrap();
         socket.set_nonblocking(true).unwrap();
         let (engine, port) = pair(|| {}).unwrap();
-        (Connection::new(socket.into(), PATIENT), peer, engine, port)
+        (
+            Connection::new(socket.into(), LONG_LIMITS),
+            peer,
+            engine,
+            port,
+        )
     }
 
     #[test]
@@ -674,14 +681,21 @@ mod tests {
         let since = read(&mut connection, &frame[..1]);
         assert!(since.is_some());
         assert_eq!(read(&mut connection, &frame[1..40]), since);
-        assert!(connection.check_time(None).is_ok());
+        let (listener, path, _folder) = listening();
+        let _rival = UnixStream::connect(&path).unwrap();
+        let listener = Some(listener.as_fd());
+        connection.has_rival = true;
+        assert!(connection.check_time(listener).is_ok());
         assert_eq!(read(&mut connection, &frame[40..]), None);
-        connection.patience.frame = Duration::ZERO;
-        assert!(connection.check_time(None).is_ok(), "it is complete");
+        connection.limits.frame = Duration::ZERO;
+        assert!(connection.check_time(listener).is_ok(), "it is complete");
         let next = read(&mut connection, &[&frame[..], &frame[..2]].concat());
         assert!(next > since);
-        let ended = connection.check_time(None).unwrap_err();
-        assert!(matches!(ended, End::Incomplete(Duration::ZERO)), "{ended}");
+        connection.has_rival = false;
+        assert!(connection.check_time(listener).is_ok(), "none waits");
+        connection.has_rival = true;
+        let ended = connection.check_time(listener).unwrap_err();
+        assert!(matches!(ended, End::Replaced(_, Duration::ZERO)), "{ended}");
     }
 
     /// What waits for the engine, and the part of a frame behind it, is no fault of the peer.
@@ -697,20 +711,20 @@ mod tests {
         }
         peer.write_all(&frame[..100]).unwrap();
         connection.has_rival = true;
-        connection.patience = Patience {
+        connection.limits = TimeLimits {
             frame: Duration::ZERO,
             silence: Duration::ZERO,
         };
         assert!(!connection.read(&mut port).unwrap());
         assert!(connection.check_time(Some(listener.as_fd())).is_ok());
-        assert_eq!(connection.rest_of_patience(), None);
+        assert_eq!(connection.time_left(), None);
         let before = connection.heard;
         let mut buffer = Vec::new();
         while engine.take(&mut buffer) {}
         connection.read(&mut port).unwrap();
         assert!(connection.heard > before && connection.incomplete.is_some());
-        let ended = connection.check_time(None).unwrap_err();
-        assert!(matches!(ended, End::Incomplete(_)), "{ended}");
+        let ended = connection.check_time(Some(listener.as_fd())).unwrap_err();
+        assert!(matches!(ended, End::Replaced(..)), "{ended}");
     }
 
     #[test]
@@ -724,7 +738,7 @@ mod tests {
         let rival = UnixStream::connect(&path).unwrap();
         let listener = Some(listener.as_fd());
         assert!(connection.check_time(listener).is_ok(), "not silent yet");
-        connection.patience.silence = Duration::ZERO;
+        connection.limits.silence = Duration::ZERO;
         for _ in 0..2 {
             assert!(connection.check_time(listener).is_ok(), "it has gone");
             assert!(connection.has_rival);
@@ -741,13 +755,24 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (peers, path) = unix(&folder);
         let frame = Duration::from_millis(50);
-        let mut port = Running::with_patience(peers, Patience { frame, ..PATIENT });
+        let mut port = Running::with_limits(
+            peers,
+            TimeLimits {
+                frame,
+                ..LONG_LIMITS
+            },
+        );
         let mut peer = UnixStream::connect(&path).unwrap();
         peer.write_all(&framed(&[1; 60])[..30]).unwrap();
+        port.until_connected(1);
+        std::thread::sleep(2 * frame);
+        peer.write_all(&framed(&[1; 60])[30..]).unwrap();
+        assert_eq!(port.take(), [1; 60], "none waits");
+        peer.write_all(&framed(&[2; 60])[..30]).unwrap();
+        let mut next = UnixStream::connect(&path).unwrap();
+        next.write_all(&framed(b"next")).unwrap();
         assert_eq!(peer.read(&mut [0]).unwrap(), 0, "it is closed");
-        port.until("counted", |engine| {
-            engine.status().malformed.load(Ordering::Relaxed) == 1
-        });
+        assert_eq!(port.take(), b"next");
     }
 
     #[test]
@@ -755,7 +780,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (peers, path) = unix(&folder);
         let silence = Duration::from_millis(50);
-        let mut port = Running::with_patience(peers, Patience { silence, ..PATIENT });
+        let mut port = Running::with_limits(
+            peers,
+            TimeLimits {
+                silence,
+                ..LONG_LIMITS
+            },
+        );
         // With a part of a frame, which does not reach the next connection, and without.
         for (round, begins) in [(1, &[0, 0, 0, 60, 1][..]), (2, &[])] {
             let mut silent = UnixStream::connect(&path).unwrap();
@@ -780,7 +811,13 @@ mod tests {
             drop(UnixStream::connect(&path).unwrap());
         }
         let silence = Duration::from_millis(1);
-        let mut port = Running::with_patience(peers, Patience { silence, ..PATIENT });
+        let mut port = Running::with_limits(
+            peers,
+            TimeLimits {
+                silence,
+                ..LONG_LIMITS
+            },
+        );
         port.until_connected(1);
         std::thread::sleep(20 * silence);
         silent.write_all(&framed(b"still there")).unwrap();
