@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
+use std::process::Output;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -187,7 +188,13 @@ impl Check {
             true => &["check", "start", "--ready"],
             false => &["check", "start"],
         };
-        let found: Findings = check.ctl(start).context("starting the packet checker")?;
+        let output = check.run(start)?;
+        ensure!(
+            output.status.success(),
+            "the packet checker does not start:\n{}",
+            tail(&output.stderr, 20)
+        );
+        let found: Findings = check.ctl(&["check", "show"])?;
         check.nics = found.nics().map(str::to_owned).collect();
         check.sent = check.packets_sent()?;
         Ok(check)
@@ -225,16 +232,20 @@ impl Check {
 
     /// What `faultline ctl` prints. The exit status of `check stop` says whether there were violations.
     fn ctl<T: DeserializeOwned>(&self, arguments: &[&str]) -> Result<T> {
-        let output = emulator::ctl(&self.program, &self.control)
-            .arg("--json")
-            .args(arguments)
-            .output()
-            .context("starting faultline")?;
+        let output = self.run(arguments)?;
         serde_json::from_slice(&output.stdout).with_context(|| {
             let arguments = arguments.join(" ");
             let (status, stderr) = (output.status, tail(&output.stderr, 20));
             format!("faultline ctl {arguments} ({status}):\n{stderr}")
         })
+    }
+
+    fn run(&self, arguments: &[&str]) -> Result<Output> {
+        emulator::ctl(&self.program, &self.control)
+            .arg("--json")
+            .args(arguments)
+            .output()
+            .context("starting faultline")
     }
 }
 
