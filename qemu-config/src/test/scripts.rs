@@ -22,6 +22,7 @@ const PLACES: &[&str] = &[
 
 /// Scripts in other folders.
 const FILES: &[&str] = &[
+    "qemu-config/action/cache.sh",
     "qemu-config/action/example/make-package",
     "qemu-config/action/example/tests/rdma.sh",
     "qemu-config/action/run.sh",

@@ -145,4 +145,100 @@ mod tests {
         );
         assert!(with_action_of_tree("steps:\n").is_err());
     }
+
+    /// A source tree with one file in each folder of which programs and guests are made, the script, and a document.
+    fn tree_with_cache_script() -> tempfile::TempDir {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let tree = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| {
+            let path = tree.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        for file in SOURCES {
+            write(file, file);
+        }
+        write("docs/ci.md", "");
+        for file in ["rust-toolchain.toml", CACHE_SCRIPT] {
+            write(file, "");
+            fs::copy(root.join(file), tree.path().join(file)).unwrap();
+        }
+        tree
+    }
+
+    const CACHE_SCRIPT: &str = "qemu-config/action/cache.sh";
+    const SOURCES: [&str; 8] = [
+        ".cargo/config.toml",
+        "Cargo.lock",
+        "Cargo.toml",
+        "device/a/src/lib.rs",
+        "firmware/a/src/lib.rs",
+        "guest-driver/kernel/a.c",
+        "qemu-config/src/a.rs",
+        "tests/guest/a.c",
+    ];
+
+    /// The script's output in a tree.
+    fn cache_script(tree: &Path, arguments: &[&str], packages: &str) -> String {
+        let mut command = Command::new("bash");
+        let command = command.arg(tree.join(CACHE_SCRIPT)).args(arguments).envs([
+            ("RUNNER_ARCH", "X64"),
+            ("FAULTLINE_KERNEL", "stable"),
+            ("FAULTLINE_PACKAGES", packages),
+        ]);
+        crate::command::capture(command).unwrap()
+    }
+
+    #[test]
+    fn keys_of_caches_change_with_what_goes_into_them() {
+        let tree = tree_with_cache_script();
+        let root = tree.path();
+        let keys = |packages| {
+            let output = cache_script(root, &["keys"], packages);
+            let pairs = output.lines().map(|line| line.split_once('=').unwrap());
+            let keys: Vec<_> = pairs.map(|(_, value)| value.to_owned()).collect();
+            <[String; 4]>::try_from(keys).unwrap()
+        };
+        let [target, sources, programs, guests] = keys("a,b");
+        assert_eq!(
+            Path::new(&target),
+            root.canonicalize().unwrap().join("target")
+        );
+        assert!(
+            programs.starts_with("faultline-programs-X64-1."),
+            "{programs}"
+        );
+        assert!(
+            guests.starts_with("faultline-guests-X64-stable-"),
+            "{guests}"
+        );
+        assert!(!guests.contains(','));
+        let [_, same, same_programs, others] = keys("a");
+        assert_eq!((&same, &same_programs), (&sources, &programs));
+        assert_ne!(others, guests);
+        fs::write(root.join("docs/ci.md"), "x").unwrap();
+        assert_eq!(keys("a")[1], sources);
+        for file in SOURCES {
+            fs::write(root.join(file), "other").unwrap();
+            assert_ne!(keys("a")[1], sources, "{file}");
+            fs::write(root.join(file), file).unwrap();
+        }
+        assert_eq!(keys("a")[1], sources);
+    }
+
+    #[test]
+    fn sources_are_older_than_programs_that_were_made_of_them() {
+        let tree = tree_with_cache_script();
+        let root = tree.path();
+        let program = std::time::SystemTime::now();
+        let is_newer =
+            |file: &str| fs::metadata(root.join(file)).unwrap().modified().unwrap() > program;
+        cache_script(root, &["date", "true"], "");
+        assert!(!SOURCES.iter().any(|file| is_newer(file)));
+        for hit in ["false", ""] {
+            cache_script(root, &["date", hit], "");
+            assert!(SOURCES.iter().all(|file| is_newer(file)));
+            cache_script(root, &["date", "true"], "");
+        }
+    }
 }
