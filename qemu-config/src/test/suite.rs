@@ -108,6 +108,7 @@ const BY_NAME: &[&str] = &[
     "recover::stopped_for_a_minute",
     "recover::again_and_again",
     "restart::killed_100_times",
+    "packages::action",
     "packages::apt",
     "packages::kernel_update",
     "packages::removal",

@@ -15,10 +15,10 @@ use crate::host;
 use crate::workspace::{Workspace, files_below};
 
 /// The action, and how a workflow of another repository refers to it.
-const ACTION: &str = "qemu-config/action/action.yml";
-const FROM_ELSEWHERE: &str = "OWNER/faultline/qemu-config/action@main";
+pub const ACTION: &str = "qemu-config/action/action.yml";
+pub const FROM_ELSEWHERE: &str = "OWNER/faultline/qemu-config/action@main";
 /// The workflow of the example.
-const EXAMPLE: &str = "qemu-config/action/example/.github/workflows/rdma.yml";
+pub const EXAMPLE: &str = "qemu-config/action/example/.github/workflows/rdma.yml";
 
 /// Errors in the action: what is right, and what actionlint must refuse.
 const ERRORS_OF_ACTION: &[(&str, &str)] = &[
