@@ -140,7 +140,7 @@ impl Action<'_> {
 }
 
 /// The line in the lab's output that says how long the guests took to boot.
-fn boot_line(output: &str) -> Result<String> {
+pub fn boot_line(output: &str) -> Result<String> {
     let mut lines = output.lines();
     let line = lines.find(|line| line.starts_with("lab: ") && line.contains(" ready in "));
     let line = line.with_context(|| format!("no guests have booted:\n{output}"))?;

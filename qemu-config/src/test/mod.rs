@@ -3,6 +3,7 @@
 mod action;
 mod apt;
 mod cargo;
+mod container;
 mod debug;
 mod guest;
 mod host;

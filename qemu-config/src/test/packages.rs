@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::installed::{booted, on_demand, pair, pingpong};
 use super::tally::{Tally, Verdict};
-use super::{action, apt, own_vm};
+use super::{action, apt, container, own_vm};
 use crate::cluster::{Cluster, Plan, configure};
 use crate::driver::{changed_module, provider_tree};
 use crate::emulator::Profile;
@@ -44,6 +44,7 @@ pub const STEPS: &[&str] = &[
     "without_on_demand_paging",
     "removal",
     "action",
+    "container",
 ];
 
 const APT: &str = "apt";
@@ -97,7 +98,7 @@ const IN_GUESTS: [(&str, InGuests); 9] = [
 type Alone = fn(&Workspace, &Path) -> Result<()>;
 
 /// Tests of what CI systems use. They start labs of their own, when nothing else runs.
-const ALONE: [(&str, Alone); 1] = [("action", action::run)];
+const ALONE: [(&str, Alone); 2] = [("action", action::run), ("container", container::run)];
 
 const SHORT: Duration = Duration::from_secs(60);
 const LONG: Duration = Duration::from_secs(300);

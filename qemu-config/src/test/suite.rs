@@ -110,6 +110,7 @@ const BY_NAME: &[&str] = &[
     "restart::killed_100_times",
     "packages::action",
     "packages::apt",
+    "packages::container",
     "packages::kernel_update",
     "packages::removal",
     "packages::series",
