@@ -12,12 +12,15 @@ in_workspace() {
 
 results=$(in_workspace "$FAULTLINE_ARTEFACTS")
 mkdir -p "$results"
+# That of another step must not be taken for that of this one, if the guests do not boot.
+rm -f "$results/junit.xml"
 arguments=(
 	--script "$(in_workspace "$FAULTLINE_SCRIPT")"
 	--guests "$FAULTLINE_GUESTS"
 	--kernel "$FAULTLINE_KERNEL"
 	--timeout "$FAULTLINE_TIMEOUT"
 	--junit "$results/junit.xml"
+	--results "$results"
 )
 if [ -n "$FAULTLINE_PACKAGES" ]; then
 	packages=
@@ -31,9 +34,5 @@ if [ -n "$FAULTLINE_PACKAGES" ]; then
 	arguments+=(--packages "$packages")
 fi
 cd "$lab"
-status=0
-CARGO_INCREMENTAL=0 cargo lab run "${arguments[@]}" || status=$?
-if [ -e target/lab/latest ]; then
-	cp -r target/lab/latest/. "$results"
-fi
-exit "$status"
+export CARGO_INCREMENTAL=0
+exec cargo lab run "${arguments[@]}"

@@ -179,7 +179,6 @@ impl Base {
     fn build(&self, cache: &Path) -> Result<()> {
         host::require_root("building the guest image")?;
         remove_stale(cache, &Release::ALL.map(Self::key))?;
-        let mirror = Mirror::of_host()?;
         let partial = cache.join(format!("root-{}.partial", self.key));
         match fs::remove_dir_all(&partial) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -187,40 +186,24 @@ impl Base {
             }
             _ => {}
         }
-        let sources = cache.join("sources.list");
-        fs::write(&sources, mirror.sources(self.release)).context("writing the package sources")?;
-        // In a mount namespace of its own, so that the host's /sys is not mounted in the remains of an interrupted build.
-        let mut command = Command::new("unshare");
-        command
-            .args(["--mount", "--fork", "--kill-child", "--", "mmdebstrap"])
-            .args(["--variant=apt", "--format=directory"])
-            .arg(format!("--include={}", packages(self.release).join(",")))
-            .arg("--aptopt=APT::Install-Recommends \"false\"")
-            .arg("--dpkgopt=path-exclude=/usr/share/man/*")
-            .arg("--dpkgopt=path-exclude=/usr/share/locale/*");
-        for option in &mirror.options {
-            command.arg(format!("--aptopt={option}"));
-        }
-        command
-            // The lists stay, so that packages can be added later without fetching them again.
-            .arg("--skip=cleanup/apt/lists")
-            .arg(format!("--customize-hook={}", self.name_kernels()))
-            // The lab makes its own initial file system; Debian's would take longer to build and to boot.
-            .env("INITRD", "No")
-            .arg(self.release.suite())
-            .arg(&partial)
-            .arg(&sources);
         say(format!(
             "building the guest root of {}, once (about two minutes, needs the network)",
             self.release.suite()
         ));
-        run_logged(
-            "unpacking and configuring Debian packages",
-            &mut command,
+        let hook = format!("--customize-hook={}", self.name_kernels());
+        bootstrap(
+            self.release,
+            &packages(self.release),
+            &[
+                "--variant=apt",
+                "--dpkgopt=path-exclude=/usr/share/man/*",
+                "--dpkgopt=path-exclude=/usr/share/locale/*",
+                // The lists stay, so that packages can be added later without fetching them again.
+                "--skip=cleanup/apt/lists",
+                &hook,
+            ],
+            &partial,
             &cache.join("root.log"),
-        )
-        .context(
-            "could not build the guest root from the Debian mirror; check that this host has a network",
         )?;
         fs::rename(&partial, &self.root)
             .with_context(|| format!("renaming {}", partial.display()))?;
@@ -309,6 +292,42 @@ impl Base {
     pub fn chroot(&self, work: &Path, script: &str) -> Command {
         chroot(&self.root, Some(work), script)
     }
+}
+
+/// Makes a root of a release with these packages and options of mmdebstrap. The list of package sources is written beside it.
+pub fn bootstrap(
+    release: Release,
+    packages: &[&str],
+    options: &[&str],
+    root: &Path,
+    log: &Path,
+) -> Result<()> {
+    let mirror = Mirror::of_host()?;
+    let sources = root.with_file_name("sources.list");
+    fs::write(&sources, mirror.sources(release)).context("writing the package sources")?;
+    // In a mount namespace of its own, so that the host's /sys is not mounted in the remains of an interrupted build.
+    let mut command = Command::new("unshare");
+    command
+        .args(["--mount", "--fork", "--kill-child", "--", "mmdebstrap"])
+        .arg("--format=directory")
+        .arg(format!("--include={}", packages.join(",")))
+        .arg("--aptopt=APT::Install-Recommends \"false\"")
+        .args(options);
+    for option in &mirror.options {
+        command.arg(format!("--aptopt={option}"));
+    }
+    command
+        // The lab makes its own initial file system; Debian's would take longer to build and to boot.
+        .env("INITRD", "No")
+        .arg(release.suite())
+        .arg(root)
+        .arg(&sources);
+    run_logged(
+        "unpacking and configuring Debian packages",
+        &mut command,
+        log,
+    )
+    .context("could not make a root from the Debian mirror; check that this host has a network")
 }
 
 /// A command that runs a shell script in `root`, with `work` mounted at `/mnt`, in a mount namespace of its own. The

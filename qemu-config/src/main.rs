@@ -36,9 +36,8 @@ mod workspace;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use cluster::{Nic, Plan};
@@ -67,15 +66,8 @@ enum Command {
     Run {
         #[command(flatten)]
         guests: GuestOptions,
-        /// The script
-        #[arg(long, value_name = "FILE")]
-        script: PathBuf,
-        /// Seconds after which the script is killed
-        #[arg(long, value_name = "S", default_value_t = 600)]
-        timeout: u64,
-        /// Write the results to this file as JUnit XML: a test case for each guest
-        #[arg(long, value_name = "FILE")]
-        junit: Option<PathBuf>,
+        #[command(flatten)]
+        request: run::Request,
     },
     /// Boot guests and use their consoles; Ctrl-] q ends them
     Shell {
@@ -365,18 +357,8 @@ fn dispatch(command: Command) -> Result<u8> {
             agent::wait_at_barrier(&name)?;
             true
         }
-        Command::Run {
-            guests,
-            script,
-            timeout,
-            junit,
-        } => {
-            if !script.is_file() {
-                bail!("there is no script {}", script.display());
-            }
-            let limit = Duration::from_secs(timeout);
-            let (workspace, plan) = (Workspace::find()?, guests.plan());
-            return run::run(&workspace, &plan, &script, limit, junit.as_deref());
+        Command::Run { guests, request } => {
+            return run::run(&Workspace::find()?, &guests.plan(), &request);
         }
         Command::Scenario {
             guests,
@@ -511,15 +493,12 @@ mod tests {
             "--script",
             "x",
         ];
-        let Command::Run {
-            guests, timeout, ..
-        } = Cli::parse_from(words).command
-        else {
+        let Command::Run { guests, request } = Cli::parse_from(words).command else {
             panic!("not a run");
         };
         assert_eq!(guests.packages, ["fio", "nvme-cli"]);
         assert_eq!(
-            (guests.guests, guests.kernel, timeout),
+            (guests.guests, guests.kernel, request.timeout),
             (3, Kernel::Stable, 600)
         );
     }

@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use clap::Args;
 
 use crate::cluster::{Cluster, Plan, in_parallel};
 use crate::command::say;
@@ -18,22 +19,42 @@ use crate::workspace::Workspace;
 /// The exit status of a script that was killed because it exceeded its time limit, as of `timeout`.
 const TIMED_OUT: u8 = 124;
 
-/// Boots the plan's guests, runs `script` in all of them at the same time, and copies their artefacts to the host. Writes the results to
-/// `junit`. Returns an exit status: see [`exit_status`].
-pub fn run(
-    workspace: &Workspace,
-    plan: &Plan,
-    script: &Path,
-    limit: Duration,
-    junit: Option<&Path>,
-) -> Result<u8> {
+/// What to run, and where its results go.
+#[derive(Debug, Args)]
+pub struct Request {
+    /// The script
+    #[arg(long, value_name = "FILE")]
+    pub script: PathBuf,
+    /// Seconds after which the script is killed
+    #[arg(long, value_name = "S", default_value_t = 600)]
+    pub timeout: u64,
+    /// Write the results to this file as JUnit XML: a test case for each guest
+    #[arg(long, value_name = "FILE")]
+    pub junit: Option<PathBuf>,
+    /// Put logs and artefacts into this folder, instead of a new one below target/lab
+    #[arg(long, value_name = "DIR")]
+    pub results: Option<PathBuf>,
+}
+
+/// Boots the plan's guests, runs the script in all of them at the same time, and copies their artefacts to the host. Returns an exit
+/// status: see [`exit_status`].
+pub fn run(workspace: &Workspace, plan: &Plan, request: &Request) -> Result<u8> {
+    let script = &request.script;
+    ensure!(script.is_file(), "there is no script {}", script.display());
+    let limit = Duration::from_secs(request.timeout);
     let text =
         fs::read_to_string(script).with_context(|| format!("reading {}", script.display()))?;
     let name = script
         .file_stem()
         .map(|stem| stem.to_string_lossy().into_owned())
         .unwrap_or_default();
-    let dir = workspace.new_run(&format!("run-{}", tidy(&name)))?;
+    let dir = match &request.results {
+        Some(dir) => {
+            fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
+            std::path::absolute(dir)?
+        }
+        None => workspace.new_run(&format!("run-{}", tidy(&name)))?,
+    };
     say(format!("logs and artefacts: {}", workspace.shown(&dir)));
     let cluster = Cluster::boot(workspace, plan, &dir)?;
     let started = Instant::now();
@@ -49,7 +70,7 @@ pub fn run(
         say(trouble);
     }
     cluster.save_logs();
-    if let Some(junit) = junit {
+    if let Some(junit) = &request.junit {
         let checks: Vec<Check> = outcomes.iter().enumerate().map(check).collect();
         let text = verdict::junit(&name, seconds, &checks, &troubles);
         fs::write(junit, text).with_context(|| format!("writing {}", junit.display()))?;

@@ -1,12 +1,15 @@
 //! `cargo lab test`: the suites, their output and their counts.
 
+mod action;
 mod apt;
 mod cargo;
+mod container;
 mod debug;
 mod guest;
 mod host;
 mod installed;
 mod job;
+mod junit;
 mod keys;
 mod leaks;
 mod links;
@@ -213,9 +216,12 @@ fn run_on_host(
             if when == When::Beside {
                 let new = packages::make(workspace, filter, kernel, is_left_out, dir, tally);
                 made.extend(new.map(|new| (filter.to_owned(), new)));
-            } else if let Some(made) = made.remove(filter) {
+                return;
+            }
+            if let Some(made) = made.remove(filter) {
                 packages::run(workspace, filter, is_left_out, dir, tally, made);
             }
+            packages::run_alone(workspace, filter, is_left_out, dir, tally);
         }
         Suite::DebugKernel | Suite::RaceKernel if when == When::Before => {
             debug::run(workspace, suite, filter, options, dir, tally);

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::installed::{booted, on_demand, pair, pingpong};
 use super::tally::{Tally, Verdict};
-use super::{apt, own_vm};
+use super::{action, apt, container, own_vm};
 use crate::cluster::{Cluster, Plan, configure};
 use crate::driver::{changed_module, provider_tree};
 use crate::emulator::Profile;
@@ -20,7 +20,7 @@ use crate::progress;
 use crate::series;
 use crate::workspace::Workspace;
 
-/// Its tests, in the order in which they run: those of packages, and those in guests in which the packages are installed.
+/// Its tests, in the order in which they run: those of packages, those in guests in which the packages are installed, and [`ALONE`].
 pub const STEPS: &[&str] = &[
     BUILD,
     "lintian",
@@ -43,6 +43,8 @@ pub const STEPS: &[&str] = &[
     "without_extensions",
     "without_on_demand_paging",
     "removal",
+    "action",
+    "container",
 ];
 
 const APT: &str = "apt";
@@ -92,6 +94,12 @@ const IN_GUESTS: [(&str, InGuests); 9] = [
     ("removal", |scene| removed(scene.cluster)),
 ];
 
+/// A test that needs none of the packages, with a folder for its logs.
+type Alone = fn(&Workspace, &Path) -> Result<()>;
+
+/// Tests of what CI systems use. They start labs of their own, when nothing else runs.
+const ALONE: [(&str, Alone); 2] = [("action", action::run), ("container", container::run)];
+
 const SHORT: Duration = Duration::from_secs(60);
 const LONG: Duration = Duration::from_secs(300);
 
@@ -116,7 +124,8 @@ pub fn make(
     tally: &mut Tally,
 ) -> Option<Made> {
     let chosen = |name: &str| name.contains(filter) && !is_left_out(name);
-    if !STEPS.iter().any(|name| chosen(name)) {
+    let is_alone = |name: &str| ALONE.iter().any(|&(alone, _)| alone == name);
+    if !STEPS.iter().any(|name| chosen(name) && !is_alone(name)) {
         return None;
     }
     let mut suite = Run { tally };
@@ -235,6 +244,22 @@ pub fn run(
             ensure!(troubles.is_empty(), "{}", troubles.join("\n"));
             Ok(())
         });
+    }
+}
+
+/// Runs those of [`ALONE`] whose names contain `filter` and for which `is_left_out` is false.
+pub fn run_alone(
+    workspace: &Workspace,
+    filter: &str,
+    is_left_out: impl Fn(&str) -> bool,
+    dir: &Path,
+    tally: &mut Tally,
+) {
+    let mut suite = Run { tally };
+    for (name, test) in ALONE {
+        if name.contains(filter) && !is_left_out(name) {
+            suite.test(name, || test(workspace, dir));
+        }
     }
 }
 
@@ -486,7 +511,8 @@ mod tests {
         let in_guests = IN_GUESTS.iter().map(|&(name, _)| name);
         let all = [BUILD].into_iter().chain(checks);
         let all = all.chain([KERNEL_UPDATE, TARBALL, SERIES, INSTALL, APT, TUTORIAL, BOOT]);
-        let all = all.chain(in_guests);
+        let alone = ALONE.iter().map(|&(name, _)| name);
+        let all = all.chain(in_guests).chain(alone);
         assert_eq!(all.collect::<Vec<_>>(), STEPS);
     }
 }

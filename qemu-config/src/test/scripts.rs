@@ -20,6 +20,14 @@ const PLACES: &[&str] = &[
     ".ci",
 ];
 
+/// Scripts in other folders.
+const FILES: &[&str] = &[
+    "qemu-config/action/cache.sh",
+    "qemu-config/action/example/make-package",
+    "qemu-config/action/example/tests/rdma.sh",
+    "qemu-config/action/run.sh",
+];
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Language {
     Shell,
@@ -57,19 +65,21 @@ pub fn check(workspace: &Workspace, dir: &Path) -> Result<()> {
 
 /// The scripts of a source tree.
 fn scripts(root: &Path) -> Result<Vec<(Language, PathBuf)>> {
-    let mut found = Vec::new();
+    let mut files: Vec<PathBuf> = FILES.iter().map(|file| root.join(file)).collect();
     for place in PLACES {
-        for file in files_below(&root.join(place))? {
-            let text =
-                fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
-            let first = text.lines().next().unwrap_or_default();
-            match language(first) {
-                Some(language) => found.push((language, file)),
-                None => bail!(
-                    "{}: the first line must say which shell or Python runs it, not {first:?}",
-                    file.display()
-                ),
-            }
+        files.extend(files_below(&root.join(place))?);
+    }
+    let mut found = Vec::new();
+    for file in files {
+        let text =
+            fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+        let first = text.lines().next().unwrap_or_default();
+        match language(first) {
+            Some(language) => found.push((language, file)),
+            None => bail!(
+                "{}: the first line must say which shell or Python runs it, not {first:?}",
+                file.display()
+            ),
         }
     }
     Ok(found)

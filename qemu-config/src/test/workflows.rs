@@ -1,5 +1,5 @@
 //! The step `workflows` of the suite `host`: actionlint must find no errors in the workflow of this repository, in that of
-//! the document about CI, and in the steps of the action.
+//! the example of another repository, and in the steps of the action.
 //!
 //! actionlint reads workflows. Of an action it reads only which inputs it has, so the steps are checked as those of a
 //! reusable workflow with the same inputs. The step also fails if actionlint does not find errors that are made on purpose.
@@ -15,11 +15,10 @@ use crate::host;
 use crate::workspace::{Workspace, files_below};
 
 /// The action, and how a workflow of another repository refers to it.
-const ACTION: &str = "qemu-config/action/action.yml";
-const FROM_ELSEWHERE: &str = "OWNER/faultline/qemu-config/action@main";
-/// The document with a workflow, and the line before it.
-const DOCUMENT: &str = "docs/ci.md";
-const BEFORE_WORKFLOW: &str = "`.github/workflows/rdma.yml`:";
+pub const ACTION: &str = "qemu-config/action/action.yml";
+pub const FROM_ELSEWHERE: &str = "OWNER/faultline/qemu-config/action@main";
+/// The workflow of the example.
+pub const EXAMPLE: &str = "qemu-config/action/example/.github/workflows/rdma.yml";
 
 /// Errors in the action: what is right, and what actionlint must refuse.
 const ERRORS_OF_ACTION: &[(&str, &str)] = &[
@@ -27,7 +26,7 @@ const ERRORS_OF_ACTION: &[(&str, &str)] = &[
     ("inputs.kernel", "inputs.kernels"),
     ("steps.lab.outputs", "steps.labs.outputs"),
 ];
-/// The same in the workflow of the document.
+/// The same in the workflow of the example.
 const ERRORS_OF_WORKFLOW: &[(&str, &str)] = &[
     ("runs-on:", "run-on:"),
     ("if: always()", "if: alway()"),
@@ -50,8 +49,8 @@ pub fn check(workspace: &Workspace, dir: &Path) -> Result<()> {
     let made = [
         ("action.yml", as_workflow(&read(ACTION)?)?, ERRORS_OF_ACTION),
         (
-            "document.yml",
-            workflow_in(&read(DOCUMENT)?)?,
+            "example.yml",
+            with_action_of_tree(&read(EXAMPLE)?)?,
             ERRORS_OF_WORKFLOW,
         ),
     ];
@@ -110,23 +109,11 @@ fn as_workflow(action: &str) -> Result<String> {
     Ok(workflow)
 }
 
-/// The workflow in the document, with the action of this tree.
-fn workflow_in(document: &str) -> Result<String> {
-    let (_, after) = document
-        .split_once(BEFORE_WORKFLOW)
-        .with_context(|| format!("{DOCUMENT} has no line {BEFORE_WORKFLOW:?}"))?;
-    let mut workflow = String::new();
-    for line in after.lines().skip_while(|line| line.is_empty()) {
-        match line.strip_prefix("    ") {
-            Some(line) => workflow.push_str(line),
-            None if line.is_empty() => (),
-            None => break,
-        }
-        workflow.push('\n');
-    }
+/// A workflow of another repository, with the action of this tree.
+fn with_action_of_tree(workflow: &str) -> Result<String> {
     ensure!(
         workflow.contains(FROM_ELSEWHERE),
-        "the workflow in {DOCUMENT} does not use {FROM_ELSEWHERE}"
+        "{EXAMPLE} does not use {FROM_ELSEWHERE}"
     );
     let (folder, _) = ACTION.rsplit_once('/').unwrap_or_default();
     Ok(workflow.replace(FROM_ELSEWHERE, &format!("./{folder}")))
@@ -150,14 +137,108 @@ mod tests {
     }
 
     #[test]
-    fn the_workflow_of_the_document_is_found() {
-        let document = format!(
-            "# CI\n\n{BEFORE_WORKFLOW}\n\n    on: push\n\n    jobs:\n      a:\n        - uses: {FROM_ELSEWHERE}\n\nThe job\n"
-        );
+    fn the_action_of_the_tree_takes_the_place_of_the_published_one() {
+        let workflow = format!("steps:\n  - uses: {FROM_ELSEWHERE}\n");
         assert_eq!(
-            workflow_in(&document).unwrap(),
-            "on: push\n\njobs:\n  a:\n    - uses: ./qemu-config/action\n\n"
+            with_action_of_tree(&workflow).unwrap(),
+            "steps:\n  - uses: ./qemu-config/action\n"
         );
-        assert!(workflow_in("# CI\n").is_err());
+        assert!(with_action_of_tree("steps:\n").is_err());
+    }
+
+    /// A source tree with one file in each folder of which programs and guests are made, the script, and a document.
+    fn tree_with_cache_script() -> tempfile::TempDir {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let tree = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| {
+            let path = tree.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        for file in SOURCES {
+            write(file, file);
+        }
+        write("docs/ci.md", "");
+        for file in ["rust-toolchain.toml", CACHE_SCRIPT] {
+            write(file, "");
+            fs::copy(root.join(file), tree.path().join(file)).unwrap();
+        }
+        tree
+    }
+
+    const CACHE_SCRIPT: &str = "qemu-config/action/cache.sh";
+    const SOURCES: [&str; 8] = [
+        ".cargo/config.toml",
+        "Cargo.lock",
+        "Cargo.toml",
+        "device/a/src/lib.rs",
+        "firmware/a/src/lib.rs",
+        "guest-driver/kernel/a.c",
+        "qemu-config/src/a.rs",
+        "tests/guest/a.c",
+    ];
+
+    /// The script's output in a tree.
+    fn cache_script(tree: &Path, arguments: &[&str], packages: &str) -> String {
+        let mut command = Command::new("bash");
+        let command = command.arg(tree.join(CACHE_SCRIPT)).args(arguments).envs([
+            ("RUNNER_ARCH", "X64"),
+            ("FAULTLINE_KERNEL", "stable"),
+            ("FAULTLINE_PACKAGES", packages),
+        ]);
+        crate::command::capture(command).unwrap()
+    }
+
+    #[test]
+    fn keys_of_caches_change_with_what_goes_into_them() {
+        let tree = tree_with_cache_script();
+        let root = tree.path();
+        let keys = |packages| {
+            let output = cache_script(root, &["keys"], packages);
+            let pairs = output.lines().map(|line| line.split_once('=').unwrap());
+            let keys: Vec<_> = pairs.map(|(_, value)| value.to_owned()).collect();
+            <[String; 4]>::try_from(keys).unwrap()
+        };
+        let [target, sources, programs, guests] = keys("a,b");
+        assert_eq!(
+            Path::new(&target),
+            root.canonicalize().unwrap().join("target")
+        );
+        assert!(
+            programs.starts_with("faultline-programs-X64-1."),
+            "{programs}"
+        );
+        assert!(
+            guests.starts_with("faultline-guests-X64-stable-"),
+            "{guests}"
+        );
+        assert!(!guests.contains(','));
+        let [_, same, same_programs, others] = keys("a");
+        assert_eq!((&same, &same_programs), (&sources, &programs));
+        assert_ne!(others, guests);
+        fs::write(root.join("docs/ci.md"), "x").unwrap();
+        assert_eq!(keys("a")[1], sources);
+        for file in SOURCES {
+            fs::write(root.join(file), "other").unwrap();
+            assert_ne!(keys("a")[1], sources, "{file}");
+            fs::write(root.join(file), file).unwrap();
+        }
+        assert_eq!(keys("a")[1], sources);
+    }
+
+    #[test]
+    fn sources_are_older_than_programs_that_were_made_of_them() {
+        let tree = tree_with_cache_script();
+        let root = tree.path();
+        let program = std::time::SystemTime::now();
+        let is_newer =
+            |file: &str| fs::metadata(root.join(file)).unwrap().modified().unwrap() > program;
+        cache_script(root, &["date", "true"], "");
+        assert!(!SOURCES.iter().any(|file| is_newer(file)));
+        for hit in ["false", ""] {
+            cache_script(root, &["date", hit], "");
+            assert!(SOURCES.iter().all(|file| is_newer(file)));
+            cache_script(root, &["date", "true"], "");
+        }
     }
 }

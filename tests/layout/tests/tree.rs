@@ -363,7 +363,8 @@ fn every_crate_forbids_unsafe_code() {
 
 #[test]
 fn guest_code_names_its_licence() {
-    let folders = ["guest-driver", "tests/guest"].map(|folder| root().join(folder));
+    let folders =
+        ["guest-driver", "tests/guest", "qemu-config/action"].map(|folder| root().join(folder));
     for file in folders.iter().flat_map(|folder| files(folder, &["c", "h"])) {
         let text = fs::read_to_string(&file).expect("source can be read");
         let first = text.lines().next().unwrap_or_default();
