@@ -198,7 +198,7 @@ impl Scene {
         self.world.operate(host, |nic, now, mem| {
             let before = nic.work();
             match what {
-                0 | 1 => _ = nic.evict(now, mem, key, va, len),
+                0 | 1 => _ = nic.evict(key, va, len),
                 2 => nic.set_fault_queue_held(now, mem, yes),
                 3 => nic.set_fault_queue_full(now, mem, yes),
                 4 => nic.pause_ingress(now, Nanos(ns)),
@@ -457,7 +457,7 @@ fn under_attack(seed: u64) {
             4 => world.operate(0, |nic, now, mem| {
                 let va = VA + rng.below(9) * PAGE;
                 let _ = nic.request_pages(now, mem, key, va, PAGE);
-                let _ = nic.evict(now, mem, key, va, PAGE);
+                let _ = nic.evict(key, va, PAGE);
                 nic.set_fault_queue_held(now, mem, rng.chance(500));
                 nic.set_fault_queue_full(now, mem, rng.chance(500));
                 if n % 10 == 0 {
