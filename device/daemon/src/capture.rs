@@ -595,9 +595,7 @@ impl Captures {
                 let last = last.filter(|fault| (fault.0, fault.1) == (nic, qpn));
                 self.stalls.extend(last.map(|fault| (nic, fault.3)));
             }
-            Diagnostic::StallEnded { .. } | Diagnostic::Reset => {
-                self.stalls.retain(|stall| stall.0 != nic);
-            }
+            Diagnostic::StallEnded { .. } | Diagnostic::Reset => self.forget_stall(nic),
             // Each connection of a queue pair begins with this state, in which its path MTU is known (IBTA 10.3.1).
             Diagnostic::QpState {
                 qpn,
@@ -631,6 +629,11 @@ impl Captures {
         let mut stalls = self.stalls.iter();
         let found = stalls.find(|stall| stall.0 == nic);
         found.map_or(0, |stall| stall.1)
+    }
+
+    /// A NIC leaves this engine: the end of its stall is not seen here.
+    pub(crate) fn forget_stall(&mut self, nic: PortId) {
+        self.stalls.retain(|stall| stall.0 != nic);
     }
 
     /// The page faults until now are not those of the next frame.

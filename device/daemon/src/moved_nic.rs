@@ -33,6 +33,7 @@ impl Engine {
         let take = |id: &PortId| {
             let id = *id;
             self.release_nic(id);
+            self.captures.forget_stall(id);
             let port = self.ports.replace(id, None)?;
             let linked = self.links.memory_of_guest.replace(id, None);
             Some(MovedNic {

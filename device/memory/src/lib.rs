@@ -27,6 +27,10 @@
 //! file of the doorbell pages belongs to this process, so [`SharedPages`] seals it against truncation. Ports that use `virtio-queue`
 //! access memory that `vm-memory` has mapped; [`ForeignMap`] protects the process from its missing pages.
 //!
+//! # Not memory
+//!
+//! [`set_tap_header`] is here because it needs `unsafe`.
+//!
 //! # Not in this crate
 //!
 //! Memory keys are translated in firmware; vfio-user messages are parsed in `device/vfio-user`. A virtual IOMMU
@@ -55,6 +59,7 @@ mod mapping;
 mod pages;
 mod raw;
 mod sigbus;
+mod tap;
 
 pub use file::{MappedFile, MemFd};
 pub use file_maps::FileMaps;
@@ -63,3 +68,4 @@ pub use guest::{FaultCounts, GuestMemory, PersistentRange, Refused, Removed, Unm
 pub use map::{MapError, NewMap, Rights};
 pub use mapping::{AccessError, Mapping, PAGE_SIZE};
 pub use pages::{Page, SharedPages};
+pub use tap::set_tap_header;

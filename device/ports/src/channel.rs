@@ -229,7 +229,7 @@ pub struct PortStatus {
     pub lost: AtomicU64,
     /// Frames to the peer that were lost because the system or the peer took none.
     pub not_sent: AtomicU64,
-    /// Connections that were closed because of what the peer sent, and frames and rings of a guest that were refused.
+    /// Connections that were closed because of what the peer sent, frames of a guest or of a TAP device that were refused, and rings of a guest.
     pub malformed: AtomicU64,
 }
 

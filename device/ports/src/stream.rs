@@ -34,6 +34,8 @@ const LENGTH: usize = 4;
 const FRAME_TIME: Duration = Duration::from_secs(10);
 /// After so long without an octet a peer is replaced by one that waits. As long as keep-alive needs to find that a peer has vanished.
 const SILENCE: Duration = Duration::from_secs(25);
+/// Time between looks for another peer, while this one has exceeded a limit and the port never waits.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
 /// Pause after an attempt to accept a connection that the system has refused, most likely for lack of descriptors.
 const ACCEPT_PAUSE_MS: u32 = 100;
 
@@ -297,6 +299,8 @@ struct Connection {
     incomplete: Option<Instant>,
     /// Another connection waits for this one to end.
     has_rival: bool,
+    /// When another one was looked for, if a limit was exceeded.
+    looked: Instant,
     /// Frames with their lengths, written up to `written`.
     output: Vec<u8>,
     written: usize,
@@ -310,6 +314,7 @@ impl Connection {
             heard: Instant::now(),
             incomplete: None,
             has_rival: false,
+            looked: Instant::now(),
             input: vec![0; INPUT],
             start: 0,
             end: 0,
@@ -381,7 +386,9 @@ impl Connection {
     /// Ends a connection whose peer keeps the port from another one.
     fn check_time(&mut self, listener: Option<BorrowedFd<'_>>) -> Result<(), End> {
         let TimeLimits { frame, silence } = self.limits;
-        let Some(listener) = listener.filter(|_| self.has_rival && !self.is_held_up) else {
+        // Usually a wait finds it. There is none while the engine always has frames for this peer.
+        let may_have_rival = self.has_rival || self.looked.elapsed() >= LOOK_PAUSE;
+        let Some(listener) = listener.filter(|_| may_have_rival && !self.is_held_up) else {
             return Ok(());
         };
         let is_late = self
@@ -392,6 +399,7 @@ impl Connection {
             false if self.heard.elapsed() >= silence => silence,
             false => return Ok(()),
         };
+        self.looked = Instant::now();
         match accept_one(listener) {
             Ok(Some(rival)) if !is_closed(&rival) => return Err(End::Replaced(rival, limit)),
             // It has gone. Another one may wait behind it.
@@ -748,6 +756,12 @@ mod tests {
         drop(rival);
         assert!(connection.check_time(listener).is_ok());
         assert!(!connection.has_rival, "none waits");
+        // The port has never waited since.
+        let _rival = UnixStream::connect(&path).unwrap();
+        assert!(connection.check_time(listener).is_ok(), "just looked");
+        connection.looked -= LOOK_PAUSE;
+        let ended = connection.check_time(listener).unwrap_err();
+        assert!(matches!(ended, End::Replaced(..)), "{ended}");
     }
 
     #[test]

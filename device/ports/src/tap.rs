@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use faultline_memory::set_tap_header;
 use rustix::event::PollFlags;
 use rustix::fd::AsFd;
 use tun_rs::{DeviceBuilder, Layer, SyncDevice};
@@ -18,6 +19,9 @@ use crate::virtio_net::{LEGACY_HEADER, Transmission};
 
 /// Frames that are taken in one direction before the other has its turn.
 const BURST: usize = 64;
+/// Octets of the header before each frame.
+const HEADER_LENGTH: u8 = 10;
+const _: () = assert!(HEADER_LENGTH as usize == LEGACY_HEADER);
 /// Pause after a look at what the kernel has lost, or after an error of the device.
 const PAUSE_MS: u32 = 100;
 
@@ -35,7 +39,7 @@ impl TapPort {
     ///
     /// # Errors
     ///
-    /// The system's, most likely for lack of CAP_NET_ADMIN.
+    /// Those of the system, most likely for lack of CAP_NET_ADMIN.
     pub fn new(interface: &str, mtu: Option<u16>, end: PortEnd) -> io::Result<Self> {
         let mut builder = DeviceBuilder::new()
             .name(interface)
@@ -46,6 +50,7 @@ impl TapPort {
         }
         let device = builder.build_sync()?;
         device.set_nonblocking(true)?;
+        set_tap_header(&device, HEADER_LENGTH)?;
         let statistics = format!("/sys/class/net/{interface}/statistics/tx_dropped");
         Ok(Self(Passage::new(device, statistics.into(), end)))
     }

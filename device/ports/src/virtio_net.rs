@@ -46,7 +46,7 @@ const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
 const CWR: u8 = 0x80;
 
-/// Why a frame of a guest is dropped.
+/// Why a frame of a guest or of the host's kernel is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// It has no Ethernet header.

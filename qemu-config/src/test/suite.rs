@@ -61,7 +61,7 @@ const ON_ONE_KERNEL: &[&str] = &[
 ];
 
 /// Tests of other suites of which the same holds: they take long, and others of their suite show on the
-/// second kernel what they would (streams over TCP, WRITEs of each size, what happens to DAX files), or a short form does.
+/// second kernel what they would (WRITEs of each size, what happens to DAX files), or a short form does.
 const LONG: &[&str] = &[
     "perftest::write_bw_all_sizes",
     "odp::write_bw_all_sizes",

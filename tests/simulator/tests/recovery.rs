@@ -301,6 +301,45 @@ fn acknowledgements_of_what_was_never_sent_are_ignored() {
     assert_eq!(statuses(&mut world, &mut pair), [cqe::SUCCESS]);
 }
 
+/// What is behind a request without a receive buffer gets sequence NAKs from some responders. They ask for what is sent next anyway.
+#[test]
+fn sequence_naks_behind_an_rnr_nak_use_no_retry() {
+    let mut world = World::new(2, 1);
+    // Code 14 is 1.28 ms (IBTA table 45).
+    let mut pair = world.connect(QPT_RC, LEN, |c| c.min_rnr_timer = 14);
+    let send = Send {
+        opcode: wr::WR_SEND,
+        inline: Some(b"hello"),
+        ..Send::default()
+    };
+    world.hosts[0].driver.post_send(&mut pair.qp[0], &send);
+    world.run_for(10_000);
+    assert_eq!(counter(&mut world, 0, Counter::rnr_nak_received), 1);
+    let (from, to) = (&world.hosts[1], &world.hosts[0]);
+    let ip = Ip::from_gids(from.gid4, to.gid4, 0, 0, 64);
+    let bth = Bth::new(Opcode::RcAcknowledge, pair.qp[0].qpn, Psn::new(0));
+    let mut nak = RoceHeader::new(to.mac, from.mac, ip, bth);
+    nak.aeth = Some(faultline_wire::aeth::Aeth {
+        syndrome: faultline_wire::aeth::Syndrome::from_u8(0x60),
+        msn: 0,
+    });
+    for _ in 0..20 {
+        world.inject(1, packet(&nak, &[]));
+    }
+    world.start_trace();
+    world.run_for(10_000);
+    assert_eq!(counter(&mut world, 0, Counter::packet_seq_err), 20);
+    let sent = world.take_trace();
+    assert!(sent.iter().all(|(from, _)| *from == 1), "it still waits");
+    let mr = pair.mr[1];
+    world.hosts[1]
+        .driver
+        .post_recv(&mut pair.qp[1], 9, &[(mr.va, 100, mr.key)]);
+    world.run();
+    expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::SUCCESS);
+    expect_cqe(&mut world, 1, &mut pair.cq[1], cqe::SUCCESS);
+}
+
 #[test]
 fn waiting_for_a_receiver_takes_no_memory() {
     let mut world = World::new(2, 1);

@@ -225,6 +225,11 @@ impl Requester {
             NakCode::PsnSequenceError if !is_next => return Ok(()),
             NakCode::PsnSequenceError => {
                 cx.count(Counter::packet_seq_err);
+                // Nothing was sent since transmission went back to this packet. Some responders (rdma_rxe) refuse a packet by an RNR NAK
+                // and those behind it by this one.
+                if self.cursor_psn() == psn {
+                    return Ok(());
+                }
                 return self.retry(qp, cx, psn, RetryCause::SequenceNak);
             }
             NakCode::InvalidRequest | NakCode::InvalidRdRequest => {
