@@ -13,9 +13,9 @@ const SET_HEADER_LENGTH: ioctl::Opcode = ioctl::opcode::write::<libc::c_int>(b'T
 ///
 /// # Errors
 ///
-/// Those of ioctl(2).
-pub fn set_tap_header(tap: impl AsFd, octets: u8) -> io::Result<()> {
-    let length = libc::c_int::from(octets);
+/// Those of ioctl(2); `InvalidInput` for a length that is no `int`.
+pub fn set_tap_header(tap: impl AsFd, octets: usize) -> io::Result<()> {
+    let length = libc::c_int::try_from(octets).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: the kernel reads an `int` through the pointer of the setter, as its opcode says, and writes nothing.
     unsafe { ioctl::ioctl(tap, ioctl::Setter::<SET_HEADER_LENGTH, _>::new(length)) }?;
     Ok(())

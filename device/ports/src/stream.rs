@@ -386,11 +386,13 @@ impl Connection {
     /// Ends a connection whose peer keeps the port from another one.
     fn check_time(&mut self, listener: Option<BorrowedFd<'_>>) -> Result<(), End> {
         let TimeLimits { frame, silence } = self.limits;
-        // Usually a wait finds it. There is none while the engine always has frames for this peer.
-        let may_have_rival = self.has_rival || self.looked.elapsed() >= LOOK_PAUSE;
-        let Some(listener) = listener.filter(|_| may_have_rival && !self.is_held_up) else {
+        let Some(listener) = listener.filter(|_| !self.is_held_up) else {
             return Ok(());
         };
+        // Usually a wait finds another one. There is none while the engine always has frames for this peer.
+        if !self.has_rival && self.looked.elapsed() < LOOK_PAUSE {
+            return Ok(());
+        }
         let is_late = self
             .incomplete
             .is_some_and(|since| since.elapsed() >= frame);

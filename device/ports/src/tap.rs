@@ -19,9 +19,6 @@ use crate::virtio_net::{LEGACY_HEADER, Transmission};
 
 /// Frames that are taken in one direction before the other has its turn.
 const BURST: usize = 64;
-/// Octets of the header before each frame.
-const HEADER_LENGTH: u8 = 10;
-const _: () = assert!(HEADER_LENGTH as usize == LEGACY_HEADER);
 /// Pause after a look at what the kernel has lost, or after an error of the device.
 const PAUSE_MS: u32 = 100;
 
@@ -50,7 +47,7 @@ impl TapPort {
         }
         let device = builder.build_sync()?;
         device.set_nonblocking(true)?;
-        set_tap_header(&device, HEADER_LENGTH)?;
+        set_tap_header(&device, LEGACY_HEADER)?;
         let statistics = format!("/sys/class/net/{interface}/statistics/tx_dropped");
         Ok(Self(Passage::new(device, statistics.into(), end)))
     }

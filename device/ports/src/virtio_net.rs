@@ -5,7 +5,7 @@
 //! the wire, so both are done before a frame gets there. Nothing of the header is trusted: the lengths of headers are read from the
 //! frame.
 //!
-//! UDP segmentation is not offered to guests, and tunnels to nobody.
+//! UDP segmentation is not offered to guests. Segmentation of tunnels is not supported.
 
 use faultline_wire::checksum::InternetSum;
 

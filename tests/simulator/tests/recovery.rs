@@ -5,6 +5,7 @@ use faultline_abi::cqe;
 use faultline_abi::qp::*;
 use faultline_abi::wqe as wr;
 use faultline_simulator::{Pair, Send, Sge, World, expect_cqe, packet};
+use faultline_wire::aeth::{Aeth, Syndrome};
 use faultline_wire::bth::{Bth, Psn};
 use faultline_wire::ip::Ip;
 use faultline_wire::opcode::{OpKind, Opcode};
@@ -187,6 +188,19 @@ fn forged(world: &World, pair: &Pair, opcode: Opcode, psn: u32) -> RoceHeader {
     RoceHeader::new(to.mac, from.mac, ip, bth)
 }
 
+/// An acknowledgement or NAK from host 1 to the QP of host 0, made by hand.
+fn forged_answer(world: &World, pair: &Pair, psn: u32, syndrome: u8, msn: u32) -> RoceHeader {
+    let (from, to) = (&world.hosts[1], &world.hosts[0]);
+    let ip = Ip::from_gids(from.gid4, to.gid4, 0, 0, 64);
+    let bth = Bth::new(Opcode::RcAcknowledge, pair.qp[0].qpn, Psn::new(psn));
+    let mut header = RoceHeader::new(to.mac, from.mac, ip, bth);
+    header.aeth = Some(Aeth {
+        syndrome: Syndrome::from_u8(syndrome),
+        msn,
+    });
+    header
+}
+
 #[test]
 fn a_flood_of_repeated_reads_is_answered_in_bounded_work() {
     let mut world = World::new(2, 1);
@@ -279,16 +293,9 @@ fn acknowledgements_of_what_was_never_sent_are_ignored() {
     let mut pair = rc_pair(&mut world);
     world.lose(|from, _| from == 1);
     post(&mut world, &mut pair, wr::WR_WRITE, 0, 0, 3000);
-    let (from, to) = (&world.hosts[1], &world.hosts[0]);
-    let ip = Ip::from_gids(from.gid4, to.gid4, 0, 0, 64);
     for syndrome in [0x1f, 0x60, 0x61, 0x62, 0x63, 0x2a, 0x40, 0xff] {
         for psn in [3, 4, 1000, 0x7f_ffff, 0x80_0003, 0xff_ffff] {
-            let bth = Bth::new(Opcode::RcAcknowledge, pair.qp[0].qpn, Psn::new(psn));
-            let mut header = RoceHeader::new(to.mac, from.mac, ip, bth);
-            header.aeth = Some(faultline_wire::aeth::Aeth {
-                syndrome: faultline_wire::aeth::Syndrome::from_u8(syndrome),
-                msn: 1,
-            });
+            let header = forged_answer(&world, &pair, psn, syndrome, 1);
             world.inject(1, packet(&header, &[]));
         }
     }
@@ -315,14 +322,7 @@ fn sequence_naks_behind_an_rnr_nak_use_no_retry() {
     world.hosts[0].driver.post_send(&mut pair.qp[0], &send);
     world.run_for(10_000);
     assert_eq!(counter(&mut world, 0, Counter::rnr_nak_received), 1);
-    let (from, to) = (&world.hosts[1], &world.hosts[0]);
-    let ip = Ip::from_gids(from.gid4, to.gid4, 0, 0, 64);
-    let bth = Bth::new(Opcode::RcAcknowledge, pair.qp[0].qpn, Psn::new(0));
-    let mut nak = RoceHeader::new(to.mac, from.mac, ip, bth);
-    nak.aeth = Some(faultline_wire::aeth::Aeth {
-        syndrome: faultline_wire::aeth::Syndrome::from_u8(0x60),
-        msn: 0,
-    });
+    let nak = forged_answer(&world, &pair, 0, 0x60, 0);
     for _ in 0..20 {
         world.inject(1, packet(&nak, &[]));
     }
