@@ -8,6 +8,7 @@
 //! flushes the others.
 
 mod build;
+mod credits;
 mod local;
 mod pending;
 mod response;
@@ -39,6 +40,7 @@ use crate::time::{Instant, Nanos, earlier};
 use crate::work::{self, count_steps};
 
 pub(super) use build::{BuildError, MessageRange};
+use credits::Credits;
 use pending::Pending;
 use window::Window;
 
@@ -87,6 +89,7 @@ pub(crate) struct Requester {
     /// The missing response for which transmission has gone back.
     recovering: Option<Psn>,
     window: Window,
+    credits: Credits,
     retries: u8,
     rnr_retries: u8,
     retry_limit: u8,
@@ -163,6 +166,9 @@ impl Requester {
     fn append(&mut self, budget: &Budget, mut wr: SendWr) {
         wr.first = self.next;
         self.next = wr.end();
+        if wr.psns > 0 {
+            wr.number = self.credits.number();
+        }
         self.push(budget, wr);
     }
 
@@ -242,6 +248,7 @@ impl Requester {
         self.cursor_packet = 0;
         self.recovering = None;
         self.window = Window::default();
+        self.credits = Credits::default();
         self.ack_deadline = None;
         self.rnr_deadline = None;
         self.held = false;
@@ -492,7 +499,8 @@ impl Requester {
         if !qp.is_reliable() {
             return true;
         }
-        if self.cursor_psn().diff(self.unacked) >= self.window.packets() {
+        let psn = self.cursor_psn();
+        if psn.diff(self.unacked) >= self.window.packets() || self.credits.hold_back(psn) {
             return false;
         }
         if self.cursor_packet > 0 {
@@ -522,6 +530,7 @@ impl Requester {
         };
         let again = self.high.diff(self.cursor_psn()).clamp(0, packets as i32);
         cx.add(Counter::retransmitted_packets, again as u64);
+        self.credits.sent(wr, self.cursor_packet);
         // A READ request takes the PSNs of all of its responses.
         let next_packet = if wr.is_read() {
             wr.psns

@@ -356,6 +356,8 @@ pub(super) struct SendWr {
     pub first: Psn,
     /// Number of PSNs. Zero if it has no packets.
     pub psns: u32,
+    /// Number of the message in the connection, if it has packets.
+    pub number: Psn,
     /// Response packets that have arrived, of a request that is answered.
     pub responses: u32,
     /// A local operation that has been carried out.
@@ -379,6 +381,7 @@ impl SendWr {
             length: 0,
             first: Psn::new(0),
             psns: 0,
+            number: Psn::new(0),
             responses: 0,
             done: false,
             failed: None,
@@ -482,6 +485,14 @@ impl SendWr {
 
     pub(crate) fn is_answered(&self) -> bool {
         self.op.as_ref().is_some_and(SendOp::is_answered)
+    }
+
+    /// Whether it takes a receive request of the peer.
+    pub(crate) fn takes_receive_request(&self) -> bool {
+        matches!(
+            self.op,
+            Some(SendOp::Send(_) | SendOp::Write { imm: Some(_), .. })
+        )
     }
 
     /// Whether a response is outstanding.

@@ -183,7 +183,10 @@ impl Requester {
             true => (self.window.packets() - self.cursor_psn().diff(self.unacked)).max(0) as u32,
             false => u32::MAX,
         };
-        let left = wr.psns.saturating_sub(self.cursor_packet + 1);
+        let left = match self.is_limited(wr) {
+            true => 1,
+            false => wr.psns.saturating_sub(self.cursor_packet + 1),
+        };
         most.min(left).min(window)
     }
 
@@ -215,7 +218,10 @@ impl Requester {
         let asks = |packet: u32| psn.add(packet).get().is_multiple_of(ACK_EVERY);
         let fills = |window: i32| psn.add(frame.packets).diff(self.unacked) >= window;
         header.bth.ack_req = qp.is_reliable()
-            && (last || (0..frame.packets).any(asks) || self.window.small().is_some_and(fills));
+            && (last
+                || self.is_limited(wr)
+                || (0..frame.packets).any(asks)
+                || self.window.small().is_some_and(fills));
         header.bth.solicited = last && wr.has(WR_FLAG_SOLICITED);
         match *op {
             SendOp::Read { from } => {

@@ -54,6 +54,7 @@ impl Requester {
         }
         self.widen(until);
         self.unacked = until;
+        self.credits.acknowledged(until);
         self.recovering = None;
         (self.retries, self.rnr_retries) = (self.retry_limit, self.rnr_retry_limit);
         if self.page.is_some_and(|wait| until.diff(wait.psn) > 0) {
@@ -86,6 +87,9 @@ impl Requester {
         // Ghost acknowledgement: no such packet has been sent (IBTA 9.7.5.1).
         if psn.diff(self.high) >= 0 {
             return Ok(());
+        }
+        if let Some(aeth) = &header.aeth {
+            self.credits.take(aeth);
         }
         match header.bth.opcode.info().kind {
             OpKind::Ack => self.receive_ack(qp, cx, header, psn),
