@@ -43,7 +43,10 @@ const DEFAULT: &[&str] = &[
 /// Those of them that run on the first kernel only, unless they are named: each boots guests of its own, has
 /// minutes of traffic, or does what does not depend on the guest's kernel. So all together stay well below an hour.
 const ON_ONE_KERNEL: &[&str] = &[
+    "perftest",
+    "coherence",
     "keys",
+    "sight",
     "scenarios",
     "ulp",
     "apps",
@@ -61,12 +64,9 @@ const ON_ONE_KERNEL: &[&str] = &[
 ];
 
 /// Tests of other suites of which the same holds: they take long, and others of their suite show on the
-/// second kernel what they would (WRITEs of each size, what happens to DAX files), or a short form does.
+/// second kernel what they would (WRITEs of each size), or a short form does.
 const LONG: &[&str] = &[
-    "perftest::write_bw_all_sizes",
     "odp::write_bw_all_sizes",
-    "coherence::dax_truncated",
-    "coherence::dax_punched",
     "torture::pinned",
     "torture::story",
     "torture::everything",
@@ -101,6 +101,7 @@ const BY_NAME: &[&str] = &[
     "recover::fatal_files",
     "recover::fatal_rds",
     "recover::fatal_lease",
+    "recover::device_reset",
     "recover::device_reset_everything",
     "recover::function_reset_everything",
     "recover::command_timeout_everything",
