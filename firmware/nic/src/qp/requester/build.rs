@@ -183,7 +183,7 @@ impl Requester {
             true => (self.window.packets() - self.cursor_psn().diff(self.unacked)).max(0) as u32,
             false => u32::MAX,
         };
-        let left = match self.is_limited(wr) {
+        let left = match self.credits.begins_limited(wr, self.cursor_packet) {
             true => 1,
             false => wr.psns.saturating_sub(self.cursor_packet + 1),
         };
@@ -219,7 +219,7 @@ impl Requester {
         let fills = |window: i32| psn.add(frame.packets).diff(self.unacked) >= window;
         header.bth.ack_req = qp.is_reliable()
             && (last
-                || self.is_limited(wr)
+                || self.credits.begins_limited(wr, self.cursor_packet)
                 || (0..frame.packets).any(asks)
                 || self.window.small().is_some_and(fills));
         header.bth.solicited = last && wr.has(WR_FLAG_SOLICITED);

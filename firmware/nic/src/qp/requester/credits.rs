@@ -7,7 +7,6 @@
 use faultline_wire::aeth::{Aeth, Syndrome, credit_count};
 use faultline_wire::bth::Psn;
 
-use super::Requester;
 use crate::qp::work_request::SendWr;
 
 /// The first packet of a limited message, which is not acknowledged.
@@ -68,24 +67,17 @@ impl Credits {
     }
 
     /// True if packet `packet` of a message is the first one of a limited message.
-    fn are_missing(&self, wr: &SendWr, packet: u32) -> bool {
+    pub(super) fn begins_limited(&self, wr: &SendWr, packet: u32) -> bool {
         packet == 0 && wr.takes_receive_request() && self.is_beyond(wr.number)
     }
 
     /// Packet `packet` of a message was sent.
     pub(super) fn sent(&mut self, wr: &SendWr, packet: u32) {
-        if self.are_missing(wr, packet) {
+        if self.begins_limited(wr, packet) {
             self.probe = Some(Probe {
                 psn: wr.first,
                 number: wr.number,
             });
         }
-    }
-}
-
-impl Requester {
-    /// True if the packet at the cursor is the first one of a limited message.
-    pub(super) fn is_limited(&self, wr: &SendWr) -> bool {
-        self.credits.are_missing(wr, self.cursor_packet)
     }
 }
