@@ -3,6 +3,7 @@
 
 mod agent;
 mod bench;
+mod bench_netdev;
 mod cluster;
 mod command;
 mod debug_kernel;
@@ -203,6 +204,13 @@ enum BenchCommand {
     Guest {
         #[command(flatten)]
         guests: GuestOptions,
+    },
+    /// TCP between the netdev of this NIC and virtio-net, beside two guests that QEMU connects
+    Netdev {
+        #[command(flatten)]
+        guests: GuestOptions,
+        #[command(flatten)]
+        amount: bench_netdev::Amount,
     },
     /// What metrics and traces cost, without guests; the same as `--only sight`
     Sight,
@@ -449,6 +457,9 @@ fn measure(json: Option<&Path>, only: Option<&str>, what: Option<BenchCommand>) 
         Some(BenchCommand::Engines) => bench::harness(&workspace, json, Some("engines")),
         Some(BenchCommand::Guest { guests }) => {
             bench::guest(&workspace, &guests.plan_with_swap(), json)
+        }
+        Some(BenchCommand::Netdev { guests, amount }) => {
+            bench_netdev::run(&workspace, &guests.plan(), json, amount)
         }
     }
 }
