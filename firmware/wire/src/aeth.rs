@@ -1,5 +1,6 @@
 //! ACK extended transport header (IBTA volume 1, chapter 9.3.5), its syndromes (chapter 9.7.5.1,
-//! tables 44 to 46) and the time codes of RNR NAK and ACK timeout.
+//! tables 44 to 46), the credit codes of ACKs (chapter 9.7.7.2) and the time codes of RNR NAK and
+//! ACK timeout.
 //!
 //! # Panics
 //!
@@ -49,6 +50,7 @@ pub enum Syndrome {
     /// ACK.
     Ack {
         /// End-to-end credit code, 5 bits; 31 means that credits are not used (chapter 9.7.7.2).
+        /// See [`credit_count`].
         credits: u8,
     },
     /// RNR NAK: the requester resends after the timer expires.
@@ -168,6 +170,26 @@ pub const fn rnr_timer_code(ns: u64) -> u8 {
         code = code.wrapping_add(1);
     }
     0
+}
+
+/// Receive requests by end-to-end credit code, IBTA volume 1, chapter 9.7.7.2.
+const CREDITS: [u32; 31] = [
+    0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
+    2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768,
+];
+
+/// The number of receive requests that the credit code of an ACK announces (IBTA volume 1, chapter
+/// 9.7.7.2); `None` if the responder does not use end-to-end credits (code 31). Only the low five
+/// bits of `code` are used.
+#[expect(
+    clippy::indexing_slicing,
+    reason = "the table has an element for each five-bit value but 31"
+)]
+pub const fn credit_count(code: u8) -> Option<u32> {
+    match code & 0x1f {
+        31 => None,
+        code => Some(CREDITS[code as usize]),
+    }
 }
 
 /// The local ACK timeout of an exponent, in nanoseconds: 4.096 us * 2^exp (IBTA volume 1, chapter

@@ -57,7 +57,9 @@ pub mod priority;
 pub mod reth;
 pub mod udp;
 
-pub use aeth::{Aeth, NakCode, Syndrome, ack_timeout_ns, rnr_timer_code, rnr_timer_ns};
+pub use aeth::{
+    Aeth, NakCode, Syndrome, ack_timeout_ns, credit_count, rnr_timer_code, rnr_timer_ns,
+};
 pub use atomic::{AtomicAckEth, AtomicEth};
 pub use bth::{Bth, Psn};
 pub use deth::Deth;

@@ -4,7 +4,7 @@ use faultline_wire::packet::MAX_TRANSPORT_LEN;
 use faultline_wire::udp::{flow_label_for_qpns, src_port, src_port_for_flow_label};
 use faultline_wire::{
     Headers, NakCode, OpKind, Opcode, PathMtu, Position, Psn, Service, Syndrome, WireError,
-    ack_timeout_ns, rnr_timer_code, rnr_timer_ns,
+    ack_timeout_ns, credit_count, rnr_timer_code, rnr_timer_ns,
 };
 use proptest::prelude::*;
 
@@ -280,6 +280,23 @@ fn rnr_timers_are_those_of_table_45() {
     assert_eq!(rnr_timer_code(10_001), 2);
     assert_eq!(rnr_timer_code(491_520_001), 0);
     assert_eq!(rnr_timer_code(u64::MAX), 0);
+}
+
+/// IBTA volume 1, chapter 9.7.7.2: from code 4 on, two codes for each doubling.
+#[test]
+fn credits_are_those_of_the_table() {
+    for code in 0..4 {
+        assert_eq!(credit_count(code), Some(u32::from(code)));
+    }
+    for code in 4..31 {
+        let power = 1 << (code / 2);
+        let credits = if code % 2 == 0 { power } else { power / 2 * 3 };
+        assert_eq!(credit_count(code), Some(credits), "code {code}");
+    }
+    assert_eq!(credit_count(30), Some(32768));
+    assert_eq!(credit_count(31), None);
+    assert_eq!(credit_count(0xe0), Some(0));
+    assert_eq!(credit_count(0xff), None);
 }
 
 #[test]
