@@ -29,6 +29,7 @@
 // Values of peers and files get here, and none of them may stop the process. Tests may.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
+mod credits;
 mod flow;
 mod log;
 mod oracle;
