@@ -6,6 +6,7 @@ use faultline_wire::{NakCode, OpKind, Position, Psn, Service, Syndrome, rnr_time
 use crate::credits::Credits;
 use crate::log::{Log, Request};
 use crate::packet::{Finding, Seen};
+use crate::reads::Reads;
 use crate::rule::Rule;
 
 /// PSNs that may be outstanding (IBTA 9.7.2).
@@ -46,6 +47,7 @@ pub(crate) struct Requester {
     /// A NAK has ended the connection.
     failed: Option<NakCode>,
     credits: Credits,
+    pub reads: Reads,
 }
 
 impl Requester {
@@ -109,6 +111,7 @@ impl Requester {
         self.open = None;
         self.acked = Some(psn);
         self.credits = Credits::default();
+        self.reads.restart();
     }
 
     fn check_pauses(&self, at: u64, psn: Psn, report: &mut dyn FnMut(Finding)) {
@@ -145,6 +148,17 @@ impl Requester {
         }
     }
 
+    /// Checks a new request against the number of READs and the like that may be outstanding.
+    fn check_reads(&self, seen: Seen, header: &RoceHeader, report: &mut dyn FnMut(Finding)) {
+        // What is repeated from before the first request that was seen may have been answered meanwhile.
+        if self.has_past || !header.bth.opcode.info().kind.is_answered() {
+            return;
+        }
+        if let Some(what) = self.reads.check(seen.is_exact) {
+            report((Rule::ReadLimit, what));
+        }
+    }
+
     /// A new request, at the PSN that follows.
     fn append(
         &mut self,
@@ -154,6 +168,7 @@ impl Requester {
         report: &mut dyn FnMut(Finding),
     ) {
         self.check_credits(seen, header, report);
+        self.check_reads(seen, header, report);
         let info = header.bth.opcode.info();
         let bytes = request.map_or(0, |request| request.bytes);
         let continues = matches!(info.position, Position::Middle | Position::Last);
@@ -198,6 +213,9 @@ impl Requester {
         self.next = request.map(|request| request.end());
         if let Some(request) = request {
             self.log.push(request);
+            if info.kind.is_answered() {
+                self.reads.push(request.end());
+            }
         }
         if let (Some(next), Some(acked)) = (self.next, self.acked)
             && info.service != Service::Uc
@@ -266,6 +284,7 @@ impl Requester {
             }
             return;
         }
+        self.reads.pass(first_not_answered(header));
         // The MSN of a response with data may count requests that were carried out after its own. Requesters may ignore its credits.
         if kind != OpKind::Ack
             && let Some(Syndrome::Ack { credits }) = header.aeth.map(|aeth| aeth.syndrome)
@@ -353,6 +372,7 @@ impl Requester {
         let until = waiting.map_or(until, |request| request.psn.add(request.answer.responses));
         if until.diff(acked) > 0 {
             self.acked = Some(until);
+            self.reads.answer(until);
             // The refused request has been carried out: another transmission of it has arrived later.
             if self.rnr.is_some_and(|wait| until.diff(wait.psn) > 0) {
                 self.rnr = None;
