@@ -187,6 +187,30 @@ impl Seen {
     }
 }
 
+/// What a record without a frame says of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Notice {
+    /// It begins another connection, with this path MTU.
+    Renewal,
+    /// It sends from now on, with at most so many READs and atomics outstanding.
+    ReadLimit,
+}
+
+impl Notice {
+    /// Its flag in a record.
+    fn flag(self) -> u8 {
+        match self {
+            Self::Renewal => 1 << 2,
+            Self::ReadLimit => 1 << 4,
+        }
+    }
+
+    fn of_flags(flags: u8) -> Option<Self> {
+        let all = [Self::Renewal, Self::ReadLimit];
+        all.into_iter().find(|notice| flags & notice.flag() != 0)
+    }
+}
+
 /// A record in the ring of a capture: this head, then the first octets of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordHead {
@@ -201,8 +225,8 @@ pub(crate) struct RecordHead {
     pub(crate) is_after_loss: bool,
     /// Software has made the frame, not the NIC.
     pub(crate) is_raw: bool,
-    /// No frame: the queue pair `sender` of this interface begins another connection, whose path MTU is `length`.
-    pub(crate) is_renewal: bool,
+    /// No frame: the record is about the queue pair `sender` of this interface. The value is in `length`.
+    pub(crate) notice: Option<Notice>,
     /// The queue pair that has sent the frame; 0: not known.
     pub(crate) sender: u32,
     pub(crate) fate: Fate,
@@ -260,7 +284,7 @@ impl RecordHead {
         })
     }
 
-    fn to_octets(self) -> [u8; Self::LEN] {
+    pub(crate) fn to_octets(self) -> [u8; Self::LEN] {
         let mut octets = [0; Self::LEN];
         let number = Fate::ALL.iter().position(|fate| *fate == self.fate);
         let number = number.and_then(|number| u8::try_from(number).ok());
@@ -279,8 +303,8 @@ impl RecordHead {
             .chain([
                 u8::from(self.is_sent)
                     | u8::from(self.is_after_loss) << 1
-                    | u8::from(self.is_renewal) << 2
-                    | u8::from(self.is_raw) << 3,
+                    | u8::from(self.is_raw) << 3
+                    | self.notice.map_or(0, Notice::flag),
                 number.unwrap_or_default(),
                 self.effects.bits(),
                 kind.unwrap_or_default(),
@@ -311,7 +335,7 @@ impl RecordHead {
             port: u16::from_le_bytes(*port),
             is_sent: flags & 1 != 0,
             is_after_loss: flags & 2 != 0,
-            is_renewal: flags & 4 != 0,
+            notice: Notice::of_flags(*flags),
             is_raw: flags & 8 != 0,
             sender: u32::from_le_bytes(*sender),
             fate: *Fate::ALL.get(usize::from(*fate))?,
@@ -419,7 +443,7 @@ impl Capture {
             port: u16::try_from(seen.port).unwrap_or(u16::MAX),
             is_sent: seen.direction == Direction::Tx,
             is_after_loss,
-            is_renewal: false,
+            notice: None,
             is_raw: seen.is_raw,
             sender: seen.sender,
             fate: seen.fate,
@@ -445,21 +469,20 @@ impl Capture {
 }
 
 impl Capture {
-    /// Tells a checker that a queue pair of a NIC begins another connection. Without room for that, frames count as lost: the checker
-    /// judges all connections anew.
-    fn renew(&mut self, nic: PortId, qpn: u32, mtu: u32) {
+    /// Tells a checker of a queue pair of a NIC. Without room for that, frames count as lost: the checker judges all connections anew.
+    fn notify(&mut self, nic: PortId, qpn: u32, notice: Notice, value: u32) {
         if !self.filter.is_for_checker {
             return;
         }
         let head = RecordHead {
             at: 0,
             token: 0,
-            length: mtu,
+            length: value,
             lost: 0,
             port: u16::try_from(nic).unwrap_or(u16::MAX),
             is_sent: false,
             is_after_loss: false,
-            is_renewal: true,
+            notice: Some(notice),
             is_raw: false,
             sender: qpn,
             fate: Fate::Passed,
@@ -558,10 +581,10 @@ impl Captures {
         }
     }
 
-    /// A queue pair of a NIC begins another connection.
-    fn renewed(&mut self, nic: PortId, qpn: u32, mtu: u32) {
+    /// Tells the checkers of a queue pair of a NIC.
+    fn notify(&mut self, nic: PortId, qpn: u32, notice: Notice, value: u32) {
         for capture in &mut self.running {
-            capture.renew(nic, qpn, mtu);
+            capture.notify(nic, qpn, notice, value);
         }
     }
 
@@ -603,7 +626,18 @@ impl Captures {
                 ..
             } => {
                 let mtu = device.queue_pair_info(qpn).map_or(0, |pair| pair.mtu);
-                self.renewed(nic, qpn, mtu);
+                self.notify(nic, qpn, Notice::Renewal, mtu);
+            }
+            // This attribute is set on the way to the state RTS, from RTR or by way of SQD.
+            Diagnostic::QpState {
+                qpn,
+                to: State::Rts,
+                ..
+            } => {
+                let pair = device.queue_pair_info(qpn);
+                if let Some(limit) = pair.and_then(|pair| pair.max_rd_atomic) {
+                    self.notify(nic, qpn, Notice::ReadLimit, limit.into());
+                }
             }
             _ => {}
         }
@@ -809,7 +843,7 @@ mod tests {
             is_sent: true,
             is_after_loss: false,
             is_raw: false,
-            is_renewal: false,
+            notice: None,
             sender: 0,
             fate,
             effects,

@@ -9,8 +9,8 @@ use utoipa::ToSchema;
 
 /// Most source addresses that are remembered. Packets of further ones are judged where they arrive.
 const MOST_SOURCES: usize = 1 << 12;
-/// Most path MTUs that are remembered. Those of further queue pairs are learned from full packets.
-const MOST_MTUS: usize = 1 << 14;
+/// Most queue pairs whose attributes are remembered. The path MTUs of further ones are learned from full packets.
+const MOST_PAIRS: usize = 1 << 14;
 /// Longest frame: longer ones do not exist.
 const LONGEST: usize = 1 << 17;
 
@@ -135,6 +135,14 @@ pub(crate) struct Origin {
     pub(crate) is_impaired: bool,
 }
 
+/// What is known of a queue pair.
+#[derive(Clone, Copy, Debug, Default)]
+struct Attributes {
+    mtu: Option<u32>,
+    /// READs and atomics that it may have outstanding.
+    read_limit: Option<u32>,
+}
+
 /// Shows captured frames to the oracle.
 #[derive(Debug)]
 pub(crate) struct Judge {
@@ -142,8 +150,8 @@ pub(crate) struct Judge {
     pub(crate) interfaces: Vec<Interface>,
     /// By address: the interface where frames with this source were sent.
     sources: HashMap<[u8; 6], usize>,
-    /// Path MTUs of queue pairs, by interface and number.
-    mtus: HashMap<(usize, u32), u32>,
+    /// Attributes of queue pairs, by interface and number.
+    pairs: HashMap<(usize, u32), Attributes>,
     frames: u64,
     cut: u64,
     lost: u64,
@@ -162,7 +170,7 @@ impl Judge {
             oracle,
             interfaces: Vec::new(),
             sources: HashMap::new(),
-            mtus: HashMap::new(),
+            pairs: HashMap::new(),
             frames: 0,
             cut: 0,
             lost: 0,
@@ -241,9 +249,14 @@ impl Judge {
                     self.oracle.passed(at, frame);
                     return;
                 }
-                let sender = origin.sender.map(|qpn| QueuePair {
-                    qpn,
-                    mtu: self.mtus.get(&(interface, qpn)).copied(),
+                let sender = origin.sender.map(|qpn| {
+                    let known = self.pairs.get(&(interface, qpn)).copied();
+                    let Attributes { mtu, read_limit } = known.unwrap_or_default();
+                    QueuePair {
+                        qpn,
+                        mtu,
+                        read_limit,
+                    }
                 });
                 self.oracle.sent(at, interface, sender, frame);
             }
@@ -292,13 +305,21 @@ impl Judge {
     /// A queue pair of the adapter at an interface begins another connection, with this path MTU; 0: it has none.
     pub(crate) fn renew(&mut self, interface: usize, qpn: u32, mtu: u32) {
         self.oracle.renew(interface, qpn);
+        self.pairs.remove(&(interface, qpn));
+        if mtu > 0 {
+            self.set_attribute(interface, qpn, |pair| pair.mtu = Some(mtu));
+        }
+    }
+
+    /// A queue pair of the adapter at an interface may have so many READs and atomics outstanding.
+    pub(crate) fn limit_reads(&mut self, interface: usize, qpn: u32, limit: u32) {
+        self.set_attribute(interface, qpn, |pair| pair.read_limit = Some(limit));
+    }
+
+    fn set_attribute(&mut self, interface: usize, qpn: u32, set: impl FnOnce(&mut Attributes)) {
         let pair = (interface, qpn);
-        match mtu {
-            0 => drop(self.mtus.remove(&pair)),
-            _ if self.mtus.len() < MOST_MTUS || self.mtus.contains_key(&pair) => {
-                self.mtus.insert(pair, mtu);
-            }
-            _ => {}
+        if self.pairs.len() < MOST_PAIRS || self.pairs.contains_key(&pair) {
+            set(self.pairs.entry(pair).or_default());
         }
     }
 

@@ -13,7 +13,7 @@ use faultline_ports::channel::{self, Bell, EngineEnd, EnginesEnd};
 use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 
-use crate::capture::{CaptureCounts, CaptureFilter, RING, RecordHead};
+use crate::capture::{CaptureCounts, CaptureFilter, Notice, RING, RecordHead};
 use crate::judge::{Findings, Interface, InterfaceKind, Judge, Origin};
 
 /// Octets of each frame that contain all headers.
@@ -159,8 +159,11 @@ fn take(judge: &mut Judge, record: &[u8]) {
         return;
     };
     let interface = usize::from(head.port);
-    if head.is_renewal {
-        judge.renew(interface, head.sender, head.length);
+    if let Some(notice) = head.notice {
+        match notice {
+            Notice::Renewal => judge.renew(interface, head.sender, head.length),
+            Notice::ReadLimit => judge.limit_reads(interface, head.sender, head.length),
+        }
         return;
     }
     if head.is_after_loss || head.lost > 0 {
@@ -175,4 +178,108 @@ fn take(judge: &mut Judge, record: &[u8]) {
     };
     let length = usize::try_from(head.length).unwrap_or(usize::MAX);
     judge.frame(head.at, frame, length, origin);
+}
+
+#[cfg(test)]
+mod tests {
+    use faultline_ports::line::Effects;
+    use faultline_wire::packet::{RoceHeader, seal};
+    use faultline_wire::{Aeth, Bth, Gid, Ip, MacAddr, Opcode, Psn, Reth, Syndrome};
+
+    use super::*;
+    use crate::capture::Fate;
+
+    const QPN: [u32; 2] = [17, 18];
+
+    fn head(nic: usize, notice: Option<Notice>, length: usize) -> RecordHead {
+        RecordHead {
+            at: 7,
+            token: 0,
+            length: u32::try_from(length).unwrap(),
+            lost: 0,
+            port: u16::try_from(nic).unwrap(),
+            is_sent: true,
+            is_after_loss: false,
+            is_raw: false,
+            notice,
+            sender: QPN[nic],
+            fate: Fate::Passed,
+            effects: Effects::NONE,
+            rule: None,
+        }
+    }
+
+    /// A packet of NIC 0 is a READ request, and one of NIC 1 is its response. It is captured at both.
+    fn take_packet(judge: &mut Judge, from: usize, psn: u32) {
+        let to = 1 - from;
+        let gid = |nic: usize| Gid::from_ipv4([10, 0, 0, u8::try_from(nic).unwrap()]);
+        let mac = |nic: usize| MacAddr([2, 0, 0, 0, 0, u8::try_from(nic).unwrap()]);
+        let opcode = [Opcode::RcReadRequest, Opcode::RcReadResponseOnly][from];
+        let ip = Ip::from_gids(gid(from), gid(to), 0, 0, 64);
+        let bth = Bth::new(opcode, QPN[to], Psn::new(psn));
+        let mut header = RoceHeader::new(mac(to), mac(from), ip, bth);
+        header.reth = (from == 0).then_some(Reth {
+            addr: 0,
+            rkey: 1,
+            len: 0,
+        });
+        header.aeth = (from == 1).then_some(Aeth {
+            syndrome: Syndrome::ACK,
+            msn: psn + 1,
+        });
+        let mut frame = vec![0; header.frame_len(0)];
+        header.emit(0, &mut frame).unwrap();
+        seal(&mut frame).unwrap();
+        let sent = head(from, None, frame.len());
+        let arrives = RecordHead {
+            is_sent: false,
+            sender: 0,
+            ..head(to, None, frame.len())
+        };
+        for head in [sent, arrives] {
+            take(judge, &[&head.to_octets(), frame.as_slice()].concat());
+        }
+    }
+
+    fn take_notice(judge: &mut Judge, notice: Notice, value: usize) {
+        take(judge, &head(0, Some(notice), value).to_octets());
+    }
+
+    #[test]
+    fn reads_are_limited_as_the_last_notice_says() {
+        let interfaces = ["a", "b"].map(|name| Interface {
+            name: name.to_owned(),
+            kind: InterfaceKind::Nic,
+        });
+        let mut judge = Judge::new(interfaces.into(), false);
+        take_notice(&mut judge, Notice::Renewal, 1024);
+        take_notice(&mut judge, Notice::ReadLimit, 2);
+        take_packet(&mut judge, 0, 0);
+        take_packet(&mut judge, 1, 0);
+        for psn in 1..4 {
+            take_packet(&mut judge, 0, psn);
+        }
+        let rules = |judge: &Judge| {
+            let found = judge.findings().violations;
+            found
+                .into_iter()
+                .map(|found| found.rule)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(rules(&judge), ["read-limit"]);
+        // By way of SQD the limit may change.
+        take_notice(&mut judge, Notice::ReadLimit, 4);
+        take_packet(&mut judge, 0, 4);
+        assert_eq!(rules(&judge), ["read-limit"]);
+        take_packet(&mut judge, 0, 5);
+        assert_eq!(rules(&judge), ["read-limit", "read-limit"]);
+        // Another connection, whose limit is not known yet.
+        take_notice(&mut judge, Notice::Renewal, 1024);
+        take_packet(&mut judge, 0, 9);
+        take_packet(&mut judge, 1, 9);
+        for psn in 10..20 {
+            take_packet(&mut judge, 0, psn);
+        }
+        assert_eq!(judge.findings().violation_count, 2);
+    }
 }

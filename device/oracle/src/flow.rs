@@ -8,6 +8,9 @@ use crate::packet::{Finding, Seen};
 use crate::requester::Requester;
 use crate::responder::Responder;
 
+/// Most flows that are remembered; a connection has two.
+pub const FLOW_LIMIT: usize = 1 << 11;
+
 /// What identifies a flow in a packet of its requester.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
@@ -51,10 +54,13 @@ pub(crate) fn is_connected(service: Service) -> bool {
 }
 
 impl Flow {
-    /// A flow. `has_past`: packets of it may have been lost before the first one that is passed.
-    pub(crate) fn new(has_past: bool) -> Self {
+    /// A flow. `has_past`: packets of it may have been lost before the first one that is passed. `agreed_limit`: READs and the like
+    /// that its requester may have outstanding, if the connection manager has agreed on that.
+    pub(crate) fn new(has_past: bool, agreed_limit: Option<u32>) -> Self {
+        let mut requester = Requester::new(has_past);
+        requester.reads.agreed_limit = agreed_limit;
         Self {
-            requester: Requester::new(has_past),
+            requester,
             ..Self::default()
         }
     }
@@ -71,6 +77,11 @@ impl Flow {
     /// Sets the bytes of payload in a full packet, if they are known.
     pub(crate) fn set_mtu(&mut self, mtu: Option<u32>) {
         self.mtu = mtu.or(self.mtu);
+    }
+
+    /// Sets the limit of READs and the like that the sender of the next request has, if it is known.
+    pub(crate) fn set_read_limit(&mut self, limit: Option<u32>) {
+        self.requester.reads.own_limit = limit;
     }
 
     pub(crate) fn request_sent(

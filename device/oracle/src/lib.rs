@@ -13,8 +13,8 @@
 //! # What it does not do
 //!
 //! - It keeps no payload: the memory of a request may change between two transmissions, so a different payload is legal.
-//! - It knows no attributes of queue pairs. Retry counts, timeouts and the limits of READs and atomics are negotiated out of
-//!   its sight.
+//! - It knows no retry counts and timeouts of queue pairs. The number of READs and atomics that may be outstanding it knows if
+//!   that is passed with the sender of a packet, or was agreed on by messages of the connection manager that were passed.
 //! - It accepts every end of a connection: what comes after [`renew`](Oracle::renew) is another connection. In a capture, a
 //!   connection begins anew if its PSNs do.
 //! - UD is checked packet by packet: PSNs of datagrams have no meaning to the receiver.
@@ -29,16 +29,20 @@
 // Values of peers and files get here, and none of them may stop the process. Tests may.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
+mod connection_manager;
+mod credits;
 mod flow;
 mod log;
 mod oracle;
 mod packet;
+mod reads;
 mod requester;
 mod responder;
 mod rule;
 mod violation;
 
+pub use flow::FLOW_LIMIT;
 pub use log::LOG_LIMIT;
-pub use oracle::{FLOW_LIMIT, Frame, Oracle, Place, QueuePair, VIOLATION_LIMIT};
+pub use oracle::{Frame, Oracle, Place, QueuePair, VIOLATION_LIMIT};
 pub use rule::Rule;
 pub use violation::Violation;

@@ -6,13 +6,11 @@ use faultline_wire::ip::CONGESTION_EXPERIENCED;
 use faultline_wire::packet::{self, Parsed, RoceHeader};
 use faultline_wire::{Gid, OpKind, Service, WireError};
 
-use crate::flow::{Adapter, Flow, Key, is_connected};
+use crate::connection_manager::{ConnectionManager, GSI_QPN};
+use crate::flow::{Adapter, FLOW_LIMIT, Flow, Key, is_connected};
 use crate::packet::{Finding, Seen};
 use crate::rule::Rule;
 use crate::violation::{Violation, addresses};
-
-/// Most flows that are remembered; a connection has two.
-pub const FLOW_LIMIT: usize = 1 << 11;
 
 /// Most violations that are kept of each adapter, and of packets whose adapter is not known.
 pub const VIOLATION_LIMIT: u64 = 1000;
@@ -71,6 +69,8 @@ pub struct QueuePair {
     pub qpn: u32,
     /// Its path MTU, if that is known.
     pub mtu: Option<u32>,
+    /// READs, atomics, FLUSHes and ATOMIC WRITEs that it may have outstanding (attribute `max_rd_atomic`), if that is known.
+    pub read_limit: Option<u32>,
 }
 
 /// Where packets are seen.
@@ -102,6 +102,7 @@ pub struct Oracle {
     answers: HashMap<ResponseKey, Key>,
     /// Attempts to find the flow of responses, until one succeeds.
     attempts: HashMap<ResponseKey, u32>,
+    connections: ConnectionManager,
     /// Senders and receivers of packets that have arrived with a mark of congestion.
     marked: HashSet<(Gid, Gid)>,
     /// Adapters that have agreed to READY with each other.
@@ -132,6 +133,7 @@ impl Oracle {
             ages: VecDeque::new(),
             answers: HashMap::new(),
             attempts: HashMap::new(),
+            connections: ConnectionManager::default(),
             marked: HashSet::new(),
             ready: HashSet::new(),
             all_ready: false,
@@ -187,7 +189,7 @@ impl Oracle {
     }
 
     /// Says that packets of an adapter are seen behind a path that may lose some of them: what they skip violates nothing. A packet
-    /// that violates a rule by itself, or one about packets that were seen, does.
+    /// that violates a rule by itself, or one about packets that were seen, does. Requests to the adapter are judged as on a link.
     pub fn set_remote(&mut self, adapter: usize) {
         self.remote.insert(adapter);
     }
@@ -245,6 +247,7 @@ impl Oracle {
         self.ages.clear();
         self.answers.clear();
         self.attempts.clear();
+        self.connections = ConnectionManager::default();
         self.marked.clear();
     }
 
@@ -305,15 +308,24 @@ impl Oracle {
         } else if is_connected(opcode.info().service) {
             let pair = sender.and_then(|(adapter, pair)| Some((adapter, pair?.qpn)));
             let has_past = self.has_lost && !pair.is_some_and(|pair| self.renewed.contains(&pair));
+            let seen = Seen {
+                is_exact: seen.is_exact && !self.is_to_remote(&parsed.header),
+                ..seen
+            };
             let flow = self.flow_of_request(&parsed.header, has_past);
             if let Some((adapter, queue_pair)) = sender {
                 flow.from_adapter = Some(adapter);
-                if let Some(QueuePair { qpn, mtu }) = queue_pair {
+                if let Some(QueuePair { qpn, mtu, .. }) = queue_pair {
                     flow.from_qpn = Some(qpn);
                     flow.set_mtu(mtu);
                 }
             }
+            flow.set_read_limit(queue_pair.and_then(|pair| pair.read_limit));
             flow.request_sent(seen, &parsed, &mut report);
+        } else if parsed.header.bth.dest_qp == GSI_QPN && !frame.has_only_headers && parsed.icrc_ok
+        {
+            let (from, to) = addresses(&parsed.header);
+            self.connections.sent(from, to, parsed.payload);
         }
         for finding in findings {
             self.keep((at, adapter), Some(parsed.header), finding);
@@ -363,6 +375,18 @@ impl Oracle {
         }
     }
 
+    /// True if a request goes to an adapter some of whose responses may not have been seen.
+    fn is_to_remote(&self, header: &RoceHeader) -> bool {
+        let (from, to) = addresses(header);
+        let qpn = header.bth.dest_qp;
+        let is_remote = |flow: &Flow| flow.to_adapter.is_some_and(|to| self.remote.contains(&to));
+        !self.remote.is_empty()
+            && self
+                .flows
+                .get(&Key { from, to, qpn })
+                .is_some_and(is_remote)
+    }
+
     /// The flow of a request, which begins if there is none. `has_past`: packets of it may have been lost before.
     fn flow_of_request(&mut self, header: &RoceHeader, has_past: bool) -> &mut Flow {
         let (from, to) = addresses(header);
@@ -375,7 +399,9 @@ impl Oracle {
             self.ages.retain(|other| *other != key);
             self.answers.retain(|_, other| *other != key);
         }
+        let mut agreed_limit = None;
         if !self.flows.contains_key(&key) {
+            agreed_limit = self.connections.begin(&key, header.bth.psn);
             if self.ages.len() >= FLOW_LIMIT
                 && let Some(oldest) = self.ages.pop_front()
             {
@@ -384,7 +410,9 @@ impl Oracle {
             }
             self.ages.push_back(key);
         }
-        self.flows.entry(key).or_insert_with(|| Flow::new(has_past))
+        self.flows
+            .entry(key)
+            .or_insert_with(|| Flow::new(has_past, agreed_limit))
     }
 
     /// The flow that a response belongs to. The number of its sender is not in the packet. If it was not passed, the flow is
@@ -401,7 +429,7 @@ impl Oracle {
             to,
             qpn: header.bth.dest_qp,
         };
-        if let Some(QueuePair { qpn, mtu }) = queue_pair {
+        if let Some(QueuePair { qpn, mtu, .. }) = queue_pair {
             let key = Key {
                 from: to,
                 to: from,

@@ -3,8 +3,10 @@
 use faultline_wire::packet::RoceHeader;
 use faultline_wire::{NakCode, OpKind, Position, Psn, Service, Syndrome, rnr_timer_ns};
 
+use crate::credits::Credits;
 use crate::log::{Log, Request};
 use crate::packet::{Finding, Seen};
+use crate::reads::Reads;
 use crate::rule::Rule;
 
 /// PSNs that may be outstanding (IBTA 9.7.2).
@@ -44,6 +46,8 @@ pub(crate) struct Requester {
     has_reads: bool,
     /// A NAK has ended the connection.
     failed: Option<NakCode>,
+    credits: Credits,
+    pub reads: Reads,
 }
 
 impl Requester {
@@ -72,11 +76,11 @@ impl Requester {
         let Some(next) = self.next else {
             // The first packet, or one after a READ whose PSNs can't be counted.
             self.restart(!header.bth.opcode.is_first_or_only(), psn);
-            self.append(header, request, report);
+            self.append(seen, header, request, report);
             return;
         };
         match psn.diff(next) {
-            0 => self.append(header, request, report),
+            0 => self.append(seen, header, request, report),
             ahead @ 1.. => {
                 let expected = next.get();
                 if !seen.may_have_gaps {
@@ -87,7 +91,7 @@ impl Requester {
                 }
                 // What follows is compared with this packet.
                 self.restart(true, psn);
-                self.append(header, request, report);
+                self.append(seen, header, request, report);
             }
             _ if header.bth.opcode.info().service == Service::Uc => {
                 let expected = next.get();
@@ -106,6 +110,8 @@ impl Requester {
         self.log.is_partial = is_partial;
         self.open = None;
         self.acked = Some(psn);
+        self.credits = Credits::default();
+        self.reads.restart();
     }
 
     fn check_pauses(&self, at: u64, psn: Psn, report: &mut dyn FnMut(Finding)) {
@@ -127,13 +133,42 @@ impl Requester {
         }
     }
 
+    /// Checks a new request against the credits of the responder.
+    fn check_credits(&mut self, seen: Seen, header: &RoceHeader, report: &mut dyn FnMut(Finding)) {
+        // An XRC target takes receive requests from SRQs, which have no credits.
+        let is_known = seen.is_exact && !seen.may_have_gaps && !self.has_past;
+        if !is_known || self.log.is_partial || header.bth.opcode.info().service != Service::Rc {
+            return;
+        }
+        let what = self
+            .acked
+            .and_then(|acked| self.credits.check(header, self.log.ended(), acked));
+        if let Some(what) = what {
+            report((Rule::Credits, what));
+        }
+    }
+
+    /// Checks a new request against the number of READs and the like that may be outstanding.
+    fn check_reads(&self, seen: Seen, header: &RoceHeader, report: &mut dyn FnMut(Finding)) {
+        // What is repeated from before the first request that was seen may have been answered meanwhile.
+        if self.has_past || !header.bth.opcode.info().kind.is_answered() {
+            return;
+        }
+        if let Some(what) = self.reads.check(seen.is_exact) {
+            report((Rule::ReadLimit, what));
+        }
+    }
+
     /// A new request, at the PSN that follows.
     fn append(
         &mut self,
+        seen: Seen,
         header: &RoceHeader,
         request: Option<Request>,
         report: &mut dyn FnMut(Finding),
     ) {
+        self.check_credits(seen, header, report);
+        self.check_reads(seen, header, report);
         let info = header.bth.opcode.info();
         let bytes = request.map_or(0, |request| request.bytes);
         let continues = matches!(info.position, Position::Middle | Position::Last);
@@ -178,6 +213,9 @@ impl Requester {
         self.next = request.map(|request| request.end());
         if let Some(request) = request {
             self.log.push(request);
+            if info.kind.is_answered() {
+                self.reads.push(request.end());
+            }
         }
         if let (Some(next), Some(acked)) = (self.next, self.acked)
             && info.service != Service::Uc
@@ -246,6 +284,13 @@ impl Requester {
             }
             return;
         }
+        self.reads.pass(first_not_answered(header));
+        // The MSN of a response with data may count requests that were carried out after its own. Requesters may ignore its credits.
+        if kind != OpKind::Ack
+            && let Some(Syndrome::Ack { credits }) = header.aeth.map(|aeth| aeth.syndrome)
+        {
+            self.credits.announce(credits, self.log.ended(), false);
+        }
         if kind != OpKind::Ack && !self.take_response(psn) {
             return;
         }
@@ -254,8 +299,15 @@ impl Requester {
             return;
         };
         match aeth.syndrome {
-            Syndrome::Ack { .. } => {
+            Syndrome::Ack { credits } => {
                 self.acknowledge(psn.next(), next);
+                // Requesters may ignore an older ACK, and one behind a response that is missing.
+                let is_used = self.acked == Some(psn.next());
+                if kind == OpKind::Ack
+                    && let Some(ended) = self.log.ended_at(psn)
+                {
+                    self.credits.announce(credits, ended, is_used);
+                }
             }
             Syndrome::RnrNak { timer } => {
                 self.acknowledge(psn, next);
@@ -320,6 +372,7 @@ impl Requester {
         let until = waiting.map_or(until, |request| request.psn.add(request.answer.responses));
         if until.diff(acked) > 0 {
             self.acked = Some(until);
+            self.reads.answer(until);
             // The refused request has been carried out: another transmission of it has arrived later.
             if self.rnr.is_some_and(|wait| until.diff(wait.psn) > 0) {
                 self.rnr = None;

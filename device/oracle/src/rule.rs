@@ -25,6 +25,10 @@ pub enum Rule {
     RepeatedAfterAck,
     /// At most 2^23 PSNs are outstanding.
     Outstanding,
+    /// Without credits, only the first packet of a message that takes a receive request is sent, and asks for an acknowledgement.
+    Credits,
+    /// No more READs, atomics, FLUSHes and ATOMIC WRITEs are outstanding than the connection permits.
+    ReadLimit,
     /// After an RNR NAK the requester waits for as long as it says.
     RnrWait,
     /// After a NAK that ends the connection nothing is sent.
@@ -51,7 +55,7 @@ pub enum Rule {
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 24] = [
         Self::WellFormed,
         Self::InvariantCrc,
         Self::FixedField,
@@ -63,6 +67,8 @@ impl Rule {
         Self::Repetition,
         Self::RepeatedAfterAck,
         Self::Outstanding,
+        Self::Credits,
+        Self::ReadLimit,
         Self::RnrWait,
         Self::SentAfterFailure,
         Self::ResponsePsn,
@@ -90,6 +96,8 @@ impl Rule {
             Self::Repetition => "repetition",
             Self::RepeatedAfterAck => "repeated-after-ack",
             Self::Outstanding => "outstanding",
+            Self::Credits => "credits",
+            Self::ReadLimit => "read-limit",
             Self::RnrWait => "rnr-wait",
             Self::SentAfterFailure => "sent-after-failure",
             Self::ResponsePsn => "response-psn",
@@ -118,6 +126,8 @@ impl Rule {
             Self::Repetition => "IBTA 9.7.5.1.2",
             Self::RepeatedAfterAck => "IBTA 9.7.5.2",
             Self::Outstanding => "IBTA 9.7.2",
+            Self::Credits => "IBTA 9.7.7.2",
+            Self::ReadLimit => "IBTA 9.7.4.1.4, 11.2.5, 12.6.8",
             Self::RnrWait => "IBTA 9.7.5.2.8",
             Self::SentAfterFailure => "IBTA 9.9.2.4",
             Self::ResponsePsn => "IBTA 9.7.5.1.1",

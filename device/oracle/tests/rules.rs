@@ -6,8 +6,8 @@ use Opcode::*;
 use faultline_oracle::{Frame, Oracle, Place, QueuePair, Rule, VIOLATION_LIMIT};
 use faultline_wire::packet::{RoceHeader, seal};
 use faultline_wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Gid, Headers, Ip, MacAddr, NakCode, Opcode, Psn,
-    Reth, Syndrome,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Gid, Headers, Ip, MacAddr, NakCode, Opcode,
+    Psn, Reth, Syndrome,
 };
 
 const MTU: u32 = 1024;
@@ -19,6 +19,8 @@ const US: u64 = 1000;
 struct Talk {
     oracle: Oracle,
     now: u64,
+    /// READs that each queue pair may have outstanding.
+    read_limit: Option<u32>,
 }
 
 fn gid(adapter: usize) -> Gid {
@@ -64,6 +66,11 @@ fn header(from: usize, opcode: Opcode, psn: u32) -> RoceHeader {
         src_qp: QPN[from],
     });
     header.imm = has(Headers::IMM).then_some(7);
+    header.ieth = has(Headers::IETH).then_some(5);
+    header.feth = has(Headers::FETH).then_some(Feth {
+        selectivity: 0,
+        placement: 1,
+    });
     header
 }
 
@@ -97,6 +104,7 @@ impl Talk {
         Self {
             oracle: Oracle::new(Place::Adapter),
             now: 0,
+            read_limit: None,
         }
     }
 
@@ -106,6 +114,7 @@ impl Talk {
         let sender = QueuePair {
             qpn: QPN[from],
             mtu: Some(MTU),
+            read_limit: self.read_limit,
         };
         self.oracle.sent(self.now, from, Some(sender), frame);
         if !is_lost {
@@ -124,8 +133,20 @@ impl Talk {
         self.frame(0, &bytes(&header, payload), true);
     }
 
+    /// A request that asks for an acknowledgement.
+    fn asking_request(&mut self, opcode: Opcode, psn: u32, len: u32) {
+        let (mut header, payload) = request(opcode, psn, len);
+        header.bth.ack_req = true;
+        self.frame(0, &bytes(&header, payload), false);
+    }
+
     fn ack(&mut self, psn: u32, msn: u32) {
         self.respond(RcAcknowledge, psn, Syndrome::ACK, msn, 0);
+    }
+
+    /// An ACK with this credit code.
+    fn credits(&mut self, psn: u32, msn: u32, credits: u8) {
+        self.respond(RcAcknowledge, psn, Syndrome::Ack { credits }, msn, 0);
     }
 
     fn nak(&mut self, psn: u32, code: NakCode, msn: u32) {
@@ -400,6 +421,167 @@ fn the_window_of_psns() {
         talk.frame(0, &bytes(&big, 0), true);
     }
     talk.violates(Rule::Outstanding);
+}
+
+/// A requester that may send `credits` messages after the first one, as the ACK of that says.
+fn with_credits(credits: u8) -> Talk {
+    let mut talk = Talk::new();
+    talk.request(RcSendOnly, 0, 8);
+    talk.credits(0, 1, credits);
+    talk
+}
+
+#[test]
+fn messages_without_credits() {
+    for opcode in [
+        RcSendFirst,
+        RcSendOnly,
+        RcSendOnlyWithImmediate,
+        RcSendOnlyWithInvalidate,
+        RcWriteOnlyWithImmediate,
+    ] {
+        let mut talk = with_credits(2);
+        talk.request(RcSendOnly, 1, 8);
+        talk.request(RcSendOnlyWithImmediate, 2, 8);
+        talk.clean();
+        talk.request(opcode, 3, MTU);
+        talk.violates(Rule::Credits);
+        assert_eq!(talk.oracle.violations().len(), 1, "{opcode:?}");
+    }
+    // Messages that take no receive request count, and are not limited.
+    let mut talk = with_credits(1);
+    for (psn, opcode) in [(1, RcWriteOnly), (2, RcReadRequest), (3, RcFetchAdd)] {
+        talk.request(opcode, psn, 8);
+    }
+    talk.clean();
+    talk.request(RcSendOnly, 4, 8);
+    talk.violates(Rule::Credits);
+}
+
+#[test]
+fn nothing_follows_a_message_without_credits() {
+    let start = || {
+        let mut talk = with_credits(0);
+        talk.asking_request(RcSendFirst, 1, MTU);
+        talk.clean();
+        talk
+    };
+    for (opcode, len) in [(RcSendMiddle, MTU), (RcSendLast, 8)] {
+        let mut talk = start();
+        talk.request(opcode, 2, len);
+        talk.violates(Rule::Credits);
+    }
+    let mut talk = with_credits(0);
+    talk.asking_request(RcSendOnly, 1, 8);
+    talk.request(RcWriteOnly, 2, 8);
+    talk.violates(Rule::Credits);
+    // Its ACK permits the rest of the message, also without more credits. The next message is limited again.
+    let mut talk = start();
+    talk.request(RcSendFirst, 1, MTU);
+    talk.credits(1, 1, 0);
+    talk.request(RcSendMiddle, 2, MTU);
+    talk.request(RcSendLast, 3, 8);
+    talk.request(RcWriteOnly, 4, 8);
+    talk.asking_request(RcSendOnly, 5, 8);
+    talk.clean();
+    talk.request(RcSendOnly, 6, 8);
+    talk.violates(Rule::Credits);
+    // An RNR NAK does not end the wait.
+    let mut talk = start();
+    talk.rnr(1, 1);
+    talk.now += 10 * US;
+    talk.asking_request(RcSendFirst, 1, MTU);
+    talk.clean();
+    talk.request(RcSendMiddle, 2, MTU);
+    talk.violates(Rule::Credits);
+    // More credits do.
+    let mut talk = start();
+    talk.credits(0, 1, 1);
+    talk.request(RcSendMiddle, 2, MTU);
+    talk.request(RcSendLast, 3, 8);
+    talk.clean();
+    talk.request(RcSendOnly, 4, 8);
+    talk.violates(Rule::Credits);
+}
+
+#[test]
+fn what_announces_credits() {
+    // Nothing is limited before the first credits, and after the code that there are none.
+    let mut talk = with_credits(0);
+    talk.credits(0, 1, 31);
+    for psn in 1..100 {
+        talk.request(RcSendOnly, psn, 8);
+    }
+    talk.clean();
+    talk.credits(99, 100, 1);
+    talk.request(RcSendOnly, 100, 8);
+    talk.clean();
+    talk.request(RcSendOnly, 101, 8);
+    talk.violates(Rule::Credits);
+    // The limit does not go back.
+    let mut talk = with_credits(2);
+    talk.request(RcSendOnly, 1, 8);
+    talk.credits(1, 2, 0);
+    talk.request(RcSendOnly, 2, 8);
+    talk.clean();
+    talk.request(RcSendOnly, 3, 8);
+    talk.violates(Rule::Credits);
+    // Messages that have begun with credits go on, whatever comes meanwhile.
+    let mut talk = with_credits(1);
+    talk.request(RcSendFirst, 1, MTU);
+    talk.credits(1, 1, 0);
+    talk.request(RcSendMiddle, 2, MTU);
+    talk.request(RcSendLast, 3, 8);
+    talk.clean();
+    // The message of an acknowledgement that is lost, and its credits.
+    let mut talk = with_credits(1);
+    talk.request(RcSendOnly, 1, 8);
+    let lost = response(RcAcknowledge, 1, Syndrome::Ack { credits: 1 }, 2);
+    talk.frame(1, &bytes(&lost, 0), true);
+    talk.request(RcSendOnly, 2, 8);
+    talk.violates(Rule::Credits);
+    // A response with data may say that messages after its own are completed.
+    let mut talk = with_credits(3);
+    talk.request(RcReadRequest, 1, 8);
+    talk.request(RcSendOnly, 2, 8);
+    talk.request(RcSendOnly, 3, 8);
+    let read = Syndrome::Ack { credits: 1 };
+    talk.respond(RcReadResponseOnly, 1, read, 4, 8);
+    talk.request(RcSendOnly, 4, 8);
+    talk.clean();
+    talk.request(RcSendOnly, 5, 8);
+    talk.violates(Rule::Credits);
+}
+
+/// Where it is not known which ACKs the requester has got, or what it has sent, no message is limited.
+#[test]
+fn credits_are_not_judged_where_packets_are_missing() {
+    let mut link = Link::new();
+    link.request(RcSendOnly, 0, 8);
+    link.pass(
+        1,
+        &response(RcAcknowledge, 0, Syndrome::Ack { credits: 0 }, 1),
+        0,
+    );
+    link.request(RcSendOnly, 1, 8);
+    assert_eq!(link.found(), []);
+    // The beginning of the first message was not seen.
+    let mut talk = Talk::new();
+    talk.request(RcSendLast, 0, 8);
+    talk.credits(0, 1, 0);
+    talk.request(RcSendOnly, 1, 8);
+    talk.clean();
+    let mut talk = with_credits(0);
+    talk.oracle.set_remote(0);
+    talk.request(RcSendOnly, 1, 8);
+    talk.clean();
+    // The immediate of a longer WRITE is in its last packet only.
+    let mut talk = with_credits(0);
+    let (mut first, len) = request(RcWriteFirst, 1, MTU);
+    first.reth.as_mut().unwrap().len = MTU + 4;
+    talk.frame(0, &bytes(&first, len), false);
+    talk.request(RcWriteLastWithImmediate, 2, 4);
+    talk.clean();
 }
 
 #[test]
@@ -748,6 +930,7 @@ struct Link {
     oracle: Oracle,
     /// The queue pairs that send responses are passed, too.
     knows_responder: bool,
+    read_limit: Option<u32>,
 }
 
 impl Link {
@@ -755,6 +938,7 @@ impl Link {
         Self {
             oracle: Oracle::new(Place::Link),
             knows_responder: true,
+            read_limit: None,
         }
     }
 
@@ -763,6 +947,7 @@ impl Link {
         let sender = is_known.then_some(QueuePair {
             qpn: QPN[from],
             mtu: None,
+            read_limit: self.read_limit,
         });
         let frame = bytes(header, payload);
         self.oracle.sent(0, from, sender, &frame);
@@ -909,5 +1094,297 @@ fn connections_that_begin_after_a_gap_are_judged_as_a_whole() {
             false => &[],
         };
         assert_eq!(link.found(), expected);
+    }
+}
+
+/// A requester that may have `limit` READs outstanding.
+fn with_read_limit(limit: u32) -> Talk {
+    Talk {
+        read_limit: Some(limit),
+        ..Talk::new()
+    }
+}
+
+#[test]
+fn outstanding_reads_are_limited() {
+    for opcode in [
+        RcReadRequest,
+        RcFetchAdd,
+        RcCompareSwap,
+        RcFlush,
+        RcAtomicWrite,
+    ] {
+        let mut talk = with_read_limit(2);
+        talk.request(RcReadRequest, 0, 2 * MTU);
+        talk.request(opcode, 2, 8);
+        // These are not limited, and one that is sent again is none more.
+        talk.request(RcSendOnly, 3, 8);
+        talk.request(RcWriteOnly, 4, 8);
+        talk.request(RcReadRequest, 0, 2 * MTU);
+        talk.request(opcode, 2, 8);
+        talk.clean();
+        talk.request(opcode, 5, 8);
+        talk.violates(Rule::ReadLimit);
+        assert_eq!(talk.oracle.violations().len(), 1, "{opcode:?}");
+    }
+    let mut talk = with_read_limit(0);
+    talk.request(RcWriteOnly, 0, 8);
+    talk.clean();
+    talk.request(RcReadRequest, 1, 8);
+    talk.violates(Rule::ReadLimit);
+}
+
+#[test]
+fn reads_are_outstanding_until_their_last_response() {
+    let start = || {
+        let mut talk = with_read_limit(1);
+        talk.request(RcReadRequest, 0, 2 * MTU);
+        talk.read_response(RcReadResponseFirst, 0, 1, MTU as usize);
+        talk
+    };
+    let mut talk = start();
+    talk.request(RcReadRequest, 2, 8);
+    talk.violates(Rule::ReadLimit);
+    let last = response(RcReadResponseLast, 1, Syndrome::ACK, 1);
+    let mut talk = start();
+    talk.frame(1, &bytes(&last, MTU as usize), true);
+    talk.request(RcReadRequest, 2, 8);
+    talk.violates(Rule::ReadLimit);
+    // What is sent again may be the rest.
+    let mut talk = start();
+    talk.frame(1, &bytes(&last, MTU as usize), true);
+    let (mut rest, _) = request(RcReadRequest, 1, MTU);
+    rest.reth.as_mut().unwrap().addr += u64::from(MTU);
+    talk.frame(0, &bytes(&rest, 0), false);
+    talk.read_response(RcReadResponseOnly, 1, 1, MTU as usize);
+    talk.request(RcFetchAdd, 2, 0);
+    talk.clean();
+    // An ACK of what is behind it is no response to it.
+    let mut talk = start();
+    talk.request(RcSendOnly, 2, 8);
+    talk.frame(1, &bytes(&last, MTU as usize), true);
+    talk.ack(2, 2);
+    talk.request(RcReadRequest, 3, 8);
+    talk.violates(Rule::ReadLimit);
+}
+
+/// Responses of a remote adapter may have arrived that were not seen.
+#[test]
+fn reads_of_a_remote_adapter_are_judged_as_on_a_link() {
+    let start = |remote| {
+        let mut talk = with_read_limit(2);
+        talk.oracle.set_remote(remote);
+        for psn in 0..4 {
+            talk.request(RcReadRequest, psn, 8);
+        }
+        talk
+    };
+    start(0).violates(Rule::ReadLimit);
+    let mut talk = start(1);
+    talk.clean();
+    talk.read_response(RcReadResponseOnly, 3, 4, 8);
+    talk.request(RcReadRequest, 4, 8);
+    talk.request(RcReadRequest, 5, 8);
+    talk.clean();
+    talk.request(RcReadRequest, 6, 8);
+    talk.violates(Rule::ReadLimit);
+}
+
+/// On a link, requesters may know less responses than have passed.
+#[test]
+fn reads_on_a_link_are_outstanding_until_their_responses_pass() {
+    let start = || {
+        let mut link = Link {
+            read_limit: Some(2),
+            ..Link::new()
+        };
+        for psn in 0..3 {
+            link.request(RcReadRequest, psn, 8);
+        }
+        // Nothing shows yet that the responses of this connection can be told from others.
+        assert_eq!(link.found(), []);
+        link
+    };
+    let read = |link: &mut Link, psn| {
+        let only = response(RcReadResponseOnly, psn, Syndrome::ACK, psn + 1);
+        link.pass(1, &only, 8);
+    };
+    let mut link = start();
+    read(&mut link, 0);
+    link.request(RcReadRequest, 3, 8);
+    assert_eq!(link.found(), [Rule::ReadLimit]);
+    let mut link = start();
+    read(&mut link, 0);
+    read(&mut link, 1);
+    link.request(RcReadRequest, 3, 8);
+    assert_eq!(link.found(), []);
+    // The responses to the first two READs were not seen; that to the third comes after them.
+    let mut link = start();
+    link.oracle.set_remote(1);
+    read(&mut link, 2);
+    link.request(RcReadRequest, 3, 8);
+    link.request(RcReadRequest, 4, 8);
+    assert_eq!(link.found(), []);
+    link.request(RcReadRequest, 5, 8);
+    assert_eq!(link.found(), [Rule::ReadLimit]);
+    // After a gap, what was answered meanwhile is not known.
+    let mut link = start();
+    read(&mut link, 0);
+    link.oracle.forget();
+    for psn in 1..9 {
+        link.request(RcReadRequest, psn, 8);
+        read(&mut link, 0);
+    }
+    assert_eq!(link.found(), []);
+}
+
+/// PSNs with which the two adapters of a connection begin.
+const STARTING_PSN: [u32; 2] = [0x00a1_b2c3, 0x0012_3456];
+
+/// A message of the connection manager, with an attribute ID and these octets of its data.
+fn connection_message(from: usize, attribute: u16, fields: &[(usize, &[u8])]) -> Vec<u8> {
+    let mut mad = vec![0; 256];
+    mad[..4].copy_from_slice(&[1, 0x07, 2, 3]);
+    mad[16..18].copy_from_slice(&attribute.to_be_bytes());
+    for (at, octets) in fields {
+        mad[24 + at..][..octets.len()].copy_from_slice(octets);
+    }
+    let mut header = header(from, UdSendOnly, 0);
+    header.bth.dest_qp = 1;
+    let mut bytes = bytes(&header, mad.len());
+    let at = header.header_len();
+    bytes[at..at + mad.len()].copy_from_slice(&mad);
+    seal(&mut bytes).unwrap();
+    bytes
+}
+
+/// The upper 24 bits of a field.
+fn upper(value: u32) -> [u8; 3] {
+    let [_, octets @ ..] = value.to_be_bytes();
+    octets
+}
+
+/// Adapter 0 asks for a connection.
+fn req() -> Vec<u8> {
+    // The other side begins with the PSN in a message.
+    let (qpn, psn) = (upper(QPN[0]), upper(STARTING_PSN[1]));
+    // Responder Resources and Initiator Depth are what adapter 0 offers.
+    connection_message(
+        0,
+        0x0010,
+        &[(0, &[7; 4]), (32, &qpn), (35, &[9]), (39, &[9]), (44, &psn)],
+    )
+}
+
+/// Adapter 1 agrees: one READ of adapter 0, and two of adapter 1 may be outstanding.
+fn rep() -> Vec<u8> {
+    let (qpn, psn) = (upper(QPN[1]), upper(STARTING_PSN[0]));
+    connection_message(
+        1,
+        0x0013,
+        &[
+            (0, &[8; 4]),
+            (4, &[7; 4]),
+            (12, &qpn),
+            (20, &psn),
+            (24, &[1, 2]),
+        ],
+    )
+}
+
+/// READs of adapter `from` without an answer; the connection begins with PSN `first`. Returns how many more there are than may be.
+fn excess_reads(oracle: &mut Oracle, from: usize, first: u32, count: u32) -> usize {
+    let before = oracle.violations().len();
+    for psn in first..first + count {
+        let mut read = header(from, RcReadRequest, psn);
+        read.reth.as_mut().unwrap().len = 8;
+        oracle.sent(0, from, None, &bytes(&read, 0));
+    }
+    let found = &oracle.violations()[before..];
+    assert!(found.iter().all(|found| found.rule == Rule::ReadLimit));
+    found.len()
+}
+
+#[test]
+fn the_connection_manager_limits_reads() {
+    let start = |messages: &[Vec<u8>]| {
+        let mut oracle = Oracle::new(Place::Adapter);
+        for message in messages {
+            oracle.sent(0, 0, None, message);
+        }
+        oracle
+    };
+    let (asks, agrees) = (req(), rep());
+    let connected = || start(&[asks.clone(), agrees.clone()]);
+    let reads =
+        |oracle: &mut Oracle, from: usize| excess_reads(oracle, from, STARTING_PSN[from], 4);
+    let mut oracle = connected();
+    assert_eq!((reads(&mut oracle, 0), reads(&mut oracle, 1)), (3, 2));
+    // Messages that are sent again change nothing.
+    let mut oracle = start(&[asks.clone(), asks.clone(), agrees.clone(), agrees.clone()]);
+    assert_eq!((reads(&mut oracle, 0), reads(&mut oracle, 1)), (3, 2));
+    // The REQ is unknown, or the REP comes first, or too late.
+    for messages in [vec![agrees.clone()], vec![agrees.clone(), asks.clone()]] {
+        assert_eq!(reads(&mut start(&messages), 0), 0);
+    }
+    let mut oracle = start(std::slice::from_ref(&asks));
+    assert_eq!(excess_reads(&mut oracle, 0, STARTING_PSN[0], 1), 0);
+    oracle.sent(0, 1, None, &agrees);
+    assert_eq!(excess_reads(&mut oracle, 0, STARTING_PSN[0] + 1, 4), 0);
+    // Another connection of the same queue pairs: one that begins with another PSN, and one after the agreed one.
+    let mut oracle = connected();
+    assert_eq!(excess_reads(&mut oracle, 0, 1, 4), 0);
+    let mut oracle = connected();
+    let sender = |read_limit| QueuePair {
+        qpn: QPN[0],
+        mtu: None,
+        read_limit,
+    };
+    let (send, len) = request(RcSendOnly, STARTING_PSN[0], 8);
+    oracle.sent(0, 0, Some(sender(None)), &bytes(&send, len));
+    oracle.renew(0, QPN[0]);
+    assert_eq!(reads(&mut oracle, 0), 0);
+    // After a loss nothing is known of messages before it.
+    let mut oracle = connected();
+    oracle.forget();
+    assert_eq!(reads(&mut oracle, 0), 0);
+    // The smaller limit counts.
+    for (own, excess) in [(0, 2), (1, 1), (2, 1)] {
+        let mut oracle = connected();
+        for psn in [STARTING_PSN[0], STARTING_PSN[0] + 1] {
+            let (read, _) = request(RcReadRequest, psn, 8);
+            oracle.sent(0, 0, Some(sender(Some(own))), &bytes(&read, 0));
+        }
+        let found = oracle.violations().iter();
+        assert_eq!(found.filter(|v| v.rule == Rule::ReadLimit).count(), excess);
+    }
+}
+
+/// A message with a wrong CRC, to another queue pair, or whose payload is not known says nothing.
+#[test]
+fn messages_that_do_not_arrive_at_the_connection_manager_are_not_read() {
+    let agrees = rep();
+    let mut wrong = agrees.clone();
+    *wrong.last_mut().unwrap() ^= 1;
+    let mut other = agrees.clone();
+    // The destination queue pair, after Ethernet, IPv4, UDP and the first octets of the BTH.
+    other[14 + 20 + 8 + 7] = 3;
+    seal(&mut other).unwrap();
+    let frames: [(Frame<'_>, usize); 4] = [
+        (Frame::from(&agrees), 3),
+        (Frame::from(&wrong), 0),
+        (Frame::from(&other), 0),
+        (Frame::of_headers(&agrees), 0),
+    ];
+    for (frame, excess) in frames {
+        let mut oracle = Oracle::new(Place::Adapter);
+        oracle.sent(0, 0, None, &req());
+        oracle.sent(0, 1, None, frame);
+        for psn in STARTING_PSN[0]..STARTING_PSN[0] + 4 {
+            let (read, _) = request(RcReadRequest, psn, 8);
+            oracle.sent(0, 0, None, &bytes(&read, 0));
+        }
+        let found = oracle.violations().iter();
+        assert_eq!(found.filter(|v| v.rule == Rule::ReadLimit).count(), excess);
     }
 }

@@ -334,6 +334,7 @@ impl State {
         let sender = node.nic.queue_pair_info(qpn).map(|pair| QueuePair {
             qpn,
             mtu: Some(pair.mtu),
+            read_limit: pair.max_rd_atomic.map(u32::from),
         });
         checker.sent(at, nic, sender, bytes);
     }

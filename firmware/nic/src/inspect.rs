@@ -10,6 +10,8 @@ pub use crate::counters::Traffic;
 pub use crate::cq::CqFill;
 pub use crate::qp::Psns;
 
+use faultline_abi::qp::QP_ATTR_MAX_QP_RD_ATOMIC;
+
 use crate::core::Uctx;
 use crate::diagnostic::{Diagnostic, OverrunQueue};
 use crate::dma::Dma;
@@ -68,6 +70,8 @@ pub struct QueuePairInfo {
     pub peer_qpn: Option<u32>,
     /// Bytes of payload in a full packet.
     pub mtu: u32,
+    /// READs, atomics, FLUSHes and ATOMIC WRITEs that it may have outstanding, once that is set.
+    pub max_rd_atomic: Option<u8>,
     /// Fault policy.
     pub fault_policy: FaultPolicy,
     /// Send work requests that are posted and not completed.
@@ -325,6 +329,7 @@ fn without_queues(qpn: u32, queue: &Queue) -> QueuePairInfo {
         srq: None,
         peer_qpn: None,
         mtu: 0,
+        max_rd_atomic: None,
         fault_policy: FaultPolicy::default(),
         sends_pending: 0,
         waits_for_page: false,
@@ -336,6 +341,7 @@ fn pair_info(qp: &Qp) -> QueuePairInfo {
     let endpoint = &qp.endpoint;
     let config = &endpoint.config;
     let connected = config.kind.is_connected() && endpoint.path.is_some();
+    let sets_rd_atomic = endpoint.attr.mask.get() & QP_ATTR_MAX_QP_RD_ATOMIC != 0;
     QueuePairInfo {
         qpn: endpoint.number,
         kind: QueueKind::Pair(config.kind),
@@ -347,6 +353,7 @@ fn pair_info(qp: &Qp) -> QueuePairInfo {
         srq: config.srqn,
         peer_qpn: connected.then(|| endpoint.attr.dest_qpn.get()),
         mtu: endpoint.mtu,
+        max_rd_atomic: sets_rd_atomic.then_some(endpoint.attr.max_rd_atomic),
         fault_policy: endpoint.fault_policy(),
         sends_pending: qp.sends_pending(),
         waits_for_page: qp.waits_for_page(),

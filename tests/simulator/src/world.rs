@@ -204,6 +204,7 @@ impl State {
         let sender = nic.queue_pair_info(qpn).map(|pair| QueuePair {
             qpn,
             mtu: Some(pair.mtu),
+            read_limit: pair.max_rd_atomic.map(u32::from),
         });
         for packet in 0..frame.packets {
             if let Ok(bytes) = frame.packet_bytes(packet, memory) {
@@ -661,7 +662,10 @@ impl World {
     /// From now on another processor of `host` changes what the device reads: `race` gets the address and the bytes of
     /// each read, and may put others in their place.
     pub fn race(&self, host: usize, race: impl FnMut(u64, &mut [u8]) + 'static) {
-        self.state.borrow().nodes[host].memory.set_racer(race);
+        let mut state = self.state.borrow_mut();
+        state.nodes[host].memory.set_racer(race);
+        // Its packets are not shown from now on.
+        state.oracle.set_remote(host);
     }
 
     /// From now on another processor of `host` lets the device find these bytes at `addr`, when it has read them so many
