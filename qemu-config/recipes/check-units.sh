@@ -23,4 +23,6 @@ for unit in faultline.service faultline@test.service; do
 done
 apparmor_parser --skip-kernel-load --skip-cache "$tree/etc/apparmor.d/faultline"
 bash -c ". $tree/usr/share/bash-completion/completions/faultline && complete -p faultline"
+zsh -f -c "autoload -U compinit && compinit -D -u && . $tree/usr/share/zsh/vendor-completions/_faultline && whence -w _faultline"
+fish -c ". $tree/usr/share/fish/vendor_completions.d/faultline.fish && complete -C 'faultline ctl --'" | grep -e '^--control'
 xmllint --noout --relaxng /usr/share/libvirt/schemas/domain.rng "$tree/usr/share/doc/faultline/examples/domain.xml"

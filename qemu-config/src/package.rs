@@ -54,11 +54,13 @@ const TOOLS: &[&str] = &[
     "dh-dkms",
     "dkms",
     "e2fsprogs",
+    "fish",
     "libvirt-common",
     "libxml2-utils",
     "lintian",
     "man-db",
     "systemd-sysv",
+    "zsh",
 ];
 
 /// The folder of the packages, below `target`.
