@@ -19,6 +19,7 @@ use crate::workspace::{Fingerprint, Workspace};
 
 const BUILD: &str = include_str!("../recipes/build-packages.sh");
 
+const BOOT_WITH_LIBVIRT: &str = include_str!("../recipes/boot-with-libvirt.sh");
 const CHECK_HOST_PACKAGE: &str = include_str!("../recipes/check-host-package.sh");
 const CHECK_KERNEL_UPDATE: &str = include_str!("../recipes/check-kernel-update.sh");
 const CHECK_KERNEL_SERIES: &str = include_str!("../recipes/check-kernel-series.sh");
@@ -208,6 +209,13 @@ impl Packages {
         let mut command = image::chroot_overlay(&self.root, work, SERVE);
         command.arg(install);
         command
+    }
+
+    /// Two machines of libvirt send through the NICs of the host's package. `work` is a folder with the packages, a disk, a kernel and an
+    /// initial file system; it gets the folder `logs`.
+    pub fn boot_with_libvirt(&self, cmdline: &str, work: &Path, log: &Path) -> Result<()> {
+        let name = "virtual machines of libvirt";
+        self.check(name, work, BOOT_WITH_LIBVIRT, &[SERVE, cmdline], log)
     }
 
     /// Unpacks a package below a folder. Returns its path in the root in which the folder is mounted.

@@ -15,6 +15,14 @@ use crate::workspace::{Fingerprint, Workspace};
 /// Bumped when the way of unpacking changes.
 const RECIPE: &str = "1";
 
+/// What each guest's kernel is told.
+///
+/// `no_timer_check`: on a busy host the kernel's test of its timer interrupt fails. `watchdog_thresh`: a guest that gets no processor
+/// for 20 s looks to itself like one that is stuck.
+pub const COMMAND_LINE: &str = "console=ttyS0 loglevel=6 panic=-1 oops=panic mitigations=off \
+     random.trust_cpu=on tsc=reliable edd=off no_timer_check watchdog_thresh=60 \
+     module_blacklist=lpc_ich,iTCO_wdt,i2c_i801,psmouse,pcspkr";
+
 /// A QEMU and how to start it.
 #[derive(Debug, Clone)]
 pub struct Qemu {
@@ -324,16 +332,9 @@ impl Machine {
         words.add("-initrd", self.initrd.display().to_string());
         words.add(
             "-append",
-            format!(
-                // no_timer_check: on a busy host the kernel's test of its timer interrupt fails.
-                // watchdog_thresh: a guest that gets no processor for 20 s looks to itself like one that is stuck.
-                "console=ttyS0 loglevel=6 panic=-1 oops=panic mitigations=off \
-                 random.trust_cpu=on tsc=reliable edd=off no_timer_check watchdog_thresh=60 \
-                 module_blacklist=lpc_ich,iTCO_wdt,i2c_i801,psmouse,pcspkr {}",
-                self.append
-            )
-            .trim_end()
-            .to_owned(),
+            format!("{COMMAND_LINE} {}", self.append)
+                .trim_end()
+                .to_owned(),
         );
     }
 

@@ -12,6 +12,7 @@ mod job;
 mod junit;
 mod keys;
 mod leaks;
+mod libvirt;
 mod links;
 mod memory;
 mod migration;

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::installed::{booted, on_demand, pair, pingpong};
 use super::tally::{Tally, Verdict};
-use super::{action, apt, container, own_vm};
+use super::{action, apt, container, libvirt, own_vm};
 use crate::cluster::{Cluster, Plan, configure};
 use crate::driver::{changed_module, provider_tree};
 use crate::emulator::Profile;
@@ -33,6 +33,7 @@ pub const STEPS: &[&str] = &[
     INSTALL,
     APT,
     TUTORIAL,
+    LIBVIRT,
     BOOT,
     "service",
     "pingpong",
@@ -52,6 +53,7 @@ const BOOT: &str = "boot";
 const BUILD: &str = "build";
 const INSTALL: &str = "install";
 const KERNEL_UPDATE: &str = "kernel_update";
+const LIBVIRT: &str = "libvirt";
 const SERIES: &str = "series";
 const TARBALL: &str = "tarball";
 const TUTORIAL: &str = "tutorial";
@@ -163,7 +165,7 @@ pub fn make(
         });
     }
     let mut in_guests = IN_GUESTS.iter().map(|&(name, _)| name);
-    if !in_guests.any(chosen) && ![INSTALL, TUTORIAL, BOOT].into_iter().any(chosen) {
+    if !in_guests.any(chosen) && ![INSTALL, TUTORIAL, LIBVIRT, BOOT].into_iter().any(chosen) {
         return chosen(APT).then_some(Made {
             kernel,
             packages,
@@ -211,6 +213,11 @@ pub fn run(
     if chosen(TUTORIAL) {
         suite.test(TUTORIAL, || {
             own_vm::run(workspace, &packages, kernel, &disk, work.path(), dir)
+        });
+    }
+    if chosen(LIBVIRT) {
+        suite.test(LIBVIRT, || {
+            libvirt::run(workspace, &packages, kernel, work.path(), dir)
         });
     }
     if tests.is_empty() && !chosen(BOOT) {
@@ -510,7 +517,16 @@ mod tests {
         let checks = CHECKS.iter().map(|&(name, _)| name);
         let in_guests = IN_GUESTS.iter().map(|&(name, _)| name);
         let all = [BUILD].into_iter().chain(checks);
-        let all = all.chain([KERNEL_UPDATE, TARBALL, SERIES, INSTALL, APT, TUTORIAL, BOOT]);
+        let all = all.chain([
+            KERNEL_UPDATE,
+            TARBALL,
+            SERIES,
+            INSTALL,
+            APT,
+            TUTORIAL,
+            LIBVIRT,
+            BOOT,
+        ]);
         let alone = ALONE.iter().map(|&(name, _)| name);
         let all = all.chain(in_guests).chain(alone);
         assert_eq!(all.collect::<Vec<_>>(), STEPS);

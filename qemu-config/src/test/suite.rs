@@ -117,6 +117,7 @@ const BY_NAME: &[&str] = &[
     "packages::apt",
     "packages::container",
     "packages::kernel_update",
+    "packages::libvirt",
     "packages::removal",
     "packages::series",
     "packages::tarball",
