@@ -22,10 +22,10 @@ struct Limited {
 /// What a requester knows of the receive requests of its responder.
 #[derive(Debug, Default)]
 pub(crate) struct Credits {
-    /// Number of the last message that is not limited; `None`: no credits were announced yet. It never goes back.
+    /// Number of the last message that a response has permitted. It never goes back.
     last: Option<Psn>,
-    /// The responder has said since then that it uses no credits.
-    is_unlimited: bool,
+    /// The requester is known to obey it: since then the responder has not said that it uses no credits.
+    is_obeyed: bool,
     limited: Option<Limited>,
 }
 
@@ -34,17 +34,14 @@ impl Credits {
     /// known to use it. Otherwise it can permit more messages, and not fewer.
     pub(crate) fn announce(&mut self, code: u8, ended: u32, may_limit: bool) {
         let Some(count) = credit_count(code) else {
-            self.is_unlimited = true;
+            self.is_obeyed = false;
             return;
         };
         let last = Psn::new(ended).add(count);
-        let later = |before: Psn| if last.diff(before) > 0 { last } else { before };
-        match self.last {
-            Some(before) => self.last = Some(later(before)),
-            None if may_limit => self.last = Some(last),
-            None => {}
+        if self.last.is_none_or(|before| last.diff(before) > 0) {
+            self.last = Some(last);
         }
-        self.is_unlimited &= !may_limit;
+        self.is_obeyed |= may_limit;
     }
 
     /// A new request packet leaves. `ended` messages have ended before it, and requests before PSN `acked` are acknowledged. Returns
@@ -76,7 +73,7 @@ impl Credits {
 
     /// How many messages this one is beyond the last one that is not limited; `None`: it is not limited.
     fn is_beyond(&self, number: Psn) -> Option<i32> {
-        let last = self.last.filter(|_| !self.is_unlimited)?;
+        let last = self.last.filter(|_| self.is_obeyed)?;
         Some(number.diff(last)).filter(|beyond| *beyond > 0)
     }
 }

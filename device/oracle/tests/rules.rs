@@ -553,6 +553,21 @@ fn what_announces_credits() {
     talk.violates(Rule::Credits);
 }
 
+/// A response with data that comes before the first ACK permits messages, too.
+#[test]
+fn a_response_with_data_announces_credits_first() {
+    let mut talk = Talk::new();
+    talk.request(RcReadRequest, 0, 8);
+    talk.respond(RcReadResponseOnly, 0, Syndrome::Ack { credits: 3 }, 1, 8);
+    talk.request(RcSendOnly, 1, 8);
+    talk.credits(1, 2, 0);
+    talk.request(RcSendOnly, 2, 8);
+    talk.request(RcSendOnly, 3, 8);
+    talk.clean();
+    talk.request(RcSendOnly, 4, 8);
+    talk.violates(Rule::Credits);
+}
+
 /// Where it is not known which ACKs the requester has got, or what it has sent, no message is limited.
 #[test]
 fn credits_are_not_judged_where_packets_are_missing() {
