@@ -20,12 +20,12 @@ use crate::workspace::Workspace;
 #[derive(Debug, Clone, Copy, Args)]
 pub struct Amount {
     /// MiB of each measurement
-    #[arg(long, default_value_t = 512)]
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
     mib: u32,
     /// Measurements of each network in each direction, in turn
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// MiB of the stream in each direction whose every byte is compared
+    /// MiB of the stream in each direction through the vhost-user-net port whose every byte is compared
     #[arg(long, default_value_t = 1024)]
     checked_mib: u32,
 }
@@ -110,18 +110,18 @@ pub fn run(
     }
     let mut runs = Vec::new();
     for _ in 0..amount.rounds {
-        for (network, cluster) in clusters.iter().enumerate() {
+        for (number, (network, cluster)) in NETWORKS.iter().zip(&clusters).enumerate() {
             for direction in Direction::BOTH {
                 let value = iperf(cluster, direction, amount.mib)
-                    .with_context(|| format!("{}, {}", NETWORKS[network].name, direction.name()))?;
-                runs.push((network, direction, value));
+                    .with_context(|| format!("{}, {}", network.name, direction.name()))?;
+                runs.push((number, direction, value));
             }
         }
     }
-    let median = |network: usize, direction: Direction| {
+    let median = |number: usize, direction: Direction| {
         let of = runs
             .iter()
-            .filter(|run| (run.0, run.1) == (network, direction));
+            .filter(|run| (run.0, run.1) == (number, direction));
         median(of.map(|run| run.2).collect())
     };
     let mut records = Vec::new();
@@ -139,6 +139,10 @@ pub fn run(
             records.push(record(network.name, direction, value, ratio));
         }
     }
+    if let Some(json) = json {
+        let text = serde_json::to_string_pretty(&records).context("encoding the figures")?;
+        fs::write(json, text + "\n").with_context(|| format!("writing {}", json.display()))?;
+    }
     for direction in Direction::BOTH {
         let checked = checked(&clusters[0], direction, amount.checked_mib)?;
         println!("{}, {}: {checked}", NETWORKS[0].name, direction.name());
@@ -146,10 +150,6 @@ pub fn run(
     for cluster in &clusters {
         let troubles = cluster.troubles();
         ensure!(troubles.is_empty(), "{}", troubles.join("\n"));
-    }
-    if let Some(json) = json {
-        let text = serde_json::to_string_pretty(&records).context("encoding the figures")?;
-        fs::write(json, text + "\n").with_context(|| format!("writing {}", json.display()))?;
     }
     Ok(true)
 }
@@ -177,7 +177,19 @@ fn record(network: &str, direction: Direction, value: f64, ratio: Option<f64>) -
 
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+    let middle = values.len() / 2;
+    let later = values.get(middle).copied().unwrap_or(f64::NAN);
+    match values.len() % 2 {
+        0 => {
+            (values
+                .get(middle.wrapping_sub(1))
+                .copied()
+                .unwrap_or(f64::NAN)
+                + later)
+                / 2.0
+        }
+        _ => later,
+    }
 }
 
 /// MiB per second that iperf3 has received.
@@ -239,6 +251,7 @@ mod tests {
     #[test]
     fn the_middle_value_counts() {
         assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![3.0, 1.0]), 2.0);
         assert!(median(Vec::new()).is_nan());
     }
 }

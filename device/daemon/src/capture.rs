@@ -187,12 +187,15 @@ impl Seen {
     }
 }
 
+/// More READs and atomics than a queue pair can have outstanding: its limit is not known.
+const NO_LIMIT: u32 = u32::MAX;
+
 /// What a record without a frame says of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notice {
     /// It begins another connection, with this path MTU.
     Renewal,
-    /// It sends from now on, with at most so many READs and atomics outstanding.
+    /// It sends from now on, with at most so many READs and atomics outstanding, or [`NO_LIMIT`].
     ReadLimit,
 }
 
@@ -628,16 +631,18 @@ impl Captures {
                 let mtu = device.queue_pair_info(qpn).map_or(0, |pair| pair.mtu);
                 self.notify(nic, qpn, Notice::Renewal, mtu);
             }
-            // This attribute is set on the way to the state RTS, from RTR or by way of SQD.
-            Diagnostic::QpState {
-                qpn,
-                to: State::Rts,
-                ..
-            } => {
-                let pair = device.queue_pair_info(qpn);
-                if let Some(limit) = pair.and_then(|pair| pair.max_rd_atomic) {
-                    self.notify(nic, qpn, Notice::ReadLimit, limit.into());
-                }
+            Diagnostic::QpState { qpn, to, .. } => {
+                let limit = match to {
+                    // This attribute is set on the way to this state.
+                    State::Rts => device
+                        .queue_pair_info(qpn)
+                        .and_then(|pair| pair.max_rd_atomic),
+                    // It may be set again in this one, of which nothing tells.
+                    State::Sqd => None,
+                    _ => return,
+                };
+                let value = limit.map_or(NO_LIMIT, u32::from);
+                self.notify(nic, qpn, Notice::ReadLimit, value);
             }
             _ => {}
         }

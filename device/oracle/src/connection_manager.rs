@@ -1,7 +1,7 @@
 //! What the two ends of a connection have agreed on by the messages of the connection manager (IBTA chapter 12).
 //!
 //! REQ and REP name the queue pairs, the PSNs with which they begin, and how many READs and atomics each side may have outstanding.
-//! Other messages are not read. If the REP is not accepted, or its connection sends nothing, what it says is not used: another
+//! Other messages are not read. If the REP is not accepted, or its connection sends nothing, what it says is not used if another
 //! connection of the same queue pair begins with another PSN.
 
 use std::collections::{HashMap, VecDeque};
@@ -177,7 +177,7 @@ impl ConnectionManager {
                     to: from,
                     qpn,
                 };
-                self.agreed.insert(key, by_asker);
+                self.agree(key, by_asker);
                 let by_other = Agreed {
                     starting_psn: asked.starting_psn,
                     reads: initiator_depth,
@@ -187,10 +187,19 @@ impl ConnectionManager {
                     to,
                     qpn: asked.qpn,
                 };
-                self.agreed.insert(key, by_other);
+                self.agree(key, by_other);
             }
             None => {}
         }
+    }
+
+    /// Of several messages about one connection the other side uses one: the larger limit is right in any case.
+    fn agree(&mut self, key: Key, mut agreed: Agreed) {
+        let before = self.agreed.get(&key);
+        if let Some(before) = before.filter(|before| before.starting_psn == agreed.starting_psn) {
+            agreed.reads = agreed.reads.max(before.reads);
+        }
+        self.agreed.insert(key, agreed);
     }
 
     /// A flow begins with PSN `first`. Returns how many READs and the like its requester may have outstanding, if that was agreed on.

@@ -4,7 +4,8 @@
 //! MSN of the ACK and its credits. A message beyond the LSN that takes a receive request is limited: the requester may send its first
 //! packet, which asks for an acknowledgement, and nothing new before that packet is acknowledged.
 //!
-//! Messages are numbered from the beginning of the log, at 1. These numbers differ from SSN and MSN by a constant.
+//! Messages are numbered from the beginning of the log, at 1. A log that begins with the connection has the numbers of SSN and MSN; with
+//! others nothing is judged.
 //!
 //! A WRITE with immediate of several packets is not judged: its first packet does not say that it takes a receive request.
 
@@ -30,14 +31,17 @@ pub(crate) struct Credits {
 }
 
 impl Credits {
-    /// A response arrives with a credit code. At most `ended` messages are completed according to it. `may_limit`: the requester is
-    /// known to use it. Otherwise it can permit more messages, and not fewer.
-    pub(crate) fn announce(&mut self, code: u8, ended: u32, may_limit: bool) {
+    /// A response arrives with a credit code, of which the MSN is `msn`. At most `ended` messages are completed at its PSN. `may_limit`: the
+    /// requester is known to use it. Otherwise it can permit more messages, and not fewer.
+    pub(crate) fn announce(&mut self, code: u8, msn: u32, ended: u32, may_limit: bool) {
         let Some(count) = credit_count(code) else {
             self.is_obeyed = false;
             return;
         };
-        let last = Psn::new(ended).add(count);
+        // A responder that counts wrongly permits more; the requester takes its word.
+        let (said, ended) = (Psn::new(msn), Psn::new(ended));
+        let completed = if said.diff(ended) > 0 { said } else { ended };
+        let last = completed.add(count);
         if self.last.is_none_or(|before| last.diff(before) > 0) {
             self.last = Some(last);
         }

@@ -13,8 +13,8 @@
 //! # What it does not do
 //!
 //! - It keeps no payload: the memory of a request may change between two transmissions, so a different payload is legal.
-//! - It knows no retry counts and timeouts of queue pairs. The number of READs and atomics that may be outstanding it knows if
-//!   that is passed with the sender of a packet, or was agreed on by messages of the connection manager that were passed.
+//! - It knows no retry counts and timeouts of queue pairs. It knows how many READs and atomics may be outstanding if the caller
+//!   says so with the sender of a packet, or the ends have agreed on it by messages of the connection manager that were passed.
 //! - It accepts every end of a connection: what comes after [`renew`](Oracle::renew) is another connection. In a capture, a
 //!   connection begins anew if its PSNs do.
 //! - UD is checked packet by packet: PSNs of datagrams have no meaning to the receiver.

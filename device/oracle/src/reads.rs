@@ -3,8 +3,8 @@
 //! A request is outstanding until the requester has all of its responses. One that is sent again is the same request.
 //!
 //! On a link it is not known when a response arrives at the requester, or whether it does. But a requester knows of no response that
-//! has not passed: what is outstanding on the link is outstanding at the requester, too. So each finding there is right, and
-//! a requester that goes on while responses are on their way to it is not found.
+//! has not passed: what is outstanding on the link is outstanding at the requester, too. So each finding there is right, if
+//! the frames of both directions are passed in their order, and a requester that goes on while responses are on their way to it is not found.
 
 use std::collections::VecDeque;
 

@@ -89,8 +89,9 @@ impl Requester {
                         format!("the PSN is {ahead} beyond the next one, {expected}"),
                     ));
                 }
-                // What follows is compared with this packet.
+                // What follows is compared with this packet. It may be of another connection.
                 self.restart(true, psn);
+                self.reads.agreed_limit = None;
                 self.append(seen, header, request, report);
             }
             _ if header.bth.opcode.info().service == Service::Uc => {
@@ -287,9 +288,11 @@ impl Requester {
         self.reads.pass(first_not_answered(header));
         // The MSN of a response with data may count requests that were carried out after its own. Requesters may ignore its credits.
         if kind != OpKind::Ack
-            && let Some(Syndrome::Ack { credits }) = header.aeth.map(|aeth| aeth.syndrome)
+            && let Some(aeth) = &header.aeth
+            && let Syndrome::Ack { credits } = aeth.syndrome
         {
-            self.credits.announce(credits, self.log.ended(), false);
+            let ended = self.log.ended();
+            self.credits.announce(credits, aeth.msn, ended, false);
         }
         if kind != OpKind::Ack && !self.take_response(psn) {
             return;
@@ -306,7 +309,7 @@ impl Requester {
                 if kind == OpKind::Ack
                     && let Some(ended) = self.log.ended_at(psn)
                 {
-                    self.credits.announce(credits, ended, is_used);
+                    self.credits.announce(credits, aeth.msn, ended, is_used);
                 }
             }
             Syndrome::RnrNak { timer } => {

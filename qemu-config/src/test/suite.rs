@@ -44,7 +44,6 @@ const DEFAULT: &[&str] = &[
 /// minutes of traffic, or does what does not depend on the guest's kernel. So all together stay well below an hour.
 const ON_ONE_KERNEL: &[&str] = &[
     "perftest",
-    "coherence",
     "keys",
     "sight",
     "scenarios",
@@ -64,9 +63,11 @@ const ON_ONE_KERNEL: &[&str] = &[
 ];
 
 /// Tests of other suites of which the same holds: they take long, and others of their suite show on the
-/// second kernel what they would (WRITEs of each size), or a short form does.
+/// second kernel what they would (WRITEs of each size, what happens to DAX files), or a short form does.
 const LONG: &[&str] = &[
     "odp::write_bw_all_sizes",
+    "coherence::dax_truncated",
+    "coherence::dax_punched",
     "torture::pinned",
     "torture::story",
     "torture::everything",

@@ -2,7 +2,8 @@
 //!
 //! Messages of a connection are numbered from 1 on, as the responder's MSN counts them. One that takes a receive request and whose
 //! number is beyond the last MSN plus the credits is *limited*: its first packet is sent alone and asks for an acknowledgement, and nothing
-//! new follows before that has arrived. So a requester learns of new credits although it has none.
+//! new follows before that has arrived. So a requester learns of new credits although it has none. Without an ACK timeout, the loss of that
+//! packet or of its acknowledgement stops the send queue, as the loss of the last packet does.
 
 use faultline_wire::aeth::{Aeth, Syndrome, credit_count};
 use faultline_wire::bth::Psn;
@@ -34,7 +35,7 @@ impl Credits {
         self.last
     }
 
-    /// Takes the credits of an acknowledgement. An earlier one that arrives late takes nothing back.
+    /// Takes the credits of an acknowledgement. A number of credits takes back no earlier one.
     pub(super) fn take(&mut self, aeth: &Aeth) {
         let Syndrome::Ack { credits } = aeth.syndrome else {
             return;

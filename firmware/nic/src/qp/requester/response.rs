@@ -88,7 +88,10 @@ impl Requester {
         if psn.diff(self.high) >= 0 {
             return Ok(());
         }
-        if let Some(aeth) = &header.aeth {
+        // What an older one says may be of an earlier connection.
+        if let Some(aeth) = &header.aeth
+            && psn.next().diff(self.unacked) >= 0
+        {
             self.credits.take(aeth);
         }
         match header.bth.opcode.info().kind {
