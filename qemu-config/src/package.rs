@@ -30,6 +30,7 @@ const CHECK_UNITS: &str = include_str!("../recipes/check-units.sh");
 const LIST_FILES: &str = include_str!("../recipes/list-files.sh");
 const SERVE: &str = include_str!("../recipes/serve-from-package.sh");
 const MAKE_BARE_DISK: &str = include_str!("../recipes/make-bare-disk.sh");
+const MAKE_LIBVIRT_DISK: &str = include_str!("../recipes/make-libvirt-disk.sh");
 const MAKE_STOCK_DISK: &str = include_str!("../recipes/make-stock-disk.sh");
 const PACK_DISK: &str = include_str!("../recipes/pack-disk.sh");
 
@@ -209,6 +210,17 @@ impl Packages {
         let mut command = image::chroot_overlay(&self.root, work, SERVE);
         command.arg(install);
         command
+    }
+
+    /// Makes a disk, in an empty folder, on which the host's package and libvirt are installed.
+    pub fn libvirt_disk(&self, work: &Path, log: &Path) -> Result<PathBuf> {
+        let file = self.file("faultline")?;
+        let to = work.join(file.file_name().unwrap_or_default());
+        fs::copy(file, to).context("copying the package of the host")?;
+        let size = DISK_SIZE.to_string();
+        let name = "installing libvirt";
+        self.check(name, work, MAKE_LIBVIRT_DISK, &[&size, PACK_DISK], log)?;
+        Ok(work.join("disk"))
     }
 
     /// Two machines of libvirt send through the NICs of the host's package. `work` is a folder with the packages, a disk, a kernel and an

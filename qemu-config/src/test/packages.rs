@@ -32,6 +32,7 @@ pub const STEPS: &[&str] = &[
     SERIES,
     INSTALL,
     APT,
+    LIBVIRT_CONFINED,
     TUTORIAL,
     LIBVIRT,
     BOOT,
@@ -54,6 +55,7 @@ const BUILD: &str = "build";
 const INSTALL: &str = "install";
 const KERNEL_UPDATE: &str = "kernel_update";
 const LIBVIRT: &str = "libvirt";
+const LIBVIRT_CONFINED: &str = "libvirt_confined";
 const SERIES: &str = "series";
 const TARBALL: &str = "tarball";
 const TUTORIAL: &str = "tutorial";
@@ -166,7 +168,8 @@ pub fn make(
     }
     let mut in_guests = IN_GUESTS.iter().map(|&(name, _)| name);
     if !in_guests.any(chosen) && ![INSTALL, TUTORIAL, LIBVIRT, BOOT].into_iter().any(chosen) {
-        return chosen(APT).then_some(Made {
+        let needs_packages = [APT, LIBVIRT_CONFINED].into_iter().any(chosen);
+        return needs_packages.then_some(Made {
             kernel,
             packages,
             disk: None,
@@ -206,6 +209,12 @@ pub fn run(
         suite.test(APT, || {
             let work = folder_for_disk(workspace)?;
             apt::run(workspace, &packages, kernel, work.path(), dir)
+        });
+    }
+    if chosen(LIBVIRT_CONFINED) {
+        suite.test(LIBVIRT_CONFINED, || {
+            let work = folder_for_disk(workspace)?;
+            libvirt::run_confined(workspace, &packages, kernel, work.path(), dir)
         });
     }
     let Some((work, disk)) = disk else { return };
@@ -523,6 +532,7 @@ mod tests {
             SERIES,
             INSTALL,
             APT,
+            LIBVIRT_CONFINED,
             TUTORIAL,
             LIBVIRT,
             BOOT,

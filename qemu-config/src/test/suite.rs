@@ -119,6 +119,7 @@ const BY_NAME: &[&str] = &[
     "packages::container",
     "packages::kernel_update",
     "packages::libvirt",
+    "packages::libvirt_confined",
     "packages::removal",
     "packages::series",
     "packages::tarball",
