@@ -308,6 +308,29 @@ fn acknowledgements_of_what_was_never_sent_are_ignored() {
     assert_eq!(statuses(&mut world, &mut pair), [cqe::SUCCESS]);
 }
 
+/// Some responders send several NAKs for one gap. Each arrives when the packets have been sent again because of the one before.
+#[test]
+fn further_sequence_naks_for_a_gap_use_no_retry() {
+    let mut world = World::new(2, 1);
+    let mut pair = rc_pair(&mut world);
+    // Nothing arrives until the last NAK.
+    world.lose(|from, _| from == 0);
+    world.post_write(&mut pair, 3000);
+    world.run_for(10_000);
+    let nak = forged_answer(&world, &pair, 0, 0x60, 0);
+    for _ in 0..20 {
+        world.inject(1, packet(&nak, &[]));
+        world.run_for(10_000);
+    }
+    assert_eq!(counter(&mut world, 0, Counter::packet_seq_err), 20);
+    assert_eq!(counter(&mut world, 0, Counter::retransmitted_packets), 3);
+    world.lose_nothing();
+    world.run();
+    expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::SUCCESS);
+    let timeouts = counter(&mut world, 0, Counter::local_ack_timeout_err);
+    assert_eq!(timeouts, 1, "it does not go back again before");
+}
+
 /// What is behind a request without a receive buffer gets sequence NAKs from some responders. They ask for what is sent next anyway.
 #[test]
 fn sequence_naks_behind_an_rnr_nak_use_no_retry() {

@@ -9,6 +9,7 @@
 
 mod build;
 mod credits;
+mod gone_back;
 mod local;
 mod pending;
 mod response;
@@ -41,6 +42,7 @@ use crate::work::{self, count_steps};
 
 pub(super) use build::{BuildError, MessageRange};
 use credits::Credits;
+use gone_back::GoneBack;
 use pending::Pending;
 use window::Window;
 
@@ -86,8 +88,7 @@ pub(crate) struct Requester {
     unacked: Psn,
     /// PSN after the highest that was sent.
     high: Psn,
-    /// The missing response for which transmission has gone back.
-    recovering: Option<Psn>,
+    gone_back: GoneBack,
     window: Window,
     credits: Credits,
     retries: u8,
@@ -246,7 +247,7 @@ impl Requester {
         self.room = None;
         self.cursor = 0;
         self.cursor_packet = 0;
-        self.recovering = None;
+        self.gone_back = GoneBack::default();
         self.window = Window::default();
         self.credits = Credits::default();
         self.ack_deadline = None;
@@ -284,8 +285,7 @@ impl Requester {
     /// Goes back to a missing response, once, because every packet behind the gap would cause it again. If that does
     /// not help, the timeout does.
     fn go_back_for(&mut self, missing: Psn) {
-        if self.recovering != Some(missing) {
-            self.recovering = Some(missing);
+        if self.gone_back.for_response(missing) {
             self.rewind(missing);
         }
     }

@@ -14,6 +14,7 @@ use faultline_wire::bth::Psn;
 use faultline_wire::opcode::OpKind;
 use faultline_wire::packet::RoceHeader;
 
+use super::gone_back::GoneBack;
 use super::window::Window;
 use super::{BuildError, MessageRange, Requester};
 use crate::context::Context;
@@ -55,7 +56,7 @@ impl Requester {
         self.widen(until);
         self.unacked = until;
         self.credits.acknowledged(until);
-        self.recovering = None;
+        self.gone_back = GoneBack::default();
         (self.retries, self.rnr_retries) = (self.retry_limit, self.rnr_retry_limit);
         if self.page.is_some_and(|wait| until.diff(wait.psn) > 0) {
             // The request that missed the page was executed before transmission went back.
@@ -232,9 +233,8 @@ impl Requester {
             NakCode::PsnSequenceError if !is_next => return Ok(()),
             NakCode::PsnSequenceError => {
                 cx.count(Counter::packet_seq_err);
-                // Nothing was sent since transmission went back to this packet. Some responders (rdma_rxe) refuse a packet by an RNR NAK
-                // and those behind it by this one.
-                if self.cursor_psn() == psn {
+                // It is sent next anyway, or was sent since another NAK asked for it.
+                if self.cursor_psn() == psn || !self.gone_back.for_request(psn) {
                     return Ok(());
                 }
                 return self.retry(qp, cx, psn, RetryCause::SequenceNak);
@@ -302,7 +302,7 @@ impl Requester {
         }
         self.ack_deadline = None;
         self.dammed = None;
-        self.recovering = None;
+        self.gone_back = GoneBack::default();
         self.window = Window::SMALL;
         cx.count(Counter::local_ack_timeout_err);
         self.retry(qp, cx, self.unacked, RetryCause::Timeout)?;
@@ -395,7 +395,7 @@ impl Requester {
         if let Some(failure) = self.wait_or_fail(qp, cx, BuildError::Absent(need)) {
             return self.fail_at(position, failure);
         }
-        self.recovering = Some(psn);
+        self.gone_back.for_response(psn);
         self.rewind(psn);
         if cx.core.config.pitfalls.flood {
             self.page = None;
