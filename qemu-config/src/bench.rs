@@ -188,9 +188,7 @@ pub fn guest(workspace: &Workspace, plan: &Plan, json: Option<&Path>) -> Result<
         );
     }
     if let Some(json) = json {
-        let text = serde_json::to_string_pretty(&records(&columns, faults))
-            .context("encoding the figures")?;
-        fs::write(json, text + "\n").with_context(|| format!("writing {}", json.display()))?;
+        write_records(json, &records(&columns, faults))?;
     }
     let complete = columns
         .iter()
@@ -255,6 +253,12 @@ impl Measurement {
             Unit::MibPerSecond => ratio >= limit,
         })
     }
+}
+
+/// Writes figures to a file.
+pub fn write_records(path: &Path, records: &[serde_json::Value]) -> Result<()> {
+    let text = serde_json::to_string_pretty(records).context("encoding the figures")?;
+    fs::write(path, text + "\n").with_context(|| format!("writing {}", path.display()))
 }
 
 /// The figures as `cargo lab bench` writes its own: an array of name, value, unit, against, ratio, wanted, met.

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use serde_json::{Value, json};
 
+use crate::bench;
 use crate::cluster::{Cluster, Nic, Plan};
 use crate::command::say;
 use crate::emulator::Profile;
@@ -140,8 +141,7 @@ pub fn run(
         }
     }
     if let Some(json) = json {
-        let text = serde_json::to_string_pretty(&records).context("encoding the figures")?;
-        fs::write(json, text + "\n").with_context(|| format!("writing {}", json.display()))?;
+        bench::write_records(json, &records)?;
     }
     for direction in Direction::BOTH {
         let checked = checked(&clusters[0], direction, amount.checked_mib)?;

@@ -473,8 +473,8 @@ fn rxe_warning(lines: &[&str]) -> Option<usize> {
     if !first.contains("WARNING:") || !first.contains(" rxe_completer+") {
         return None;
     }
-    let end = rest.iter().take(LONGEST);
-    let end = end.clone().position(|line| line.contains("end trace"))?;
+    let mut begin = rest.iter().take(LONGEST);
+    let end = begin.position(|line| line.contains("end trace"))?;
     let is_other = |line: &&str| {
         !line.contains("Call Trace") && TROUBLE.iter().any(|word| line.contains(word))
     };

@@ -12,7 +12,7 @@ use faultline_simulator::{Link, Pair, Rng, Send, World, packet};
 use faultline_wire::PrioritySet;
 use faultline_wire::aeth::Syndrome;
 use faultline_wire::opcode::Position;
-use faultline_wire::packet::{RoceHeader, parse};
+use faultline_wire::packet::parse;
 use proptest::prelude::*;
 
 const MTU: u32 = 1024;
@@ -20,12 +20,10 @@ const DELAY: u64 = 1_000;
 /// The code that says that credits are not used.
 const UNUSED: u8 = 31;
 
-/// Gives the credit code for an acknowledgement.
-type Code = Box<dyn FnMut(&RoceHeader) -> u8>;
-
 /// A path from the responder that puts credit codes into acknowledgements, or loses them.
 struct Crediting {
-    code: Code,
+    /// Returns the code for the next acknowledgement.
+    code: Box<dyn FnMut() -> u8>,
     lost: Rc<RefCell<u32>>,
     frames: VecDeque<(u64, Origin, Vec<u8>)>,
 }
@@ -37,7 +35,7 @@ impl Link for Crediting {
             *self.lost.borrow_mut() -= 1;
             return;
         }
-        let code = (self.code)(&parsed.header);
+        let code = (self.code)();
         if let Some(aeth) = &mut parsed.header.aeth
             && let Syndrome::Ack { credits } = &mut aeth.syndrome
         {
@@ -78,7 +76,7 @@ impl Sender {
         world.set_link(
             1,
             Crediting {
-                code: Box::new(move |_| *now.borrow()),
+                code: Box::new(move || *now.borrow()),
                 lost: Rc::clone(&lost),
                 frames: VecDeque::new(),
             },
@@ -92,6 +90,18 @@ impl Sender {
         }
     }
 
+    /// One message was sent, whose acknowledgement has this code: up to 4 it is the number of credits. The receiver had so many receive
+    /// requests.
+    fn with_credits(receives: u32, code: u8) -> Self {
+        let mut sender = Self::new();
+        sender.receive(receives);
+        *sender.code.borrow_mut() = code;
+        sender.post(wr::WR_SEND, 1);
+        sender.world.run();
+        assert_eq!(sender.sent(), [(Position::Only, true)]);
+        sender
+    }
+
     /// Posts receive requests.
     fn receive(&mut self, count: u32) {
         let mr = self.pair.mr[1];
@@ -102,7 +112,7 @@ impl Sender {
         }
     }
 
-    /// Posts a request of so many packets, and lets everything happen.
+    /// Posts a request of so many packets.
     fn post(&mut self, opcode: u8, packets: u32) {
         let (from, to) = (self.pair.mr[0], self.pair.mr[1]);
         let send = Send {
@@ -133,17 +143,10 @@ impl Sender {
     }
 }
 
-/// The peer has one credit after each message.
 #[test]
 fn a_message_beyond_the_credits_begins_with_one_packet() {
     use Position::{First, Last, Middle, Only};
-    let mut sender = Sender::new();
-    sender.receive(10);
-    // Code 0: no credits.
-    *sender.code.borrow_mut() = 0;
-    sender.post(wr::WR_SEND, 1);
-    sender.world.run();
-    assert_eq!(sender.sent(), [(Only, true)]);
+    let mut sender = Sender::with_credits(10, 0);
     // What follows the limited message waits for the acknowledgement of its first packet.
     sender.post(wr::WR_SEND, 3);
     sender.post(wr::WR_WRITE, 1);
@@ -157,18 +160,10 @@ fn a_message_beyond_the_credits_begins_with_one_packet() {
 
 #[test]
 fn messages_within_the_credits_are_not_held_back() {
-    let mut sender = Sender::new();
-    sender.receive(10);
-    // Code 3: three credits.
-    *sender.code.borrow_mut() = 3;
-    sender.post(wr::WR_SEND, 1);
-    sender.world.run();
-    sender.sent();
-    for _ in 0..3 {
+    let mut sender = Sender::with_credits(10, 3);
+    for _ in 0..5 {
         sender.post(wr::WR_SEND, 2);
     }
-    sender.post(wr::WR_SEND, 2);
-    sender.post(wr::WR_SEND, 2);
     sender.world.run_for(DELAY / 2);
     // Three whole messages, and the first packet of another one.
     assert_eq!(sender.sent().len(), 7);
@@ -178,12 +173,7 @@ fn messages_within_the_credits_are_not_held_back() {
 
 #[test]
 fn what_takes_no_receive_request_needs_no_credits() {
-    let mut sender = Sender::new();
-    sender.receive(1);
-    *sender.code.borrow_mut() = 0;
-    sender.post(wr::WR_SEND, 1);
-    sender.world.run();
-    sender.sent();
+    let mut sender = Sender::with_credits(1, 0);
     sender.post(wr::WR_WRITE, 3);
     sender.post(wr::WR_READ, 3);
     sender.post(wr::WR_WRITE, 3);
@@ -195,11 +185,7 @@ fn what_takes_no_receive_request_needs_no_credits() {
 
 #[test]
 fn a_peer_that_stops_using_credits_limits_nothing() {
-    let mut sender = Sender::new();
-    sender.receive(10);
-    *sender.code.borrow_mut() = 0;
-    sender.post(wr::WR_SEND, 1);
-    sender.world.run();
+    let mut sender = Sender::with_credits(10, 0);
     *sender.code.borrow_mut() = UNUSED;
     sender.post(wr::WR_SEND, 1);
     sender.world.run();
@@ -217,12 +203,7 @@ fn a_peer_that_stops_using_credits_limits_nothing() {
 #[test]
 fn a_refused_message_is_repeated_by_its_first_packet() {
     use Position::{First, Last, Middle};
-    let mut sender = Sender::new();
-    sender.receive(1);
-    *sender.code.borrow_mut() = 0;
-    sender.post(wr::WR_SEND, 1);
-    sender.world.run();
-    sender.sent();
+    let mut sender = Sender::with_credits(1, 0);
     sender.post(wr::WR_SEND, 3);
     sender.world.run_for(3 * DELAY);
     assert_eq!(sender.sent(), [(First, true)]);
@@ -239,12 +220,7 @@ fn a_refused_message_is_repeated_by_its_first_packet() {
 #[test]
 fn a_lost_acknowledgement_of_a_first_packet_costs_a_timeout() {
     use Position::{First, Middle};
-    let mut sender = Sender::new();
-    sender.receive(10);
-    *sender.code.borrow_mut() = 0;
-    sender.post(wr::WR_SEND, 1);
-    sender.world.run();
-    sender.sent();
+    let mut sender = Sender::with_credits(10, 0);
     *sender.lost.borrow_mut() = 1;
     sender.post(wr::WR_SEND, 3);
     sender.world.run();
@@ -284,7 +260,7 @@ fn arbitrary_credits(seed: u64) {
         1,
         Crediting {
             // Small numbers are the ones that limit.
-            code: Box::new(move |_| match codes.below(4) {
+            code: Box::new(move || match codes.below(4) {
                 0 => UNUSED,
                 1 => codes.below(31) as u8,
                 _ => codes.below(4) as u8,
