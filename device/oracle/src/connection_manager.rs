@@ -4,12 +4,10 @@
 //! Other messages are not read. If the REP is not accepted, or its connection sends nothing, what it says is not used if another
 //! connection of the same queue pair begins with another PSN.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::Hash;
-
 use faultline_wire::{Gid, Psn};
 
 use crate::flow::{FLOW_LIMIT, Key};
+use crate::recent::Recent;
 
 /// Number of the queue pair to which the messages are sent.
 pub(crate) const GSI_QPN: u32 = 1;
@@ -74,47 +72,6 @@ impl Message {
     }
 }
 
-/// Values of which the oldest are forgotten if there are too many.
-#[derive(Debug)]
-struct Recent<K, V> {
-    values: HashMap<K, V>,
-    /// Keys, oldest first.
-    ages: VecDeque<K>,
-}
-
-impl<K, V> Default for Recent<K, V> {
-    fn default() -> Self {
-        Self {
-            values: HashMap::new(),
-            ages: VecDeque::new(),
-        }
-    }
-}
-
-impl<K: Copy + Eq + Hash, V> Recent<K, V> {
-    fn insert(&mut self, key: K, value: V) {
-        if self.values.insert(key, value).is_some() {
-            return;
-        }
-        if self.ages.len() >= FLOW_LIMIT
-            && let Some(oldest) = self.ages.pop_front()
-        {
-            self.values.remove(&oldest);
-        }
-        self.ages.push_back(key);
-    }
-
-    fn get(&self, key: &K) -> Option<&V> {
-        self.values.get(key)
-    }
-
-    fn remove(&mut self, key: &K) -> Option<V> {
-        let value = self.values.remove(key)?;
-        self.ages.retain(|other| other != key);
-        Some(value)
-    }
-}
-
 /// A REQ.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
@@ -135,9 +92,9 @@ struct Agreed {
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionManager {
     /// By the address that has sent the REQ, and its local communication ID.
-    requests: Recent<(Gid, u32), Asked>,
+    requests: Recent<(Gid, u32), Asked, FLOW_LIMIT>,
     /// Of connections that have sent nothing yet.
-    agreed: Recent<Key, Agreed>,
+    agreed: Recent<Key, Agreed, FLOW_LIMIT>,
 }
 
 impl ConnectionManager {
@@ -257,20 +214,5 @@ mod tests {
             mad.push(0);
             assert_eq!(Message::parse(&mad), None);
         }
-    }
-
-    #[test]
-    fn the_oldest_are_forgotten() {
-        let mut recent = Recent::default();
-        for key in 0..=FLOW_LIMIT {
-            recent.insert(key, ());
-            recent.insert(key, ());
-        }
-        assert_eq!(recent.get(&0), None);
-        assert_eq!(recent.get(&1), Some(&()));
-        assert_eq!(recent.remove(&1), Some(()));
-        recent.insert(0, ());
-        assert_eq!(recent.values.len(), recent.ages.len());
-        assert_eq!(recent.get(&2), Some(&()));
     }
 }

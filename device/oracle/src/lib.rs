@@ -36,6 +36,7 @@ mod log;
 mod oracle;
 mod packet;
 mod reads;
+mod recent;
 mod requester;
 mod responder;
 mod rule;

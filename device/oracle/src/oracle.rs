@@ -1,6 +1,6 @@
 //! The oracle: finds the connection of a packet, and keeps the violations.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use faultline_wire::ip::CONGESTION_EXPERIENCED;
 use faultline_wire::packet::{self, Parsed, RoceHeader};
@@ -9,6 +9,7 @@ use faultline_wire::{Gid, OpKind, Service, WireError};
 use crate::connection_manager::{ConnectionManager, GSI_QPN};
 use crate::flow::{Adapter, FLOW_LIMIT, Flow, Key, is_connected};
 use crate::packet::{Finding, Seen};
+use crate::recent::Recent;
 use crate::rule::Rule;
 use crate::violation::{Violation, addresses};
 
@@ -95,9 +96,7 @@ struct ResponseKey {
 #[derive(Debug)]
 pub struct Oracle {
     place: Place,
-    flows: HashMap<Key, Flow>,
-    /// Keys of the flows, oldest first.
-    ages: VecDeque<Key>,
+    flows: Recent<Key, Flow, FLOW_LIMIT>,
     /// The flow that responses to a queue pair belong to.
     answers: HashMap<ResponseKey, Key>,
     /// Attempts to find the flow of responses, until one succeeds.
@@ -129,8 +128,7 @@ impl Oracle {
     pub fn new(place: Place) -> Self {
         Self {
             place,
-            flows: HashMap::new(),
-            ages: VecDeque::new(),
+            flows: Recent::default(),
             answers: HashMap::new(),
             attempts: HashMap::new(),
             connections: ConnectionManager::default(),
@@ -231,8 +229,7 @@ impl Oracle {
         };
         self.flows.retain(|key, flow| !is_of(key, flow));
         let flows = &self.flows;
-        self.ages.retain(|key| flows.contains_key(key));
-        self.answers.retain(|_, key| flows.contains_key(key));
+        self.answers.retain(|_, key| flows.contains(key));
         if self.has_lost && self.renewed.len() < FLOW_LIMIT {
             self.renewed.insert((adapter, qpn));
         }
@@ -244,7 +241,6 @@ impl Oracle {
         self.has_lost = true;
         self.renewed.clear();
         self.flows.clear();
-        self.ages.clear();
         self.answers.clear();
         self.attempts.clear();
         self.connections = ConnectionManager::default();
@@ -312,16 +308,9 @@ impl Oracle {
                 is_exact: seen.is_exact && !self.is_to_remote(&parsed.header),
                 ..seen
             };
-            let flow = self.flow_of_request(&parsed.header, has_past);
-            if let Some((adapter, queue_pair)) = sender {
-                flow.from_adapter = Some(adapter);
-                if let Some(QueuePair { qpn, mtu, .. }) = queue_pair {
-                    flow.from_qpn = Some(qpn);
-                    flow.set_mtu(mtu);
-                }
+            if let Some(flow) = self.flow_of_request(&parsed.header, has_past, sender) {
+                flow.request_sent(seen, &parsed, &mut report);
             }
-            flow.set_read_limit(queue_pair.and_then(|pair| pair.read_limit));
-            flow.request_sent(seen, &parsed, &mut report);
         } else if parsed.header.bth.dest_qp == GSI_QPN && !frame.has_only_headers && parsed.icrc_ok
         {
             let (from, to) = addresses(&parsed.header);
@@ -387,8 +376,13 @@ impl Oracle {
                 .is_some_and(is_remote)
     }
 
-    /// The flow of a request, which begins if there is none. `has_past`: packets of it may have been lost before.
-    fn flow_of_request(&mut self, header: &RoceHeader, has_past: bool) -> &mut Flow {
+    /// The flow of a request of `sender`, which begins if there is none. `has_past`: packets of it may have been lost before.
+    fn flow_of_request(
+        &mut self,
+        header: &RoceHeader,
+        has_past: bool,
+        sender: Option<(Adapter, Option<QueuePair>)>,
+    ) -> Option<&mut Flow> {
         let (from, to) = addresses(header);
         let qpn = header.bth.dest_qp;
         let key = Key { from, to, qpn };
@@ -396,23 +390,34 @@ impl Oracle {
         if self.place == Place::Link && self.flows.get(&key).is_some_and(|flow| flow.is_far(header))
         {
             self.flows.remove(&key);
-            self.ages.retain(|other| *other != key);
             self.answers.retain(|_, other| *other != key);
         }
-        let mut agreed_limit = None;
-        if !self.flows.contains_key(&key) {
-            agreed_limit = self.connections.begin(&key, header.bth.psn);
-            if self.ages.len() >= FLOW_LIMIT
-                && let Some(oldest) = self.ages.pop_front()
-            {
-                self.flows.remove(&oldest);
+        if !self.flows.contains(&key) {
+            let agreed_limit = self.connections.begin(&key, header.bth.psn);
+            let flow = Flow::new(has_past, agreed_limit);
+            if let Some(oldest) = self.flows.insert(key, flow) {
                 self.answers.retain(|_, other| *other != oldest);
             }
-            self.ages.push_back(key);
         }
-        self.flows
-            .entry(key)
-            .or_insert_with(|| Flow::new(has_past, agreed_limit))
+        let flow = self.flows.get_mut(&key)?;
+        if let Some((adapter, _)) = sender {
+            flow.from_adapter = Some(adapter);
+        }
+        let queue_pair = sender.and_then(|(_, queue_pair)| queue_pair);
+        flow.set_read_limit(queue_pair.and_then(|pair| pair.read_limit));
+        if let Some(QueuePair { qpn, mtu, .. }) = queue_pair {
+            flow.set_mtu(mtu);
+            // Responses to this queue pair are of this connection, also those that have left before this request was seen.
+            if flow.from_qpn.replace(qpn) != Some(qpn) {
+                let answer = ResponseKey {
+                    from: to,
+                    to: from,
+                    qpn,
+                };
+                self.answers.insert(answer, key);
+            }
+        }
+        Some(flow)
     }
 
     /// The flow that a response belongs to. The number of its sender is not in the packet. If it was not passed, the flow is
@@ -454,11 +459,8 @@ impl Oracle {
         *attempts = attempts.saturating_add(1);
         let fits = |(key, flow): &(&Key, &Flow)| {
             let is_between = key.from == to && key.to == from;
-            is_between
-                && match flow.from_qpn {
-                    Some(qpn) => qpn == header.bth.dest_qp,
-                    None => !flow.is_answered && flow.has_sent(header),
-                }
+            let is_open = flow.from_qpn.is_none() && !flow.is_answered;
+            is_between && is_open && flow.has_sent(header)
         };
         let mut fitting = self.flows.iter().filter(fits).map(|(key, _)| *key);
         let key = fitting.next()?;

@@ -827,6 +827,9 @@ fn rules_have_names_and_sources() {
     let document = include_str!("../../../docs/packet-checker.md");
     let rows: Vec<&str> = document
         .lines()
+        .skip_while(|line| *line != "## Rules")
+        .skip(1)
+        .take_while(|line| !line.starts_with("## "))
         .filter(|line| line.starts_with("| `"))
         .collect();
     assert_eq!(rows.len(), Rule::ALL.len());
@@ -1089,6 +1092,29 @@ fn repetition_that_ends_early(knows_responder: bool) {
     link.request(RcSendOnly, 425, 100);
     link.ack(419, 37);
     assert_eq!(link.found(), [Rule::RequestPsn, Rule::Msn]);
+}
+
+/// After a gap, an acknowledgement from an adapter behind a port may leave before the first request that is seen, and arrive after it:
+/// it is of the connection of the queue pair to which it goes.
+#[test]
+fn an_acknowledgement_may_leave_before_the_first_request_after_a_gap() {
+    let mut link = Link {
+        knows_responder: false,
+        ..Link::new()
+    };
+    link.oracle.set_remote(1);
+    for psn in 5..9 {
+        link.request(RcSendOnly, psn, 100);
+    }
+    link.oracle.forget();
+    let ack = bytes(&response(RcAcknowledge, 8, Syndrome::ACK, 4), 0);
+    link.oracle.sent(0, 1, None, &ack);
+    link.request(RcSendOnly, 6, 100);
+    link.oracle.received(0, 0, &ack);
+    link.request(RcSendOnly, 9, 100);
+    assert_eq!(link.found(), []);
+    link.request(RcSendOnly, 11, 100);
+    assert_eq!(link.found(), [Rule::RequestPsn]);
 }
 
 /// What a queue pair sends that begins its connection after the gap is judged as if there had been none.
