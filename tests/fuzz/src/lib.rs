@@ -14,6 +14,7 @@ mod device;
 mod forger;
 mod input;
 mod offload;
+mod packet_checker;
 mod page_table;
 mod peer;
 mod port_stream;
@@ -36,6 +37,7 @@ pub const TARGETS: &[Target] = &[
     ("stream", stream::vfio_user),
     ("port_stream", port_stream::frames),
     ("vhost_user", vhost_user::front_end),
+    ("packet_checker", packet_checker::packet_checker),
     ("page_table", page_table::against_model),
     ("config", config::text),
     ("scenario", scenario::text),

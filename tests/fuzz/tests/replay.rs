@@ -49,6 +49,7 @@ corpora!(
     stream,
     port_stream,
     vhost_user,
+    packet_checker,
     page_table,
     config,
     scenario,
