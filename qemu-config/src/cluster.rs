@@ -639,7 +639,8 @@ fn virtio_socket(sockets: &Path, index: usize) -> PathBuf {
 }
 
 /// A TCP port of the loopback address on which nobody listens. The system gives out others before it gives this one again.
-fn free_tcp_port() -> Result<u16> {
+/// A TCP port of 127.0.0.1 that no socket has.
+pub fn free_tcp_port() -> Result<u16> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").context("finding a free TCP port")?;
     Ok(listener.local_addr()?.port())
 }

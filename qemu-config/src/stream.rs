@@ -65,6 +65,11 @@ pub fn send(address: &str, total: u64, until: Option<&Path>) -> Result<()> {
 pub fn receive(port: u16) -> Result<()> {
     let listener =
         TcpListener::bind(("0.0.0.0", port)).with_context(|| format!("listening on {port}"))?;
+    receive_from(&listener)
+}
+
+/// The same with a socket that listens.
+pub fn receive_from(listener: &TcpListener) -> Result<()> {
     let (mut stream, _) = listener.accept().context("accepting")?;
     let received = check(&mut stream)?;
     stream

@@ -35,6 +35,7 @@ mod suite;
 mod suites;
 mod tally;
 mod test_programs;
+mod user_network;
 mod violating;
 mod workflows;
 
@@ -230,7 +231,11 @@ fn run_on_host(
         Suite::Sanitizers if when == When::Before => {
             sanitizers::run(workspace, filter, dir, tally);
         }
+        Suite::UserNetwork if when == When::Before => {
+            user_network::run(workspace, filter, dir, tally);
+        }
         Suite::Packages | Suite::DebugKernel | Suite::RaceKernel | Suite::Sanitizers => (),
+        Suite::UserNetwork => (),
         Suite::Guest(_) | Suite::Odp | Suite::Pyverbs | Suite::Robustness => (),
         Suite::Recover | Suite::Restart | Suite::Sight => (),
         Suite::Scenarios => scenarios::run_host(workspace, filter, when, dir, tally),

@@ -4,6 +4,7 @@ use anyhow::{Result, bail};
 
 use super::{
     host, keys, packages, pyverbs, recover, robustness, sanitizers, scenarios, sight, suites,
+    user_network,
 };
 use crate::cluster::Nic;
 use crate::image::Kernel;
@@ -180,6 +181,8 @@ pub enum Suite {
     RaceKernel,
     /// Tests of the emulator, built with sanitizers.
     Sanitizers,
+    /// Networks of the host beyond a stream port.
+    UserNetwork,
 }
 
 impl Suite {
@@ -200,6 +203,7 @@ impl Suite {
             Self::DebugKernel,
             Self::RaceKernel,
             Self::Sanitizers,
+            Self::UserNetwork,
         ]);
         all
     }
@@ -221,6 +225,7 @@ impl Suite {
             Self::DebugKernel => "debug-kernel",
             Self::RaceKernel => "race-kernel",
             Self::Sanitizers => "sanitizers",
+            Self::UserNetwork => "user-network",
         }
     }
 
@@ -240,7 +245,8 @@ impl Suite {
             | Self::Packages
             | Self::DebugKernel
             | Self::RaceKernel
-            | Self::Sanitizers => Vec::new(),
+            | Self::Sanitizers
+            | Self::UserNetwork => Vec::new(),
         }
     }
 
@@ -252,6 +258,7 @@ impl Suite {
             Self::Packages => packages::STEPS,
             Self::DebugKernel => &[CHECKPATCH],
             Self::Sanitizers => &sanitizers::STEPS,
+            Self::UserNetwork => &user_network::STEPS,
             Self::Guest(_) | Self::Odp | Self::Pyverbs | Self::RaceKernel => &[],
             Self::Robustness | Self::Recover | Self::Restart | Self::Sight => &[],
             Self::Scenarios => scenarios::STEPS,
@@ -275,6 +282,7 @@ impl Suite {
             | Self::Keys
             | Self::Packages
             | Self::Sanitizers
+            | Self::UserNetwork
             | Self::Guest(_)
             | Self::Odp
             | Self::Pyverbs => self.steps().to_vec(),
@@ -324,6 +332,7 @@ impl Options {
                 | Suite::Sanitizers
                 | Suite::DebugKernel
                 | Suite::RaceKernel
+                | Suite::UserNetwork
         );
         !left_out && !on_host
     }
