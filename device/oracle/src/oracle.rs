@@ -98,7 +98,7 @@ pub struct Oracle {
     place: Place,
     flows: Recent<Key, Flow, FLOW_LIMIT>,
     /// The flow that responses to a queue pair belong to.
-    answers: HashMap<ResponseKey, Key>,
+    answers: Recent<ResponseKey, Key, FLOW_LIMIT>,
     /// Attempts to find the flow of responses, until one succeeds.
     attempts: HashMap<ResponseKey, u32>,
     connections: ConnectionManager,
@@ -129,7 +129,7 @@ impl Oracle {
         Self {
             place,
             flows: Recent::default(),
-            answers: HashMap::new(),
+            answers: Recent::default(),
             attempts: HashMap::new(),
             connections: ConnectionManager::default(),
             marked: HashSet::new(),
@@ -495,5 +495,47 @@ impl Oracle {
                 what,
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use faultline_wire::packet::seal;
+    use faultline_wire::{Aeth, Bth, Ip, MacAddr, Opcode, Psn, Syndrome};
+
+    use super::*;
+
+    /// Whatever responses of one queue pair and requests to it say, the tables of responses are bounded.
+    #[test]
+    fn packets_with_any_queue_pair_fill_no_table() {
+        const QPN: u32 = 17;
+        let mut oracle = Oracle::new(Place::Link);
+        let mut pass = |from: u8, opcode, dest_qp, sender| {
+            let gid = |adapter: u8| Gid::from_ipv4([10, 0, 0, adapter]);
+            let mac = |adapter: u8| MacAddr([2, 0, 0, 0, 0, adapter]);
+            let ip = Ip::from_gids(gid(from), gid(1 - from), 0, 0, 64);
+            let bth = Bth::new(opcode, dest_qp, Psn::new(1));
+            let mut header = RoceHeader::new(mac(1 - from), mac(from), ip, bth);
+            header.aeth = opcode.is_response().then_some(Aeth {
+                syndrome: Syndrome::ACK,
+                msn: 1,
+            });
+            let mut frame = vec![0; header.frame_len(0)];
+            header.emit(0, &mut frame).unwrap();
+            seal(&mut frame).unwrap();
+            let queue_pair = QueuePair {
+                qpn: sender,
+                mtu: None,
+                read_limit: None,
+            };
+            oracle.sent(0, from.into(), Some(queue_pair), &frame);
+        };
+        for number in 0..3 * u32::try_from(FLOW_LIMIT).unwrap() {
+            pass(0, Opcode::RcSendOnly, QPN, number);
+            pass(1, Opcode::RcAcknowledge, number, QPN);
+        }
+        assert_eq!(oracle.flows.iter().count(), 1);
+        assert_eq!(oracle.answers.iter().count(), FLOW_LIMIT);
+        assert_eq!(oracle.responses_without_flow(), 0);
     }
 }
