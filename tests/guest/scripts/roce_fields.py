@@ -4,8 +4,8 @@
 
     roce_fields NETDEV FILE
 
-It prints "watching" when it begins, and each combination of fields once when FILE exists and no packet comes. VLAN and priority are
-those of the tag, as the kernel says (packet(7), PACKET_AUXDATA).
+It prints "watching" when it begins, and each combination of fields once when FILE exists and no packet comes.
+VLAN and priority are those of the tag, as the kernel says (packet(7), PACKET_AUXDATA).
 """
 import os
 import socket
