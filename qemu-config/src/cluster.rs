@@ -638,8 +638,7 @@ fn virtio_socket(sockets: &Path, index: usize) -> PathBuf {
     sockets.join(format!("virtio{index}"))
 }
 
-/// A TCP port of the loopback address on which nobody listens. The system gives out others before it gives this one again.
-/// A TCP port of 127.0.0.1 that no socket has.
+/// A TCP port of 127.0.0.1 on which no socket listens. Another process may take it.
 pub fn free_tcp_port() -> Result<u16> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").context("finding a free TCP port")?;
     Ok(listener.local_addr()?.port())

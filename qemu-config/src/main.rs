@@ -430,8 +430,14 @@ fn dispatch(command: Command) -> Result<u8> {
             address,
             bytes,
             until,
-        } => stream::send(&address, bytes, until.as_deref()).map(|()| true)?,
-        Command::StreamReceive { port } => stream::receive(port).map(|()| true)?,
+        } => {
+            println!("{}", stream::send(&address, bytes, until.as_deref())?);
+            true
+        }
+        Command::StreamReceive { port } => {
+            println!("{}", stream::receive(port)?);
+            true
+        }
         Command::Package { profile } => {
             package::run(&Workspace::find()?, profile)?;
             true

@@ -1,4 +1,4 @@
-//! Inside guests: a TCP stream whose every byte depends on its position, checked as it arrives.
+//! A TCP stream whose every byte depends on its position, checked as it arrives.
 //!
 //! A checksum at the end would be slower under TCG and would not say where the first wrong byte was.
 
@@ -28,8 +28,8 @@ fn fill(buffer: &mut [u8], offset: u64) {
 }
 
 /// Connects to `address` and sends `total` bytes (a multiple of the chunk size), or fewer if the file `until` is
-/// created, then waits for the result.
-pub fn send(address: &str, total: u64, until: Option<&Path>) -> Result<()> {
+/// created, then waits for the result. Returns how fast it was, as text.
+pub fn send(address: &str, total: u64, until: Option<&Path>) -> Result<String> {
     let mut stream =
         TcpStream::connect(address).with_context(|| format!("connecting to {address}"))?;
     let mut buffer = vec![0; CHUNK];
@@ -54,29 +54,27 @@ pub fn send(address: &str, total: u64, until: Option<&Path>) -> Result<()> {
         "the receiver said {verdict:?}"
     );
     let seconds = started.elapsed().as_secs_f64();
-    println!(
+    Ok(format!(
         "{offset} bytes in {seconds:.2} s, {:.1} MiB/s",
         offset as f64 / seconds / f64::from(1 << 20)
-    );
-    Ok(())
+    ))
 }
 
-/// Accepts one connection on `port` and checks every byte of it.
-pub fn receive(port: u16) -> Result<()> {
+/// Accepts one connection on `port` and checks every byte of it. Returns their number, as text.
+pub fn receive(port: u16) -> Result<String> {
     let listener =
         TcpListener::bind(("0.0.0.0", port)).with_context(|| format!("listening on {port}"))?;
     receive_from(&listener)
 }
 
 /// The same with a socket that listens.
-pub fn receive_from(listener: &TcpListener) -> Result<()> {
+pub fn receive_from(listener: &TcpListener) -> Result<String> {
     let (mut stream, _) = listener.accept().context("accepting")?;
     let received = check(&mut stream)?;
     stream
         .write_all(format!("{received} right\n").as_bytes())
         .context("sending the verdict")?;
-    println!("{received} bytes right");
-    Ok(())
+    Ok(format!("{received} bytes right"))
 }
 
 /// Reads to the end. Returns the number of bytes, all of which were right.

@@ -406,16 +406,15 @@ impl Oracle {
         let queue_pair = sender.and_then(|(_, queue_pair)| queue_pair);
         flow.set_read_limit(queue_pair.and_then(|pair| pair.read_limit));
         if let Some(QueuePair { qpn, mtu, .. }) = queue_pair {
+            flow.from_qpn = Some(qpn);
             flow.set_mtu(mtu);
             // Responses to this queue pair are of this connection, also those that have left before this request was seen.
-            if flow.from_qpn.replace(qpn) != Some(qpn) {
-                let answer = ResponseKey {
-                    from: to,
-                    to: from,
-                    qpn,
-                };
-                self.answers.insert(answer, key);
-            }
+            let answer = ResponseKey {
+                from: to,
+                to: from,
+                qpn,
+            };
+            self.answers.insert(answer, key);
         }
         Some(flow)
     }
@@ -505,12 +504,15 @@ mod tests {
 
     use super::*;
 
-    /// Whatever responses of one queue pair and requests to it say, the tables of responses are bounded.
+    /// Requests from and responses to any number of queue pairs leave the table of responses bounded. A connection that is pushed out
+    /// of it comes back with its next request.
     #[test]
     fn packets_with_any_queue_pair_fill_no_table() {
         const QPN: u32 = 17;
+        /// Queue pairs of the other connection.
+        const OTHER: [u32; 2] = [1 << 20, 18];
         let mut oracle = Oracle::new(Place::Link);
-        let mut pass = |from: u8, opcode, dest_qp, sender| {
+        let pass = |oracle: &mut Oracle, from: u8, opcode, dest_qp, sender: Option<u32>| {
             let gid = |adapter: u8| Gid::from_ipv4([10, 0, 0, adapter]);
             let mac = |adapter: u8| MacAddr([2, 0, 0, 0, 0, adapter]);
             let ip = Ip::from_gids(gid(from), gid(1 - from), 0, 0, 64);
@@ -523,19 +525,25 @@ mod tests {
             let mut frame = vec![0; header.frame_len(0)];
             header.emit(0, &mut frame).unwrap();
             seal(&mut frame).unwrap();
-            let queue_pair = QueuePair {
-                qpn: sender,
+            let queue_pair = sender.map(|qpn| QueuePair {
+                qpn,
                 mtu: None,
                 read_limit: None,
-            };
-            oracle.sent(0, from.into(), Some(queue_pair), &frame);
+            });
+            oracle.sent(0, from.into(), queue_pair, &frame);
         };
+        let request = |oracle: &mut Oracle, qpn, sender| {
+            pass(oracle, 0, Opcode::RcSendOnly, qpn, Some(sender));
+        };
+        request(&mut oracle, OTHER[1], OTHER[0]);
         for number in 0..3 * u32::try_from(FLOW_LIMIT).unwrap() {
-            pass(0, Opcode::RcSendOnly, QPN, number);
-            pass(1, Opcode::RcAcknowledge, number, QPN);
+            request(&mut oracle, QPN, number);
+            pass(&mut oracle, 1, Opcode::RcAcknowledge, number, Some(QPN));
         }
-        assert_eq!(oracle.flows.iter().count(), 1);
+        assert_eq!(oracle.flows.iter().count(), 2);
         assert_eq!(oracle.answers.iter().count(), FLOW_LIMIT);
+        request(&mut oracle, OTHER[1], OTHER[0]);
+        pass(&mut oracle, 1, Opcode::RcAcknowledge, OTHER[0], None);
         assert_eq!(oracle.responses_without_flow(), 0);
     }
 }

@@ -21,7 +21,7 @@ impl<K, V, const LIMIT: usize> Default for Recent<K, V, LIMIT> {
 }
 
 impl<K: Copy + Eq + Hash, V, const LIMIT: usize> Recent<K, V, LIMIT> {
-    /// Sets the value of a key, whose age does not change if it is known. Returns the key that is forgotten for it.
+    /// Sets the value of a key. A key that is present keeps its age. Returns the key that is forgotten for another one.
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<K> {
         if self.values.insert(key, value).is_some() {
             return None;
@@ -58,9 +58,13 @@ impl<K: Copy + Eq + Hash, V, const LIMIT: usize> Recent<K, V, LIMIT> {
         Some(value)
     }
 
-    /// Keeps the entries of which `is_kept` says so.
+    /// Removes the entries for which `is_kept` returns false.
     pub(crate) fn retain(&mut self, is_kept: impl Fn(&K, &V) -> bool) {
+        let before = self.values.len();
         self.values.retain(|key, value| is_kept(key, value));
+        if self.values.len() == before {
+            return;
+        }
         let values = &self.values;
         self.ages.retain(|key| values.contains_key(key));
     }

@@ -57,13 +57,9 @@ fn check(workspace: &Workspace, name: &str, dir: &Path) -> Result<()> {
         .tempdir()
         .context("making a folder for sockets")?;
     let socket = sockets.path().join("network");
-    let forwarded = free_tcp_port()?;
-    let (role, mut command) = match name {
-        "passt" => ("connect", passt(workspace, &socket, forwarded)?),
-        _ => (
-            "listen",
-            user_network_of_qemu(workspace, &socket, forwarded)?,
-        ),
+    let role = match name {
+        "passt" => "connect",
+        _ => "listen",
     };
     let config = dir.join("port.toml");
     let socket_text = socket.display();
@@ -77,6 +73,11 @@ fn check(workspace: &Workspace, name: &str, dir: &Path) -> Result<()> {
         ..Plan::default()
     };
     let cluster = Cluster::boot(workspace, &plan, dir)?;
+    let forwarded = free_tcp_port()?;
+    let mut command = match name {
+        "passt" => passt(workspace, &socket, forwarded)?,
+        _ => user_network_of_qemu(workspace, &socket, forwarded)?,
+    };
     let log = dir.join("network.log");
     command
         .stdin(Stdio::null())
@@ -118,6 +119,8 @@ fn passt(workspace: &Workspace, socket: &Path, forwarded: u16) -> Result<Command
     let mut command = bound_to_us("passt");
     command
         .arg("--foreground")
+        // It becomes another user, and then outlives a lab that is killed: this way it ends with the emulator, which does not.
+        .arg("--one-off")
         .arg("--socket")
         .arg(socket)
         .args(["-a", GUEST, "-n", PREFIX, "-g", HOST])
@@ -127,8 +130,13 @@ fn passt(workspace: &Workspace, socket: &Path, forwarded: u16) -> Result<Command
 
 fn exchange(cluster: &Cluster, forwarded: u16) -> Result<()> {
     let guest = cluster.guests.first().context("no guest")?;
+    // The network may not be connected to the switch yet.
     guest.must(
-        &format!("ip address add {GUEST}/{PREFIX} dev \"$NETDEV\""),
+        &format!(
+            "ip address add {GUEST}/{PREFIX} dev \"$NETDEV\"\n\
+             is_there() {{ ping -c 1 -W 1 {HOST}; ip neighbour show {HOST} | grep lladdr; }}\n\
+             lab_until 20 is_there"
+        ),
         SHORT,
     )?;
     from_guest(guest).context("from the guest to the host")?;
@@ -141,12 +149,15 @@ fn exchange(cluster: &Cluster, forwarded: u16) -> Result<()> {
 fn from_guest(guest: &Guest) -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").context("listening")?;
     let port = listener.local_addr().context("listening")?.port();
-    // If the guest does not connect, it waits until the lab ends.
     let receiver = thread::spawn(move || stream::receive_from(&listener));
-    guest.must(&format!("lab stream-send {HOST}:{port} {BYTES}"), LONG)?;
-    receiver
-        .join()
-        .map_err(|_| anyhow!("the receiver panicked"))?
+    let sent = guest.run(&format!("lab stream-send {HOST}:{port} {BYTES}"), LONG)?;
+    // If the guest has not connected, the receiver waits until the lab ends. If it has, the receiver knows what was wrong.
+    if sent.success() || receiver.is_finished() {
+        let received = receiver.join();
+        received.map_err(|_| anyhow!("the receiver panicked"))??;
+    }
+    ensure!(sent.success(), "{}: {}", sent.describe(), sent.text());
+    Ok(())
 }
 
 fn to_guest(guest: &Guest, forwarded: u16) -> Result<()> {
@@ -155,8 +166,12 @@ fn to_guest(guest: &Guest, forwarded: u16) -> Result<()> {
         ..Exec::default()
     })?;
     guest.must(&format!("lab_until 20 lab_listens {PORT}"), SHORT)?;
-    stream::send(&format!("127.0.0.1:{forwarded}"), BYTES, None)?;
+    let address = format!("127.0.0.1:{forwarded}");
+    let sender = thread::spawn(move || stream::send(&address, BYTES, None));
+    // When the receiver has ended, so does the sender.
     let received = receiving.wait_more(LONG)?;
-    ensure!(received.success(), "{}", received.describe());
-    Ok(())
+    let said = received.text();
+    ensure!(received.success(), "{}: {said}", received.describe());
+    let sent = sender.join();
+    sent.map_err(|_| anyhow!("the sender panicked"))?.map(drop)
 }

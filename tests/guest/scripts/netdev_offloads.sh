@@ -25,7 +25,7 @@ features() { ethtool -k "$NETDEV" | grep -E "^\s*($1): " | tee /dev/stderr | gre
 stream() {
 	local before watch
 	rm -f $STREAMED
-	watch_packets "$NETDEV" $STREAMED >$WATCHED &
+	watch_packets "$NETDEV" $STREAMED checksums >$WATCHED &
 	watch=$!
 	lab_until 60 grep watching $WATCHED
 	before=$(segmented_so_far)

@@ -136,7 +136,7 @@ pub const TESTS: &[GuestTest] = &[
         "ib_atomic_bw -A CMP_AND_SWAP -o 16 -n 300",
     )
     .reversed(),
-    roles("traffic_class", "traffic_class", "", Ready::Now).reversed(),
+    roles("traffic_class_back", "traffic_class", "", Ready::Now).reversed(),
     compared("compared"),
     compared("compared_back").reversed(),
     // rxe has no raw queue pairs: the peer of this one is a packet socket.

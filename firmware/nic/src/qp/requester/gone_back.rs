@@ -3,7 +3,8 @@
 use faultline_wire::bth::Psn;
 
 /// What transmission has gone back for since an acknowledgement or a timeout. It goes back once for each: packets that were sent before
-/// it went back may cause the same again, and if going back did not help, the timeout does.
+/// it went back may cause the same again, and if going back did not help, the timeout does. Without an ACK timeout nothing does, as after the
+/// loss of a last packet: for example if a request is lost, refused by an RNR NAK, and lost again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct GoneBack {
     /// A response that was missing.
