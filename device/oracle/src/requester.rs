@@ -285,6 +285,13 @@ impl Requester {
             }
             return;
         }
+        let is_nak = header
+            .aeth
+            .is_some_and(|aeth| !matches!(aeth.syndrome, Syndrome::Ack { .. }));
+        // A response with data is no NAK, whatever its syndrome says.
+        if kind != OpKind::Ack && is_nak {
+            return;
+        }
         self.reads.pass(first_not_answered(header));
         // The MSN of a response with data may count requests that were carried out after its own. Requesters may ignore its credits.
         if kind != OpKind::Ack
@@ -344,6 +351,9 @@ impl Requester {
         let (Some(acked), Some(request)) = (self.acked, self.log.find(psn)) else {
             return false;
         };
+        if !request.opcode.info().kind.is_answered() {
+            return false;
+        }
         let first = request.psn;
         let place = u32::try_from(psn.diff(first)).unwrap_or(u32::MAX);
         let before = |request: &&Request| request.psn.diff(first) < 0;

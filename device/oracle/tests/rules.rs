@@ -1146,6 +1146,27 @@ fn with_read_limit(limit: u32) -> Talk {
     }
 }
 
+/// Nothing but an ACKNOWLEDGE packet is a NAK or an RNR NAK.
+#[test]
+fn a_response_with_data_makes_no_requester_wait() {
+    for request in [RcWriteOnly, RcReadRequest, RcFetchAdd] {
+        for answer in [RcReadResponseOnly, RcAtomicAcknowledge] {
+            let nak = Syndrome::Nak(NakCode::RemoteAccessError);
+            for syndrome in [Syndrome::RnrNak { timer: 1 }, nak] {
+                let mut talk = Talk::new();
+                talk.request(request, 0, 8);
+                talk.frame(1, &bytes(&response(answer, 0, syndrome, 0), 8), false);
+                talk.request(request, 0, 8);
+                let rules: Vec<Rule> = (talk.oracle.violations().iter())
+                    .filter(|violation| violation.adapter == Some(0))
+                    .map(|violation| violation.rule)
+                    .collect();
+                assert_eq!(rules, [], "{request:?} {answer:?} {syndrome:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn outstanding_reads_are_limited() {
     for opcode in [
