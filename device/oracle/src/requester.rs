@@ -302,6 +302,11 @@ impl Requester {
             self.credits.announce(credits, aeth.msn, ended, false);
         }
         if kind != OpKind::Ack && !self.take_response(psn) {
+            // It shows that what is before its request was carried out.
+            let request = self.log.find(psn).filter(|request| request.waits());
+            if let Some(first) = request.map(|request| request.psn) {
+                self.acknowledge(first, next);
+            }
             return;
         }
         let Some(aeth) = &header.aeth else {

@@ -1167,6 +1167,35 @@ fn a_response_with_data_makes_no_requester_wait() {
     }
 }
 
+/// A response to a READ shows that the requests before the READ were carried out, also if a response before it is missing.
+#[test]
+fn a_response_after_a_missing_one_ends_an_rnr_wait() {
+    let mut talk = Talk::new();
+    talk.request(RcSendOnly, 0, 8);
+    talk.request(RcReadRequest, 1, 2 * MTU);
+    let refused = response(RcAcknowledge, 0, Syndrome::RnrNak { timer: 1 }, 0);
+    talk.frame(1, &bytes(&refused, 0), false);
+    let rules = |talk: &Talk| {
+        let of_requester = (talk.oracle.violations().iter()).filter(|v| v.adapter == Some(0));
+        of_requester.map(|v| v.rule).collect::<Vec<_>>()
+    };
+    let last = response(RcReadResponseLast, 2, Syndrome::ACK, 2);
+    talk.frame(1, &bytes(&last, MTU as usize), false);
+    talk.request(RcReadRequest, 1, 2 * MTU);
+    assert_eq!(rules(&talk), []);
+    // One before the refused request shows nothing.
+    let mut talk = Talk::new();
+    talk.request(RcReadRequest, 0, 2 * MTU);
+    talk.request(RcSendOnly, 2, 8);
+    let refused = response(RcAcknowledge, 2, Syndrome::RnrNak { timer: 1 }, 0);
+    talk.read_response(RcReadResponseFirst, 0, 1, MTU as usize);
+    talk.read_response(RcReadResponseLast, 1, 1, MTU as usize);
+    talk.frame(1, &bytes(&refused, 0), false);
+    talk.read_response(RcReadResponseLast, 1, 1, MTU as usize);
+    talk.request(RcSendOnly, 2, 8);
+    assert_eq!(rules(&talk), [Rule::RnrWait]);
+}
+
 #[test]
 fn outstanding_reads_are_limited() {
     for opcode in [
