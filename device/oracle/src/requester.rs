@@ -1,7 +1,7 @@
 //! The requesting side of a connection: what it sends, against what it has sent and what it was answered.
 
 use faultline_wire::packet::RoceHeader;
-use faultline_wire::{NakCode, OpKind, Position, Psn, Service, Syndrome, rnr_timer_ns};
+use faultline_wire::{Aeth, NakCode, OpKind, Position, Psn, Service, Syndrome, rnr_timer_ns};
 
 use crate::credits::Credits;
 use crate::log::{Log, Request};
@@ -285,13 +285,6 @@ impl Requester {
             }
             return;
         }
-        let is_nak = header
-            .aeth
-            .is_some_and(|aeth| !matches!(aeth.syndrome, Syndrome::Ack { .. }));
-        // A response with data is no NAK, whatever its syndrome says.
-        if kind != OpKind::Ack && is_nak {
-            return;
-        }
         self.reads.pass(first_not_answered(header));
         // The MSN of a response with data may count requests that were carried out after its own. Requesters may ignore its credits.
         if kind != OpKind::Ack
@@ -309,7 +302,10 @@ impl Requester {
             }
             return;
         }
-        let Some(aeth) = &header.aeth else {
+        let is_ack = |aeth: &&Aeth| matches!(aeth.syndrome, Syndrome::Ack { .. });
+        // A response with data is no NAK, whatever its syndrome says: a requester may take it or not.
+        let aeth = (header.aeth.as_ref()).filter(|aeth| kind == OpKind::Ack || is_ack(aeth));
+        let Some(aeth) = aeth else {
             self.acknowledge(psn.next(), next);
             return;
         };
@@ -401,8 +397,9 @@ impl Requester {
 
 /// PSN of the first request that a response does not answer.
 pub(crate) fn first_not_answered(header: &RoceHeader) -> Psn {
+    let is_ack = header.bth.opcode.info().kind == OpKind::Ack;
     match header.aeth.map(|aeth| aeth.syndrome) {
-        Some(Syndrome::Nak(_) | Syndrome::RnrNak { .. }) => header.bth.psn,
+        Some(Syndrome::Nak(_) | Syndrome::RnrNak { .. }) if is_ack => header.bth.psn,
         _ => header.bth.psn.next(),
     }
 }

@@ -1167,6 +1167,29 @@ fn a_response_with_data_makes_no_requester_wait() {
     }
 }
 
+/// Whether a requester takes a response with data and the syndrome of a NAK is its choice.
+#[test]
+fn a_response_with_a_wrong_syndrome_may_be_taken() {
+    let mut talk = Talk::new();
+    talk.request(RcReadRequest, 0, 3 * MTU);
+    let mtu = MTU as usize;
+    talk.respond(
+        RcReadResponseFirst,
+        0,
+        Syndrome::RnrNak { timer: 1 },
+        0,
+        mtu,
+    );
+    talk.respond(RcAcknowledge, 0, Syndrome::RnrNak { timer: 1 }, 0, 0);
+    // The rest, because the response that follows is missing.
+    talk.respond(RcReadResponseLast, 2, Syndrome::ACK, 1, mtu);
+    let (mut rest, _) = request(RcReadRequest, 1, 2 * MTU);
+    rest.reth.as_mut().unwrap().addr += u64::from(MTU);
+    talk.frame(0, &bytes(&rest, 0), false);
+    let of_requester = (talk.oracle.violations().iter()).filter(|v| v.adapter == Some(0));
+    assert_eq!(of_requester.count(), 0);
+}
+
 /// A response to a READ shows that the requests before the READ were carried out, also if a response before it is missing.
 #[test]
 fn a_response_after_a_missing_one_ends_an_rnr_wait() {
