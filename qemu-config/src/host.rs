@@ -63,9 +63,6 @@ const PATCHERS: &[(&str, &str)] = &[("git", "git"), ("unifdef", "unifdef")];
 /// The same for the program that decodes captures.
 const DECODERS: &[(&str, &str)] = &[("tshark", "tshark")];
 
-/// The same for a user network.
-const USER_NETWORKS: &[(&str, &str)] = &[("passt", "passt")];
-
 /// The version of ruff. Another version may report other errors.
 const RUFF: &str = "0.17.6";
 
@@ -111,11 +108,6 @@ pub fn ensure_patchers(workspace: &Workspace) -> Result<()> {
 /// Does the same for tshark.
 pub fn ensure_tshark(workspace: &Workspace) -> Result<()> {
     ensure(workspace, || missing(DECODERS))
-}
-
-/// Does the same for passt.
-pub fn ensure_passt(workspace: &Workspace) -> Result<()> {
-    ensure(workspace, || missing(USER_NETWORKS))
 }
 
 /// The path of ruff. No Debian release has it, so pip installs it into the cache.

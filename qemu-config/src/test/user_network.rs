@@ -1,5 +1,5 @@
-//! The suite `user-network`: a guest's netdev and the host reach each other through a stream port, behind which is QEMU's user network,
-//! or passt.
+//! The suite `user-network`: a guest's netdev and the host reach each other through a stream port, behind which is QEMU's user
+//! network.
 
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -12,15 +12,15 @@ use anyhow::{Context, Result, anyhow, ensure};
 
 use super::tally::{Tally, Verdict};
 use crate::cluster::{Cluster, Plan, free_tcp_port};
-use crate::command::{Owned, bound_to_us, tail};
+use crate::command::{Owned, tail};
 use crate::guest::{Guest, complaints};
 use crate::protocol::Exec;
 use crate::qemu::Qemu;
 use crate::workspace::Workspace;
-use crate::{host, progress, stream};
+use crate::{progress, stream};
 
 /// Names of the steps.
-pub const STEPS: [&str; 2] = ["qemu", "passt"];
+pub const STEPS: [&str; 1] = ["qemu"];
 
 /// The guest, the host as the guest sees it, and the network of both.
 const GUEST: &str = "10.0.9.15";
@@ -57,14 +57,10 @@ fn check(workspace: &Workspace, name: &str, dir: &Path) -> Result<()> {
         .tempdir()
         .context("making a folder for sockets")?;
     let socket = sockets.path().join("network");
-    let role = match name {
-        "passt" => "connect",
-        _ => "listen",
-    };
     let config = dir.join("port.toml");
     let socket_text = socket.display();
     let port = format!(
-        "[[port]]\nname = \"network\"\nkind = \"stream\"\n{role} = \"unix:{socket_text}\"\n"
+        "[[port]]\nname = \"network\"\nkind = \"stream\"\nlisten = \"unix:{socket_text}\"\n"
     );
     fs::write(&config, port).with_context(|| format!("writing {}", config.display()))?;
     let plan = Plan {
@@ -74,10 +70,7 @@ fn check(workspace: &Workspace, name: &str, dir: &Path) -> Result<()> {
     };
     let cluster = Cluster::boot(workspace, &plan, dir)?;
     let forwarded = free_tcp_port()?;
-    let mut command = match name {
-        "passt" => passt(workspace, &socket, forwarded)?,
-        _ => user_network_of_qemu(workspace, &socket, forwarded)?,
-    };
+    let mut command = user_network(workspace, &socket, forwarded)?;
     let log = dir.join("network.log");
     command
         .stdin(Stdio::null())
@@ -96,7 +89,7 @@ fn check(workspace: &Workspace, name: &str, dir: &Path) -> Result<()> {
 }
 
 /// The user network of a QEMU that runs no machine.
-fn user_network_of_qemu(workspace: &Workspace, socket: &Path, forwarded: u16) -> Result<Command> {
+fn user_network(workspace: &Workspace, socket: &Path, forwarded: u16) -> Result<Command> {
     let mut command = Qemu::obtain(workspace)?.command();
     command
         .args(["-machine", "none", "-nodefaults", "-display", "none"])
@@ -111,20 +104,6 @@ fn user_network_of_qemu(workspace: &Workspace, socket: &Path, forwarded: u16) ->
             socket.display()
         ))
         .args(["-netdev", "hubport,id=b,hubid=0,netdev=wire"]);
-    Ok(command)
-}
-
-fn passt(workspace: &Workspace, socket: &Path, forwarded: u16) -> Result<Command> {
-    host::ensure_passt(workspace)?;
-    let mut command = bound_to_us("passt");
-    command
-        .arg("--foreground")
-        // It becomes another user, and then outlives a lab that is killed: this way it ends with the emulator, which does not.
-        .arg("--one-off")
-        .arg("--socket")
-        .arg(socket)
-        .args(["-a", GUEST, "-n", PREFIX, "-g", HOST])
-        .args(["-t", &format!("127.0.0.1/{forwarded}:{PORT}")]);
     Ok(command)
 }
 
