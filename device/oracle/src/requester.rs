@@ -295,10 +295,9 @@ impl Requester {
             self.credits.announce(credits, aeth.msn, ended, false);
         }
         if kind != OpKind::Ack && !self.take_response(psn) {
-            // It shows that what is before its request was carried out.
-            let request = self.log.find(psn).filter(|request| request.waits());
-            if let Some(first) = request.map(|request| request.psn) {
-                self.acknowledge(first, next);
+            // A requester may conclude that what is before the first missing response was carried out.
+            if self.has_reads {
+                self.acknowledge(psn, next);
             }
             return;
         }

@@ -1206,6 +1206,15 @@ fn a_response_after_a_missing_one_ends_an_rnr_wait() {
     talk.frame(1, &bytes(&last, MTU as usize), false);
     talk.request(RcReadRequest, 1, 2 * MTU);
     assert_eq!(rules(&talk), []);
+    // Also if it has the PSN of a later request that has no responses.
+    let mut talk = Talk::new();
+    talk.request(RcSendOnly, 0, 8);
+    talk.request(RcReadRequest, 1, 8);
+    talk.request(RcWriteOnly, 2, 8);
+    talk.read_response(RcReadResponseOnly, 2, 2, 8);
+    talk.frame(1, &bytes(&refused, 0), false);
+    talk.request(RcReadRequest, 1, 8);
+    assert_eq!(rules(&talk), []);
     // One before the refused request shows nothing.
     let mut talk = Talk::new();
     talk.request(RcReadRequest, 0, 2 * MTU);
