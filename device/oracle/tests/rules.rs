@@ -166,6 +166,13 @@ impl Talk {
         self.frame(1, &bytes(&response(opcode, psn, syndrome, msn), len), false);
     }
 
+    /// Rules that adapter 0 has violated.
+    fn of_requester(&self) -> Vec<Rule> {
+        let violations = self.oracle.violations().iter();
+        let own = violations.filter(|violation| violation.adapter == Some(0));
+        own.map(|violation| violation.rule).collect()
+    }
+
     #[track_caller]
     fn clean(&self) {
         let found: Vec<String> = self
@@ -1157,11 +1164,11 @@ fn a_response_with_data_makes_no_requester_wait() {
                 talk.request(request, 0, 8);
                 talk.frame(1, &bytes(&response(answer, 0, syndrome, 0), 8), false);
                 talk.request(request, 0, 8);
-                let rules: Vec<Rule> = (talk.oracle.violations().iter())
-                    .filter(|violation| violation.adapter == Some(0))
-                    .map(|violation| violation.rule)
-                    .collect();
-                assert_eq!(rules, [], "{request:?} {answer:?} {syndrome:?}");
+                assert_eq!(
+                    talk.of_requester(),
+                    [],
+                    "{request:?} {answer:?} {syndrome:?}"
+                );
             }
         }
     }
@@ -1186,8 +1193,7 @@ fn a_response_with_a_wrong_syndrome_may_be_taken() {
     let (mut rest, _) = request(RcReadRequest, 1, 2 * MTU);
     rest.reth.as_mut().unwrap().addr += u64::from(MTU);
     talk.frame(0, &bytes(&rest, 0), false);
-    let of_requester = (talk.oracle.violations().iter()).filter(|v| v.adapter == Some(0));
-    assert_eq!(of_requester.count(), 0);
+    assert_eq!(talk.of_requester(), []);
 }
 
 /// A response to a READ shows that the requests before the READ were carried out, also if a response before it is missing.
@@ -1198,14 +1204,10 @@ fn a_response_after_a_missing_one_ends_an_rnr_wait() {
     talk.request(RcReadRequest, 1, 2 * MTU);
     let refused = response(RcAcknowledge, 0, Syndrome::RnrNak { timer: 1 }, 0);
     talk.frame(1, &bytes(&refused, 0), false);
-    let rules = |talk: &Talk| {
-        let of_requester = (talk.oracle.violations().iter()).filter(|v| v.adapter == Some(0));
-        of_requester.map(|v| v.rule).collect::<Vec<_>>()
-    };
     let last = response(RcReadResponseLast, 2, Syndrome::ACK, 2);
     talk.frame(1, &bytes(&last, MTU as usize), false);
     talk.request(RcReadRequest, 1, 2 * MTU);
-    assert_eq!(rules(&talk), []);
+    assert_eq!(talk.of_requester(), []);
     // Also if it has the PSN of a later request that has no responses.
     let mut talk = Talk::new();
     talk.request(RcSendOnly, 0, 8);
@@ -1214,7 +1216,7 @@ fn a_response_after_a_missing_one_ends_an_rnr_wait() {
     talk.read_response(RcReadResponseOnly, 2, 2, 8);
     talk.frame(1, &bytes(&refused, 0), false);
     talk.request(RcReadRequest, 1, 8);
-    assert_eq!(rules(&talk), []);
+    assert_eq!(talk.of_requester(), []);
     // One before the refused request shows nothing.
     let mut talk = Talk::new();
     talk.request(RcReadRequest, 0, 2 * MTU);
@@ -1225,7 +1227,7 @@ fn a_response_after_a_missing_one_ends_an_rnr_wait() {
     talk.frame(1, &bytes(&refused, 0), false);
     talk.read_response(RcReadResponseLast, 1, 1, MTU as usize);
     talk.request(RcSendOnly, 2, 8);
-    assert_eq!(rules(&talk), [Rule::RnrWait]);
+    assert_eq!(talk.of_requester(), [Rule::RnrWait]);
 }
 
 #[test]
