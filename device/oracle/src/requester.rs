@@ -301,10 +301,7 @@ impl Requester {
             }
             return;
         }
-        let is_ack = |aeth: &&Aeth| matches!(aeth.syndrome, Syndrome::Ack { .. });
-        // A response with data is no NAK, whatever its syndrome says: a requester may take it or not.
-        let aeth = (header.aeth.as_ref()).filter(|aeth| kind == OpKind::Ack || is_ack(aeth));
-        let Some(aeth) = aeth else {
+        let Some(aeth) = acknowledgement(header) else {
             self.acknowledge(psn.next(), next);
             return;
         };
@@ -396,9 +393,17 @@ impl Requester {
 
 /// PSN of the first request that a response does not answer.
 pub(crate) fn first_not_answered(header: &RoceHeader) -> Psn {
-    let is_ack = header.bth.opcode.info().kind == OpKind::Ack;
-    match header.aeth.map(|aeth| aeth.syndrome) {
-        Some(Syndrome::Nak(_) | Syndrome::RnrNak { .. }) if is_ack => header.bth.psn,
+    match acknowledgement(header).map(|aeth| aeth.syndrome) {
+        Some(Syndrome::Nak(_) | Syndrome::RnrNak { .. }) => header.bth.psn,
         _ => header.bth.psn.next(),
     }
+}
+
+/// The AETH of a response, if it counts. That of a response with data counts only if it is an ACK: such a response is no NAK,
+/// whatever its syndrome says, and a requester may take it or not.
+fn acknowledgement(header: &RoceHeader) -> Option<Aeth> {
+    let is_alone = header.bth.opcode.info().kind == OpKind::Ack;
+    header
+        .aeth
+        .filter(|aeth| is_alone || matches!(aeth.syndrome, Syndrome::Ack { .. }))
 }

@@ -1,0 +1,159 @@
+//! What the messages of the connection manager tell.
+
+use Opcode::*;
+use faultline_oracle::{Frame, Oracle, Place, QueuePair, Rule};
+use faultline_wire::Opcode;
+use faultline_wire::packet::seal;
+
+use crate::talk::{QPN, bytes, header, request};
+
+/// PSNs with which the two adapters of a connection begin.
+const STARTING_PSN: [u32; 2] = [0x00a1_b2c3, 0x0012_3456];
+
+/// A message of the connection manager, with an attribute ID and these octets of its data.
+fn connection_message(from: usize, attribute: u16, fields: &[(usize, &[u8])]) -> Vec<u8> {
+    let mut mad = vec![0; 256];
+    mad[..4].copy_from_slice(&[1, 0x07, 2, 3]);
+    mad[16..18].copy_from_slice(&attribute.to_be_bytes());
+    for (at, octets) in fields {
+        mad[24 + at..][..octets.len()].copy_from_slice(octets);
+    }
+    let mut header = header(from, UdSendOnly, 0);
+    header.bth.dest_qp = 1;
+    let mut bytes = bytes(&header, mad.len());
+    let at = header.header_len();
+    bytes[at..at + mad.len()].copy_from_slice(&mad);
+    seal(&mut bytes).unwrap();
+    bytes
+}
+
+/// The upper 24 bits of a field.
+fn upper(value: u32) -> [u8; 3] {
+    let [_, octets @ ..] = value.to_be_bytes();
+    octets
+}
+
+/// Adapter 0 asks for a connection.
+fn req() -> Vec<u8> {
+    // The other side begins with the PSN in a message.
+    let (qpn, psn) = (upper(QPN[0]), upper(STARTING_PSN[1]));
+    // Responder Resources and Initiator Depth are what adapter 0 offers.
+    connection_message(
+        0,
+        0x0010,
+        &[(0, &[7; 4]), (32, &qpn), (35, &[9]), (39, &[9]), (44, &psn)],
+    )
+}
+
+/// Adapter 1 agrees: one READ of adapter 0, and two of adapter 1 may be outstanding.
+fn rep() -> Vec<u8> {
+    let (qpn, psn) = (upper(QPN[1]), upper(STARTING_PSN[0]));
+    connection_message(
+        1,
+        0x0013,
+        &[
+            (0, &[8; 4]),
+            (4, &[7; 4]),
+            (12, &qpn),
+            (20, &psn),
+            (24, &[1, 2]),
+        ],
+    )
+}
+
+/// READs of adapter `from` without an answer; the connection begins with PSN `first`. Returns how many more there are than may be.
+fn excess_reads(oracle: &mut Oracle, from: usize, first: u32, count: u32) -> usize {
+    let before = oracle.violations().len();
+    for psn in first..first + count {
+        let mut read = header(from, RcReadRequest, psn);
+        read.reth.as_mut().unwrap().len = 8;
+        oracle.sent(0, from, None, &bytes(&read, 0));
+    }
+    let found = &oracle.violations()[before..];
+    assert!(found.iter().all(|found| found.rule == Rule::ReadLimit));
+    found.len()
+}
+
+#[test]
+fn the_connection_manager_limits_reads() {
+    let start = |messages: &[Vec<u8>]| {
+        let mut oracle = Oracle::new(Place::Adapter);
+        for message in messages {
+            oracle.sent(0, 0, None, message);
+        }
+        oracle
+    };
+    let (asks, agrees) = (req(), rep());
+    let connected = || start(&[asks.clone(), agrees.clone()]);
+    let reads =
+        |oracle: &mut Oracle, from: usize| excess_reads(oracle, from, STARTING_PSN[from], 4);
+    let mut oracle = connected();
+    assert_eq!((reads(&mut oracle, 0), reads(&mut oracle, 1)), (3, 2));
+    // Messages that are sent again change nothing.
+    let mut oracle = start(&[asks.clone(), asks.clone(), agrees.clone(), agrees.clone()]);
+    assert_eq!((reads(&mut oracle, 0), reads(&mut oracle, 1)), (3, 2));
+    // The REQ is unknown, or the REP comes first, or too late.
+    for messages in [vec![agrees.clone()], vec![agrees.clone(), asks.clone()]] {
+        assert_eq!(reads(&mut start(&messages), 0), 0);
+    }
+    let mut oracle = start(std::slice::from_ref(&asks));
+    assert_eq!(excess_reads(&mut oracle, 0, STARTING_PSN[0], 1), 0);
+    oracle.sent(0, 1, None, &agrees);
+    assert_eq!(excess_reads(&mut oracle, 0, STARTING_PSN[0] + 1, 4), 0);
+    // Another connection of the same queue pairs: one that begins with another PSN, and one after the agreed one.
+    let mut oracle = connected();
+    assert_eq!(excess_reads(&mut oracle, 0, 1, 4), 0);
+    let mut oracle = connected();
+    let sender = |read_limit| QueuePair {
+        qpn: QPN[0],
+        mtu: None,
+        read_limit,
+    };
+    let (send, len) = request(RcSendOnly, STARTING_PSN[0], 8);
+    oracle.sent(0, 0, Some(sender(None)), &bytes(&send, len));
+    oracle.renew(0, QPN[0]);
+    assert_eq!(reads(&mut oracle, 0), 0);
+    // After a loss nothing is known of messages before it.
+    let mut oracle = connected();
+    oracle.forget();
+    assert_eq!(reads(&mut oracle, 0), 0);
+    // The smaller limit counts.
+    for (own, excess) in [(0, 2), (1, 1), (2, 1)] {
+        let mut oracle = connected();
+        for psn in [STARTING_PSN[0], STARTING_PSN[0] + 1] {
+            let (read, _) = request(RcReadRequest, psn, 8);
+            oracle.sent(0, 0, Some(sender(Some(own))), &bytes(&read, 0));
+        }
+        let found = oracle.violations().iter();
+        assert_eq!(found.filter(|v| v.rule == Rule::ReadLimit).count(), excess);
+    }
+}
+
+/// A message with a wrong CRC, to another queue pair, or whose payload is not known says nothing.
+#[test]
+fn messages_that_do_not_arrive_at_the_connection_manager_are_not_read() {
+    let agrees = rep();
+    let mut wrong = agrees.clone();
+    *wrong.last_mut().unwrap() ^= 1;
+    let mut other = agrees.clone();
+    // The destination queue pair, after Ethernet, IPv4, UDP and the first octets of the BTH.
+    other[14 + 20 + 8 + 7] = 3;
+    seal(&mut other).unwrap();
+    let frames: [(Frame<'_>, usize); 4] = [
+        (Frame::from(&agrees), 3),
+        (Frame::from(&wrong), 0),
+        (Frame::from(&other), 0),
+        (Frame::of_headers(&agrees), 0),
+    ];
+    for (frame, excess) in frames {
+        let mut oracle = Oracle::new(Place::Adapter);
+        oracle.sent(0, 0, None, &req());
+        oracle.sent(0, 1, None, frame);
+        for psn in STARTING_PSN[0]..STARTING_PSN[0] + 4 {
+            let (read, _) = request(RcReadRequest, psn, 8);
+            oracle.sent(0, 0, None, &bytes(&read, 0));
+        }
+        let found = oracle.violations().iter();
+        assert_eq!(found.filter(|v| v.rule == Rule::ReadLimit).count(), excess);
+    }
+}

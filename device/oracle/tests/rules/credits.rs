@@ -1,0 +1,183 @@
+//! How many messages a requester may send.
+
+use Opcode::*;
+use faultline_oracle::Rule;
+use faultline_wire::{Opcode, Syndrome};
+
+use crate::talk::{Link, MTU, Talk, US, bytes, request, response};
+
+/// A requester that may send `credits` messages after the first one, as the ACK of that says.
+fn with_credits(credits: u8) -> Talk {
+    let mut talk = Talk::new();
+    talk.request(RcSendOnly, 0, 8);
+    talk.credits(0, 1, credits);
+    talk
+}
+
+#[test]
+fn messages_without_credits() {
+    for opcode in [
+        RcSendFirst,
+        RcSendOnly,
+        RcSendOnlyWithImmediate,
+        RcSendOnlyWithInvalidate,
+        RcWriteOnlyWithImmediate,
+    ] {
+        let mut talk = with_credits(2);
+        talk.request(RcSendOnly, 1, 8);
+        talk.request(RcSendOnlyWithImmediate, 2, 8);
+        talk.clean();
+        talk.request(opcode, 3, MTU);
+        talk.violates(Rule::Credits);
+        assert_eq!(talk.oracle.violations().len(), 1, "{opcode:?}");
+    }
+    // Messages that take no receive request count, and are not limited.
+    let mut talk = with_credits(1);
+    for (psn, opcode) in [(1, RcWriteOnly), (2, RcReadRequest), (3, RcFetchAdd)] {
+        talk.request(opcode, psn, 8);
+    }
+    talk.clean();
+    talk.request(RcSendOnly, 4, 8);
+    talk.violates(Rule::Credits);
+}
+
+#[test]
+fn nothing_follows_a_message_without_credits() {
+    let start = || {
+        let mut talk = with_credits(0);
+        talk.asking_request(RcSendFirst, 1, MTU);
+        talk.clean();
+        talk
+    };
+    for (opcode, len) in [(RcSendMiddle, MTU), (RcSendLast, 8)] {
+        let mut talk = start();
+        talk.request(opcode, 2, len);
+        talk.violates(Rule::Credits);
+    }
+    let mut talk = with_credits(0);
+    talk.asking_request(RcSendOnly, 1, 8);
+    talk.request(RcWriteOnly, 2, 8);
+    talk.violates(Rule::Credits);
+    // Its ACK permits the rest of the message, also without more credits. The next message is limited again.
+    let mut talk = start();
+    talk.request(RcSendFirst, 1, MTU);
+    talk.credits(1, 1, 0);
+    talk.request(RcSendMiddle, 2, MTU);
+    talk.request(RcSendLast, 3, 8);
+    talk.request(RcWriteOnly, 4, 8);
+    talk.asking_request(RcSendOnly, 5, 8);
+    talk.clean();
+    talk.request(RcSendOnly, 6, 8);
+    talk.violates(Rule::Credits);
+    // An RNR NAK does not end the wait.
+    let mut talk = start();
+    talk.rnr(1, 1);
+    talk.now += 10 * US;
+    talk.asking_request(RcSendFirst, 1, MTU);
+    talk.clean();
+    talk.request(RcSendMiddle, 2, MTU);
+    talk.violates(Rule::Credits);
+    // More credits do.
+    let mut talk = start();
+    talk.credits(0, 1, 1);
+    talk.request(RcSendMiddle, 2, MTU);
+    talk.request(RcSendLast, 3, 8);
+    talk.clean();
+    talk.request(RcSendOnly, 4, 8);
+    talk.violates(Rule::Credits);
+}
+
+#[test]
+fn what_announces_credits() {
+    // Nothing is limited before the first credits, and after the code that there are none.
+    let mut talk = with_credits(0);
+    talk.credits(0, 1, 31);
+    for psn in 1..100 {
+        talk.request(RcSendOnly, psn, 8);
+    }
+    talk.clean();
+    talk.credits(99, 100, 1);
+    talk.request(RcSendOnly, 100, 8);
+    talk.clean();
+    talk.request(RcSendOnly, 101, 8);
+    talk.violates(Rule::Credits);
+    // The limit does not go back.
+    let mut talk = with_credits(2);
+    talk.request(RcSendOnly, 1, 8);
+    talk.credits(1, 2, 0);
+    talk.request(RcSendOnly, 2, 8);
+    talk.clean();
+    talk.request(RcSendOnly, 3, 8);
+    talk.violates(Rule::Credits);
+    // Messages that have begun with credits go on, whatever comes meanwhile.
+    let mut talk = with_credits(1);
+    talk.request(RcSendFirst, 1, MTU);
+    talk.credits(1, 1, 0);
+    talk.request(RcSendMiddle, 2, MTU);
+    talk.request(RcSendLast, 3, 8);
+    talk.clean();
+    // The message of an acknowledgement that is lost, and its credits.
+    let mut talk = with_credits(1);
+    talk.request(RcSendOnly, 1, 8);
+    let lost = response(RcAcknowledge, 1, Syndrome::Ack { credits: 1 }, 2);
+    talk.frame(1, &bytes(&lost, 0), true);
+    talk.request(RcSendOnly, 2, 8);
+    talk.violates(Rule::Credits);
+    // A response with data may say that messages after its own are completed.
+    let mut talk = with_credits(3);
+    talk.request(RcReadRequest, 1, 8);
+    talk.request(RcSendOnly, 2, 8);
+    talk.request(RcSendOnly, 3, 8);
+    let read = Syndrome::Ack { credits: 1 };
+    talk.respond(RcReadResponseOnly, 1, read, 4, 8);
+    talk.request(RcSendOnly, 4, 8);
+    talk.clean();
+    talk.request(RcSendOnly, 5, 8);
+    talk.violates(Rule::Credits);
+}
+
+/// A response with data that comes before the first ACK permits messages, too.
+#[test]
+fn a_response_with_data_announces_credits_first() {
+    let mut talk = Talk::new();
+    talk.request(RcReadRequest, 0, 8);
+    talk.respond(RcReadResponseOnly, 0, Syndrome::Ack { credits: 3 }, 1, 8);
+    talk.request(RcSendOnly, 1, 8);
+    talk.credits(1, 2, 0);
+    talk.request(RcSendOnly, 2, 8);
+    talk.request(RcSendOnly, 3, 8);
+    talk.clean();
+    talk.request(RcSendOnly, 4, 8);
+    talk.violates(Rule::Credits);
+}
+
+/// Where it is not known which ACKs the requester has got, or what it has sent, no message is limited.
+#[test]
+fn credits_are_not_judged_where_packets_are_missing() {
+    let mut link = Link::new();
+    link.request(RcSendOnly, 0, 8);
+    link.pass(
+        1,
+        &response(RcAcknowledge, 0, Syndrome::Ack { credits: 0 }, 1),
+        0,
+    );
+    link.request(RcSendOnly, 1, 8);
+    assert_eq!(link.found(), []);
+    // The beginning of the first message was not seen.
+    let mut talk = Talk::new();
+    talk.request(RcSendLast, 0, 8);
+    talk.credits(0, 1, 0);
+    talk.request(RcSendOnly, 1, 8);
+    talk.clean();
+    let mut talk = with_credits(0);
+    talk.oracle.set_remote(0);
+    talk.request(RcSendOnly, 1, 8);
+    talk.clean();
+    // The immediate of a longer WRITE is in its last packet only.
+    let mut talk = with_credits(0);
+    let (mut first, len) = request(RcWriteFirst, 1, MTU);
+    first.reth.as_mut().unwrap().len = MTU + 4;
+    talk.frame(0, &bytes(&first, len), false);
+    talk.request(RcWriteLastWithImmediate, 2, 4);
+    talk.clean();
+}

@@ -1,0 +1,234 @@
+//! What is judged on a link, and after packets that were not seen.
+
+use Opcode::*;
+use faultline_oracle::{Oracle, Place, Rule};
+use faultline_wire::packet::RoceHeader;
+use faultline_wire::{NakCode, Opcode, Syndrome};
+
+use crate::talk::{Link, MTU, QPN, Talk, bytes, request, response};
+
+#[test]
+fn gaps_of_remote_adapters_violate_nothing() {
+    let start = |remote| {
+        let mut talk = Talk::new();
+        talk.oracle.set_remote(remote);
+        talk.request(RcSendOnly, 0, 8);
+        talk.ack(0, 1);
+        talk
+    };
+    let mtu = MTU as usize;
+    // A request was lost before it was seen; it is refused, and sent again.
+    let mut talk = start(0);
+    talk.request(RcSendOnly, 2, 8);
+    talk.nak(1, NakCode::PsnSequenceError, 1);
+    talk.request(RcSendOnly, 1, 8);
+    talk.request(RcSendOnly, 2, 8);
+    talk.ack(2, 3);
+    talk.request(RcSendOnly, 3, 8);
+    talk.clean();
+    // Only the beginning of a message was lost.
+    let mut talk = start(0);
+    talk.request(RcSendLast, 2, 8);
+    talk.request(RcSendOnly, 3, 8);
+    talk.clean();
+    // Another message follows one that has not ended: no packet is missing.
+    let mut talk = start(0);
+    talk.request(RcSendFirst, 1, MTU);
+    talk.request(RcSendOnly, 2, 8);
+    talk.violates(Rule::OpcodeSequence);
+    // Responses: the first, the second and all of a READ.
+    for lost in [&[1][..], &[2], &[1, 2, 3]] {
+        let mut talk = start(1);
+        talk.request(RcReadRequest, 1, 2 * MTU + 8);
+        talk.request(RcSendOnly, 4, 8);
+        for (opcode, psn, len) in [
+            (RcReadResponseFirst, 1, mtu),
+            (RcReadResponseMiddle, 2, mtu),
+            (RcReadResponseLast, 3, 8),
+        ] {
+            if !lost.contains(&psn) {
+                talk.read_response(opcode, psn, 2, len);
+            }
+        }
+        talk.ack(4, 3);
+        talk.clean();
+        talk.ack(9, 3);
+        talk.violates(Rule::ResponsePsn);
+    }
+}
+
+/// On a link the senders of responses are not known, and are found by the PSNs.
+#[test]
+fn responses_on_a_link_find_their_requests() {
+    let mut oracle = Oracle::new(Place::Link);
+    let mut pass = |header: &RoceHeader, len| oracle.passed(0, &bytes(header, len));
+    let (first, len) = request(RcSendOnly, 100, 8);
+    pass(&first, len);
+    pass(&response(RcAcknowledge, 100, Syndrome::ACK, 4), 0);
+    pass(&request(RcSendOnly, 101, 8).0, 8);
+    pass(&response(RcAcknowledge, 101, Syndrome::ACK, 7), 0);
+    // An answer to no request.
+    let mut stray = response(RcAcknowledge, 500, Syndrome::ACK, 4);
+    stray.bth.dest_qp = 0x99;
+    pass(&stray, 0);
+    // Another connection of the same queue pair.
+    pass(&request(RcSendOnly, 9_000_000, 8).0, 8);
+    let rules: Vec<Rule> = oracle.violations().iter().map(|v| v.rule).collect();
+    assert_eq!(rules, [Rule::Msn]);
+    assert_eq!(oracle.responses_without_flow(), 1);
+    let text = oracle.violations()[0].to_string();
+    assert!(
+        text.contains("frame 4") && text.contains("IBTA 9.7.7.1"),
+        "{text}"
+    );
+}
+
+/// Without an MTU the PSNs of a READ are not known. It and what is sent until its end is known are not judged; what follows is.
+#[test]
+fn a_read_of_unknown_length_in_packets_is_not_judged() {
+    let mut link = Link::new();
+    link.request(RcSendOnly, 5, 100);
+    link.ack(5, 1);
+    // The only response may be as long as the MTU: one packet, or two of 512 bytes.
+    link.request(RcReadRequest, 6, 1000);
+    let read = response(RcReadResponseOnly, 6, Syndrome::ACK, 2);
+    link.pass(1, &read, 1000);
+    link.request(RcSendOnly, 7, 100);
+    link.ack(7, 3);
+    link.request(RcSendOnly, 8, 100);
+    link.ack(8, 4);
+    assert_eq!(link.found(), []);
+    link.request(RcSendOnly, 9, 100);
+    link.ack(9, 6);
+    assert_eq!(link.found(), [Rule::Msn]);
+}
+
+/// After a gap, responses to requests that were not seen are not judged.
+#[test]
+fn responses_to_requests_before_a_gap_are_not_judged() {
+    let mut link = Link::new();
+    for psn in 5..9 {
+        link.request(RcSendOnly, psn, 100);
+    }
+    link.oracle.forget();
+    link.request(RcSendOnly, 9, 100);
+    link.ack(6, 2);
+    link.ack(7, 3);
+    link.ack(9, 5);
+    assert_eq!(link.found(), []);
+    // That was acknowledged before.
+    link.request(RcSendOnly, 10, 100);
+    link.request(RcSendOnly, 11, 100);
+    link.ack(11, 7);
+    link.ack(9, 5);
+    assert_eq!(link.found(), [Rule::AckOrder]);
+}
+
+/// A READ that is asked for again after a gap, while responses to the first request are still on their way: their beginning was not
+/// seen, so they are not judged. What continues none later is a violation.
+#[test]
+fn responses_that_began_before_a_gap_are_not_judged() {
+    let mut link = Link::new();
+    let read = |link: &mut Link, opcode, psn| {
+        let first = response(opcode, psn, Syndrome::ACK, 1);
+        link.pass(1, &first, MTU as usize);
+    };
+    link.request(RcReadRequest, 5, 4 * MTU);
+    read(&mut link, RcReadResponseFirst, 5);
+    link.oracle.forget();
+    // It tells the MTU.
+    link.request(RcSendFirst, 3, MTU);
+    link.request(RcSendLast, 4, 1);
+    link.request(RcReadRequest, 5, 4 * MTU);
+    read(&mut link, RcReadResponseMiddle, 6);
+    read(&mut link, RcReadResponseMiddle, 7);
+    read(&mut link, RcReadResponseFirst, 5);
+    read(&mut link, RcReadResponseMiddle, 6);
+    assert_eq!(link.found(), []);
+    // The rest of a response that has left a gap is one violation.
+    read(&mut link, RcReadResponseLast, 8);
+    read(&mut link, RcReadResponseLast, 8);
+    assert_eq!(link.found(), [Rule::ReadResponse]);
+}
+
+/// After a gap, a requester repeats what it had sent before. An acknowledgement of all of it, whose PSN was not seen, ends that: the
+/// requester goes on behind it.
+#[test]
+fn a_repetition_of_requests_before_a_gap_may_end_early() {
+    for knows_responder in [true, false] {
+        repetition_that_ends_early(knows_responder);
+    }
+}
+
+/// `knows_responder`: the queue pairs that send responses are passed.
+fn repetition_that_ends_early(knows_responder: bool) {
+    let mut link = Link {
+        knows_responder,
+        ..Link::new()
+    };
+    link.request(RcSendOnly, 385, 100);
+    link.oracle.forget();
+    link.request(RcSendOnly, 388, 100);
+    link.request(RcSendOnly, 389, 100);
+    link.ack(410, 26);
+    // It was on its way.
+    link.request(RcSendOnly, 390, 100);
+    link.request(RcSendOnly, 411, 100);
+    link.ack(410, 26);
+    link.ack(411, 27);
+    // A request that waits for memory is refused; the one before it was never seen.
+    let refused = response(RcAcknowledge, 415, Syndrome::RnrNak { timer: 1 }, 31);
+    link.pass(1, &refused, 0);
+    for psn in 415..420 {
+        link.request(RcSendOnly, psn, 100);
+    }
+    link.ack(419, 36);
+    assert_eq!(link.found(), []);
+    link.request(RcSendOnly, 425, 100);
+    link.ack(419, 37);
+    assert_eq!(link.found(), [Rule::RequestPsn, Rule::Msn]);
+}
+
+/// After a gap, an acknowledgement from an adapter behind a port may leave before the first request that is seen, and arrive after it:
+/// it is of the connection of the queue pair to which it goes.
+#[test]
+fn an_acknowledgement_may_leave_before_the_first_request_after_a_gap() {
+    let mut link = Link {
+        knows_responder: false,
+        ..Link::new()
+    };
+    link.oracle.set_remote(1);
+    for psn in 5..9 {
+        link.request(RcSendOnly, psn, 100);
+    }
+    link.oracle.forget();
+    let ack = bytes(&response(RcAcknowledge, 8, Syndrome::ACK, 4), 0);
+    link.oracle.sent(0, 1, None, &ack);
+    link.request(RcSendOnly, 6, 100);
+    link.oracle.received(0, 0, &ack);
+    link.request(RcSendOnly, 9, 100);
+    assert_eq!(link.found(), []);
+    link.request(RcSendOnly, 11, 100);
+    assert_eq!(link.found(), [Rule::RequestPsn]);
+}
+
+/// What a queue pair sends that begins its connection after the gap is judged as if there had been none.
+#[test]
+fn connections_that_begin_after_a_gap_are_judged_as_a_whole() {
+    for has_begun_later in [false, true] {
+        let mut link = Link::new();
+        link.request(RcSendOnly, 3, 100);
+        link.oracle.forget();
+        if has_begun_later {
+            link.oracle.renew(0, QPN[0]);
+        }
+        link.request(RcSendOnly, 5, 100);
+        link.ack(7, 3);
+        link.request(RcSendOnly, 8, 100);
+        let expected: &[Rule] = match has_begun_later {
+            true => &[Rule::ResponsePsn, Rule::RequestPsn],
+            false => &[],
+        };
+        assert_eq!(link.found(), expected);
+    }
+}

@@ -1,0 +1,42 @@
+//! Each rule: what violates it is found, and what comes closest to that and is legal is not.
+
+#![cfg(test)]
+
+mod connection_manager;
+mod credits;
+mod gaps;
+mod packets;
+mod reads;
+mod requester;
+mod responder;
+mod talk;
+
+use faultline_oracle::Rule;
+
+/// Names are distinct, each rule has a source, and the documentation has them all.
+#[test]
+fn rules_have_names_and_sources() {
+    let document = include_str!("../../../../docs/packet-checker.md");
+    let rows: Vec<&str> = document
+        .lines()
+        .skip_while(|line| *line != "## Rules")
+        .skip(1)
+        .take_while(|line| !line.starts_with("## "))
+        .filter(|line| line.starts_with("| `"))
+        .collect();
+    assert_eq!(rows.len(), Rule::ALL.len());
+    for (rule, row) in Rule::ALL.iter().zip(rows) {
+        let (start, end) = (
+            format!("| `{}` | ", rule.name()),
+            format!(" | {} |", rule.source()),
+        );
+        assert!(row.starts_with(&start) && row.ends_with(&end), "{row}");
+    }
+    let names: std::collections::BTreeSet<_> = Rule::ALL.iter().map(|rule| rule.name()).collect();
+    assert_eq!(names.len(), Rule::ALL.len());
+    assert!(
+        Rule::ALL
+            .iter()
+            .all(|rule| rule.source().starts_with("IBTA"))
+    );
+}

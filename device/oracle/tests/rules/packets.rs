@@ -1,0 +1,148 @@
+//! What one packet tells: its headers, its iCRC and its length.
+
+use Opcode::*;
+use faultline_oracle::{Frame, Rule, VIOLATION_LIMIT};
+use faultline_wire::packet::RoceHeader;
+use faultline_wire::{Ip, MacAddr, Opcode, Reth};
+
+use crate::talk::{Talk, bytes, header, request};
+
+#[test]
+fn packets_alone() {
+    /// Changes the header of a good packet, and returns the length of its payload.
+    type Change = fn(&mut RoceHeader) -> usize;
+    let cases: [(Rule, Change); 8] = [
+        (Rule::FixedField, |h| {
+            h.ethernet.src = MacAddr([1, 0, 0, 0, 0, 1]);
+            8
+        }),
+        (Rule::FixedField, |h| {
+            h.bth.pkey = 0x8000;
+            8
+        }),
+        (Rule::FixedField, |h| {
+            h.bth.becn = true;
+            8
+        }),
+        (Rule::FixedField, |h| {
+            let Ip::V4(ip) = &mut h.ip else { panic!() };
+            ip.ttl = 0;
+            8
+        }),
+        (Rule::FixedField, |h| {
+            let Ip::V4(ip) = &mut h.ip else { panic!() };
+            ip.dont_fragment = false;
+            8
+        }),
+        (Rule::PayloadLength, |h| {
+            h.bth.opcode = RcSendFirst;
+            1000
+        }),
+        (Rule::PayloadLength, |_| 4097),
+        (Rule::MessageLength, |h| {
+            h.bth.opcode = RcWriteOnly;
+            h.reth = Some(Reth {
+                addr: 0,
+                rkey: 0,
+                len: 9,
+            });
+            8
+        }),
+    ];
+    for (rule, change) in cases {
+        let mut talk = Talk::new();
+        let mut header = header(0, RcSendOnly, 0);
+        let len = change(&mut header);
+        talk.frame(0, &bytes(&header, len), false);
+        talk.violates(rule);
+    }
+}
+
+#[test]
+fn octets_of_packets() {
+    let good = bytes(&header(0, RcSendOnly, 0), 5);
+    let changes: [(Rule, usize, u8); 3] = [
+        // The payload.
+        (Rule::InvariantCrc, 54, 1),
+        // The transport version.
+        (Rule::WellFormed, 43, 1),
+        // The destination of an ordinary packet: it is not RoCE, and not judged.
+        (Rule::Cnp, 37, 1),
+    ];
+    for (rule, at, bit) in changes {
+        let mut talk = Talk::new();
+        let mut bad = good.clone();
+        bad[at] ^= bit;
+        talk.frame(0, &bad, false);
+        match rule {
+            Rule::Cnp => talk.clean(),
+            _ => talk.violates(rule),
+        }
+    }
+    // Pad octets with a right CRC: the CRC covers them.
+    let mut bad = good.clone();
+    let end = bad.len() - 4;
+    bad[end - 1] = 1;
+    let crc = faultline_wire::icrc::icrc(&bad[14..end]).unwrap();
+    bad[end..].copy_from_slice(&crc.to_le_bytes());
+    let mut talk = Talk::new();
+    talk.frame(0, &bad, false);
+    talk.violates(Rule::Padding);
+}
+
+/// What is not known of a frame is not judged; its headers are.
+#[test]
+fn of_a_frame_without_payload_the_headers_are_judged() {
+    let mut talk = Talk::new();
+    for (psn, expected) in [(5, 0), (6, 0), (9, 1)] {
+        let (header, payload) = request(RcSendOnly, psn, 100);
+        let mut frame = bytes(&header, payload);
+        let end = header.header_len();
+        frame[end..].fill(0);
+        talk.oracle.sent(0, 0, None, Frame::of_headers(&frame));
+        let found: u64 = talk.oracle.counts().values().sum();
+        assert_eq!(found, expected, "{:?}", talk.oracle.violations());
+    }
+}
+
+#[test]
+fn notifications_of_congestion() {
+    let cnp = |talk: &mut Talk| {
+        let mut cnp = header(1, Cnp, 0);
+        cnp.bth.becn = true;
+        talk.frame(1, &bytes(&cnp, 16), false);
+    };
+    let mut talk = Talk::new();
+    talk.request(RcSendOnly, 0, 8);
+    cnp(&mut talk);
+    talk.violates(Rule::Cnp);
+    let mut talk = Talk::new();
+    let (mut marked, len) = request(RcSendOnly, 0, 8);
+    marked.ip.set_ecn(3);
+    talk.frame(0, &bytes(&marked, len), false);
+    cnp(&mut talk);
+    talk.clean();
+}
+
+/// One adapter's violations do not take the place of another's.
+#[test]
+fn violations_are_counted_and_kept_for_each_adapter() {
+    let mut talk = Talk::new();
+    let mut wrong = bytes(&header(0, RcSendOnly, 5), 0);
+    *wrong.last_mut().unwrap() ^= 1;
+    for _ in 0..=VIOLATION_LIMIT {
+        talk.frame(0, &wrong, true);
+    }
+    talk.frame(1, &wrong, true);
+    let kept = |adapter| {
+        let violations = talk.oracle.violations().iter();
+        let of_adapter = violations.filter(|violation| violation.adapter == Some(adapter));
+        of_adapter.count() as u64
+    };
+    assert_eq!((kept(0), kept(1)), (VIOLATION_LIMIT, 1));
+    assert_eq!(talk.oracle.count_of(Some(0)), VIOLATION_LIMIT + 1);
+    assert_eq!(talk.oracle.count_of(Some(1)), 1);
+    assert_eq!(talk.oracle.count_of(None), 0);
+    let all = talk.oracle.counts()[&Rule::InvariantCrc];
+    assert_eq!(all, VIOLATION_LIMIT + 2);
+}
