@@ -78,6 +78,12 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
             config: Some(root.join(LOSSY)),
             ..plain
         },
+        // The events of `torture` need nodes and swap space.
+        "interop-on-demand" => Plan {
+            nic: Nic::Mixed,
+            mtu: Some(4200),
+            ..wired(plain, Wiring::Switch)
+        },
         "interop-programs" => programs(plain),
         "interop-programs-lossy" => Plan {
             config: Some(root.join(LOSSY)),

@@ -129,6 +129,9 @@ const BY_NAME: &[&str] = &[
     "packages::without_on_demand_paging",
 ];
 
+/// The suite that needs on-demand regions of rxe, which kernels before Linux 6.15 do not have.
+const NEEDS_NEWER_RXE: &str = "interop-on-demand";
+
 /// The suites that `debug-kernel` runs on its kernel.
 pub const DEBUG_KERNEL: [&str; 5] = ["pingpong", "odp", "keys", "torture", "recover"];
 
@@ -334,7 +337,9 @@ impl Options {
                 | Suite::RaceKernel
                 | Suite::UserNetwork
         );
-        !left_out && !on_host
+        let is_too_old =
+            suite.name() == NEEDS_NEWER_RXE && !matches!(kernel, Kernel::Backports | Kernel::Forky);
+        !left_out && !on_host && !is_too_old
     }
 
     /// The tests of a suite that are rdma-core's. If everything runs, they all run once.
@@ -442,6 +447,9 @@ mod tests {
         options.suites = vec!["pingpong".to_owned()];
         assert_eq!(options.pyverbs(Suite::Odp), Suite::Odp.pyverbs());
         assert!(!options.leaves_out("pingpong", "tcp_1_gib", second));
+        let on_demand = Suite::Guest(NEEDS_NEWER_RXE);
+        assert!(Suite::all().contains(&on_demand));
+        assert!(!options.runs_on(on_demand, first) && options.runs_on(on_demand, second));
         assert!(!options.leaves_out("swap", "three_times", first));
     }
 

@@ -30,10 +30,7 @@ const PICTURES: [(&str, &str); 2] = [
 const RANKS: [(&str, u64); 3] = [("p50", 500), ("p90", 900), ("p99", 990)];
 
 pub fn run(watched: &Watched<'_>) -> Result<()> {
-    trace_in_guest(
-        watched,
-        "mkdir $dir && echo 16384 >$dir/buffer_size_kb && echo 1 >$dir/events/faultline/enable",
-    )?;
+    watched.server.must("fault_tracing begin", SHORT)?;
     let before = trace(watched, "before.jsonl")?;
     let began = before.records.last().map_or(0, |record| record.at);
     let metrics_before = Metrics::read(watched)?;
@@ -44,10 +41,7 @@ pub fn run(watched: &Watched<'_>) -> Result<()> {
     let metrics = Metrics::read(watched)?.since(&metrics_before);
     let after = trace(watched, "after.jsonl")?;
     watched.faultline(&["trace", "-o", PERFETTO])?;
-    let guest = trace_in_guest(
-        watched,
-        "echo 0 >$dir/events/faultline/enable; cat $dir/per_cpu/cpu*/stats; cat $dir/trace; rmdir $dir",
-    )?;
+    let guest = watched.server.must("fault_tracing end", SHORT)?;
     ensure!(
         after.records.first().is_some_and(|first| first.at <= began),
         "the trace has lost events of the storm: it needs a smaller number of pages than {PAGES}"
@@ -315,16 +309,6 @@ fn compare_metrics(report: &Value, metrics: &Metrics) -> Result<()> {
 }
 
 // --- the guest --------------------------------------------------------------------------------------------------------
-
-/// Runs commands on a tracing instance `$dir` of the guest that owns the memory.
-fn trace_in_guest(watched: &Watched<'_>, commands: &str) -> Result<String> {
-    let script = format!(
-        "set -e; tracing=/sys/kernel/tracing; dir=$tracing/instances/counts
-         mountpoint -q $tracing || mount -t tracefs none $tracing
-         {commands}"
-    );
-    watched.server.must(&script, SHORT)
-}
 
 /// The events of a name in the text of a trace: their fields, by token.
 fn guest_events(text: &str, name: &str) -> Result<BTreeMap<u64, BTreeMap<String, u64>>> {

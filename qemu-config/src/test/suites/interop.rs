@@ -5,7 +5,7 @@ use super::apps::{mpi, ucx};
 use super::pingpong::ping;
 use super::rdmacm::{cm, mckey, mckey_by};
 use super::row::{
-    Commands, DONE, GuestTest, pair, perf, perf_ipv6, roles, test, verbs, verbs_ipv6,
+    Commands, DONE, GuestTest, pair, perf, perf_ipv6, roles, test, torture, verbs, verbs_ipv6,
 };
 use super::ulp::disk;
 use crate::exchange::Ready;
@@ -189,6 +189,38 @@ pub const LOSSY: &[GuestTest] = &[
     )
     .reversed(),
     perf("write_bw_both_ways", "ib_write_bw -b -n 150").impaired(),
+];
+
+/// On-demand regions at both ends, for kernels whose rxe has them (Linux 6.15). It has none of implicit ones.
+pub const ON_DEMAND: &[GuestTest] = &[
+    verbs("rc", "ibv_rc_pingpong -c -o -n 200"),
+    verbs("rc_back", "ibv_rc_pingpong -c -o -n 200").reversed(),
+    verbs("rc_mtu_256", "ibv_rc_pingpong -c -o -m 256 -s 65537 -n 50"),
+    verbs(
+        "rc_mtu_4096_back",
+        "ibv_rc_pingpong -c -o -m 4096 -s 1048576 -n 20",
+    )
+    .reversed(),
+    verbs_ipv6("rc_ipv6", "ibv_rc_pingpong -c -o -n 200"),
+    verbs("srq", "ibv_srq_pingpong -c -o -n 100"),
+    verbs("srq_back", "ibv_srq_pingpong -c -o -n 100").reversed(),
+    perf("send_bw", "ib_send_bw --odp -n 300"),
+    perf("send_bw_back", "ib_send_bw --odp -n 300").reversed(),
+    perf("write_bw", "ib_write_bw --odp -n 300"),
+    perf("write_bw_back", "ib_write_bw --odp -n 300").reversed(),
+    perf("read_bw", "ib_read_bw --odp -n 300"),
+    perf("read_bw_back", "ib_read_bw --odp -o 16 -n 300").reversed(),
+    perf(
+        "atomic_bw_fetch_add",
+        "ib_atomic_bw --odp -A FETCH_AND_ADD -n 300",
+    ),
+    perf(
+        "atomic_bw_cmp_swap_back",
+        "ib_atomic_bw --odp -A CMP_AND_SWAP -o 16 -n 300",
+    )
+    .reversed(),
+    torture("everything", "", "", 15),
+    torture("everything_back", "", "", 15).reversed(),
 ];
 
 /// Kernel consumers and programs, with verified data but for `ucx_perftest`; the server of the disk and of the file system is the project's
