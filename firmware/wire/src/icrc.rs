@@ -15,6 +15,8 @@
 //!
 //! Nothing here panics, whatever the bytes are.
 
+use core::hint::black_box;
+
 use crc32fast::Hasher;
 
 use crate::{Bth, Ipv4, Ipv6, Udp, WireError};
@@ -83,8 +85,8 @@ impl Icrc {
         Self(Hasher::new_with_initial(LRH_CRC))
     }
 
-    /// Adds the first bytes of `l3`, with `ones` set, and returns the rest. They are one piece, and are changed in whole words:
-    /// short pieces take as long as long ones, and a wide load has to wait for narrow stores before it.
+    /// Adds the first bytes of `l3`, with `ones` set, and returns the rest. They are one piece, because short pieces take as long
+    /// as long ones.
     #[inline]
     fn update_masked<'a, const N: usize>(
         &mut self,
@@ -118,31 +120,6 @@ pub fn icrc(l3: &[u8]) -> Result<u32, WireError> {
     Icrc::new(l3).map(Icrc::finish)
 }
 
-/// The same of a packet that may be changed for a moment: its first bytes are ones where they count as ones until the CRC has been
-/// calculated. So the CRC is that of one piece, which takes less time than two.
-#[inline]
-pub(crate) fn icrc_in_place(l3: &mut [u8]) -> Result<u32, WireError> {
-    match ip_format(l3)? {
-        IpFormat::V4 => masked_in_place(l3, &IPV4_ONES),
-        IpFormat::V6 => masked_in_place(l3, &IPV6_ONES),
-    }
-}
-
-#[inline]
-fn masked_in_place<const N: usize>(l3: &mut [u8], ones: &[u8; N]) -> Result<u32, WireError> {
-    let Some(head) = l3.first_chunk_mut::<N>() else {
-        return Err(truncated::<N>(l3));
-    };
-    let original = *head;
-    *head = with_ones(&original, ones);
-    let mut icrc = Icrc::empty();
-    icrc.update(l3);
-    if let Some(head) = l3.first_chunk_mut::<N>() {
-        *head = original;
-    }
-    Ok(icrc.finish())
-}
-
 /// Format of the IP header of a packet that has an iCRC.
 enum IpFormat {
     V4,
@@ -163,10 +140,12 @@ fn ip_format(l3: &[u8]) -> Result<IpFormat, WireError> {
     }
 }
 
+/// `head` with the bits of `ones` set, in whole words: a compiler that knows `ones` writes single bytes instead, and the CRC's wide
+/// load has to wait for such narrow stores before it.
 #[inline]
 fn with_ones<const N: usize>(head: &[u8; N], ones: &[u8; N]) -> [u8; N] {
     let mut masked = *head;
-    for (byte, ones) in masked.iter_mut().zip(ones) {
+    for (byte, ones) in masked.iter_mut().zip(black_box(ones)) {
         *byte |= ones;
     }
     masked

@@ -217,7 +217,7 @@ macro_rules! opcodes {
             }
 
             /// Properties of the packets of this opcode.
-            #[inline]
+            #[inline(always)]
             pub const fn info(self) -> &'static OpcodeInfo {
                 match self {
                     $(Self::$name => const {

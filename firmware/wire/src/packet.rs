@@ -16,7 +16,7 @@
 )]
 
 use crate::cursor::{tail, tail_mut};
-use crate::icrc::{ICRC_LEN, icrc, icrc_in_place};
+use crate::icrc::{ICRC_LEN, icrc};
 use crate::ip::PROTOCOL_UDP;
 use crate::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, EtherType, Ethernet, Feth, Headers, Ieth, ImmDt, Ip,
@@ -538,6 +538,6 @@ fn seal_from(l3: &mut [u8], pad: usize) -> Result<(), WireError> {
     if let Some(bytes) = covered.get_mut(payload_end..) {
         bytes.fill(0);
     }
-    *icrc_out = icrc_in_place(covered)?.to_le_bytes();
+    *icrc_out = icrc(covered)?.to_le_bytes();
     Ok(())
 }
