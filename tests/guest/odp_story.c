@@ -26,7 +26,8 @@ struct facts {
 	uint64_t address;
 	uint32_t rkey;
 	uint32_t resident;	/* pages of the region */
-	uint64_t faults;	/* that the NIC has raised */
+	bool counts;		/* the NIC counts its page faults; rdma_rxe does not */
+	uint64_t faults;	/* that the NIC has raised; 0 if it does not count them */
 	int64_t pinned;		/* pages, since before the registration */
 	uint64_t wrong;		/* bytes */
 	uint64_t touch_ns;	/* median of its own first touches */
@@ -66,14 +67,15 @@ static uint32_t resident(void *memory)
 	return count;
 }
 
-static uint64_t faults(const struct device *device)
+static void count_faults(const struct device *device, struct facts *facts)
 {
 	char path[256];
 
 	snprintf(path, sizeof(path),
 		 "/sys/class/infiniband/%s/ports/1/hw_counters/page_faults",
 		 ibv_get_device_name(device->context->device));
-	return read_number(path, 0);
+	facts->counts = access(path, R_OK) == 0;
+	facts->faults = read_number(path, 0);
 }
 
 static void *ordinary_pages(void)
@@ -126,14 +128,14 @@ static void own(void)
 	facts.address = (uintptr_t)memory;
 	facts.rkey = mr->rkey;
 	facts.resident = resident(memory);
-	facts.faults = faults(&device);
+	count_faults(&device, &facts);
 	facts.pinned = pinned_pages() - pinned;
 	send_all(fd, &facts, sizeof(facts));
 
 	/* It has been written to. */
 	receive_all(fd, &go, 1);
 	facts.resident = resident(memory);
-	facts.faults = faults(&device);
+	count_faults(&device, &facts);
 	facts.pinned = pinned_pages() - pinned;
 	facts.wrong = content_wrong(memory, content_key(1, 0, 0), 0, LENGTH);
 	facts.touch_ns = touch();
@@ -147,13 +149,13 @@ static void own(void)
 		sleep_ms(20);
 	}
 	facts.resident = resident(memory);
-	facts.faults = faults(&device);
+	count_faults(&device, &facts);
 	send_all(fd, &facts, sizeof(facts));
 
 	/* It has been read. */
 	receive_all(fd, &go, 1);
 	facts.resident = resident(memory);
-	facts.faults = faults(&device);
+	count_faults(&device, &facts);
 	facts.pinned = pinned_pages() - pinned;
 	send_all(fd, &facts, sizeof(facts));
 	receive_all(fd, &go, 1);
@@ -252,13 +254,15 @@ static void use(const char *host)
 	printf("pages pinned: %ld; wrong bytes: %lu\n", (long)back.pinned,
 	       (unsigned long)(written.wrong + back.wrong));
 	fflush(stdout);
-	if (start.resident || written.resident < PAGES ||
-	    written.faults - start.faults < PAGES / 2 ||
-	    swapped.resident > PAGES / 2 || back.faults == swapped.faults)
+	if (start.resident || written.resident < PAGES || swapped.resident > PAGES / 2)
 		die("it did not happen as told above");
+	if (start.counts && (written.faults - start.faults < PAGES / 2 ||
+			     back.faults == swapped.faults))
+		die("there were less page faults than absent pages");
 	if (written.wrong || back.wrong || back.pinned)
 		die("bytes are wrong or pages are pinned");
-	printf("as it should be\n");
+	printf(start.counts ? "as it should be\n" :
+			      "all right; the owner's NIC counts no page faults\n");
 	endpoint_destroy(&end);
 	ibv_dereg_mr(mr);
 }

@@ -5,7 +5,7 @@ use super::apps::{mpi, ucx};
 use super::pingpong::ping;
 use super::rdmacm::{cm, mckey, mckey_by};
 use super::row::{
-    Commands, DONE, GuestTest, pair, perf, perf_ipv6, roles, test, torture, verbs, verbs_ipv6,
+    Commands, DONE, GuestTest, pair, perf, perf_ipv6, roles, test, verbs, verbs_ipv6,
 };
 use super::ulp::disk;
 use crate::exchange::Ready;
@@ -219,8 +219,11 @@ pub const ON_DEMAND: &[GuestTest] = &[
         "ib_atomic_bw --odp -A CMP_AND_SWAP -o 16 -n 300",
     )
     .reversed(),
-    torture("everything", "", "", 15),
-    torture("everything_back", "", "", 15).reversed(),
+    // Absent pages, which are written, swapped out and read back.
+    pair("story", "odp_story", 18610).expecting("as it should be"),
+    pair("story_back", "odp_story", 18610)
+        .expecting("all right; the owner's NIC counts no page faults")
+        .reversed(),
 ];
 
 /// Kernel consumers and programs, with verified data but for `ucx_perftest`; the server of the disk and of the file system is the project's
