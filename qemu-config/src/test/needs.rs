@@ -78,7 +78,7 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
             config: Some(root.join(LOSSY)),
             ..plain
         },
-        // The events of `torture` need nodes and swap space.
+        // `odp_story` needs swap space.
         "interop-on-demand" => Plan {
             nic: Nic::Mixed,
             mtu: Some(4200),
