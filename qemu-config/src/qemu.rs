@@ -314,7 +314,12 @@ impl Machine {
                 "max,erms=off,fsrm=off,fzrm=off,fsrs=off,fsrc=off".into(),
             );
         }
-        words.add("-smp", self.cpus.to_string());
+        let cpus = self.cpus;
+        match self.nodes > 1 {
+            // Linux warns of processors of one socket that are on two nodes.
+            true => words.add("-smp", format!("{cpus},sockets={cpus}")),
+            false => words.add("-smp", cpus.to_string()),
+        }
         match &self.backing.pmem {
             None => words.add("-m", format!("{}M", self.memory)),
             // A memory device needs a place in the address space, in steps of whole GiB.
