@@ -12,7 +12,7 @@ const END: &str = "====================";
 /// What follows a function of the driver under test.
 const DRIVER: &str = "[faultline]";
 
-/// Races of two functions of the kernel, whoever has called them, and why they are none of the caller's.
+/// Data races between two functions of the kernel, and why a driver that calls one of them is not at fault.
 const OF_KERNEL: [(&str, &str); 2] = [
     (
         "data-race in ktime_get_mono_fast_ns / timekeeping_update",
@@ -104,7 +104,7 @@ mod tests {
         assert!(of_others(&called).is_empty());
     }
 
-    /// But for races that are none of its caller's.
+    /// Races of the kernel for which its caller is not at fault.
     #[test]
     fn races_of_the_kernel_are_not_the_drivers() {
         for (race, _) in OF_KERNEL {

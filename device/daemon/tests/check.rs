@@ -20,19 +20,7 @@ use pcap_file::pcapng::blocks::interface_description::{
 fn packet(opcode: Opcode, psn: u32, msn: Option<u32>) -> Vec<u8> {
     let (from, to) = if msn.is_some() { (2, 1) } else { (1, 2) };
     let gid = |n| Gid::from_ipv4([10, 0, 0, n]);
-    let bth = Bth {
-        opcode,
-        solicited: false,
-        migration: true,
-        pad: 0,
-        version: 0,
-        pkey: 0xffff,
-        fecn: false,
-        becn: false,
-        dest_qp: 17,
-        ack_req: false,
-        psn: Psn::new(psn),
-    };
+    let bth = Bth::new(opcode, 17, Psn::new(psn));
     let ip = Ip::from_gids(gid(from), gid(to), 0, 0, 64);
     let mac = |n| MacAddr([2, 0, 0, 0, 0, n]);
     let mut header = RoceHeader::new(mac(to), mac(from), ip, bth);

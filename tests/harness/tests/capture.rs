@@ -695,17 +695,8 @@ fn packet_of(opcode: Opcode) -> Vec<u8> {
     let mac = |n| MacAddr([2, 0, 0, 0, 0, n]);
     let kind = opcode.info().kind;
     let bth = Bth {
-        opcode,
-        solicited: false,
-        migration: true,
-        pad: 0,
-        version: 0,
-        pkey: 0xffff,
-        fecn: false,
         becn: kind == OpKind::Cnp,
-        dest_qp: 17,
-        ack_req: false,
-        psn: Psn::new(5),
+        ..Bth::new(opcode, 17, Psn::new(5))
     };
     let ip = Ip::from_gids(gid(1), gid(2), 0, 0, 64);
     let mut header = RoceHeader::new(mac(2), mac(1), ip, bth);

@@ -33,19 +33,7 @@ pub(crate) fn mac(adapter: usize) -> MacAddr {
 pub(crate) fn header(from: usize, opcode: Opcode, psn: u32) -> RoceHeader {
     let to = 1 - from;
     let ip = Ip::from_gids(gid(from), gid(to), 0, 0, 64);
-    let bth = Bth {
-        opcode,
-        solicited: false,
-        migration: true,
-        pad: 0,
-        version: 0,
-        pkey: 0xffff,
-        fecn: false,
-        becn: false,
-        dest_qp: QPN[to],
-        ack_req: false,
-        psn: Psn::new(psn),
-    };
+    let bth = Bth::new(opcode, QPN[to], Psn::new(psn));
     let mut header = RoceHeader::new(mac(to), mac(from), ip, bth);
     let has = |set| opcode.has(set);
     header.reth = has(Headers::RETH).then_some(Reth {
