@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use faultline_nic::{Diagnostic, Dma, Instant, Nic, State, TxFrame};
 use faultline_ports::PortId;
@@ -17,6 +17,7 @@ use faultline_scenario::packet_filter::PacketFilter;
 use faultline_scenario::plan::ChangeKind;
 use faultline_scenario::rules::ByRule;
 use faultline_telemetry::Direction;
+use faultline_wire::GSI_QPN;
 use faultline_wire::packet::{RoceHeader, parse_trusted};
 
 use crate::lines::Mark;
@@ -27,6 +28,8 @@ pub(crate) const MOST_CAPTURES: usize = 4;
 pub(crate) const RING: usize = 4 << 20;
 /// Most octets of a frame that a capture can keep.
 pub(crate) const MOST_OCTETS: usize = 65_535;
+/// Octets of a frame with all headers, a MAD (IBTA 13.4.2: 256 octets) and the invariant CRC, at most.
+const WITH_MAD: usize = 384;
 /// RNR NAKs that are remembered until they are sent.
 const MOST_REFUSALS: usize = 64;
 /// Page faults that are remembered until the frame is captured that has met them.
@@ -374,6 +377,15 @@ impl CaptureFilter {
             && self.qpn.is_none_or(has_qpn)
             && self.packets.is_none_or(|filter| filter.fits(header))
     }
+
+    /// Octets that are kept of a frame. A checker reads what the connection manager says to a general services interface.
+    fn octets(&self, header: Option<&RoceHeader>) -> usize {
+        let is_for_gsi = header.is_some_and(|header| header.bth.dest_qp == GSI_QPN);
+        match self.is_for_checker && is_for_gsi {
+            true => WITH_MAD,
+            false => self.snaplen,
+        }
+    }
 }
 
 /// Frames of an interface that a capture has, and that it has lost.
@@ -383,23 +395,49 @@ pub(crate) struct CaptureCount {
     pub(crate) lost: AtomicU64,
 }
 
-/// What a capture has counted.
+/// What the engines of a capture share.
 #[derive(Debug)]
-pub(crate) struct CaptureCounts {
+pub(crate) struct CaptureShare {
+    /// All engines have begun it, and none has ended it. An engine that has seen a change of it does so before it sends what another engine
+    /// receives, which sees it then, too. So of a frame and what it has caused both are captured, unless the capture begins or ends
+    /// between them.
+    is_running: AtomicBool,
     /// By interface. Only the engine of the interface writes them.
     pub(crate) by_interface: Vec<CaptureCount>,
-    /// Frames that were lost at all of them.
-    lost: AtomicU64,
+    /// Frames and notices that were lost in any engine.
+    losses: AtomicU64,
+    /// Time of the last of them.
+    last_loss: AtomicU64,
 }
 
-impl CaptureCounts {
+impl CaptureShare {
     /// For so many interfaces.
     pub(crate) fn new(interfaces: usize) -> Arc<Self> {
         let counts = (0..interfaces).map(|_| CaptureCount::default());
         Arc::new(Self {
+            is_running: AtomicBool::new(false),
             by_interface: counts.collect(),
-            lost: AtomicU64::new(0),
+            losses: AtomicU64::new(0),
+            last_loss: AtomicU64::new(0),
         })
+    }
+
+    /// All engines have begun the capture.
+    pub(crate) fn run(&self) {
+        self.is_running.store(true, Ordering::Relaxed);
+    }
+
+    /// Something was lost.
+    fn note_loss(&self, at: Instant) {
+        self.last_loss.fetch_max(at.0, Ordering::Relaxed);
+        // Who sees the loss sees its time.
+        self.losses.fetch_add(1, Ordering::Release);
+    }
+
+    /// Losses until now, and the time of the last one.
+    fn losses(&self) -> (u64, Instant) {
+        let losses = self.losses.load(Ordering::Acquire);
+        (losses, Instant(self.last_loss.load(Ordering::Relaxed)))
     }
 }
 
@@ -409,35 +447,34 @@ struct Capture {
     id: u64,
     filter: CaptureFilter,
     end: EngineEnd,
-    counts: Arc<CaptureCounts>,
+    share: Arc<CaptureShare>,
     /// By interface: frames that were lost since its last record.
     lost: Vec<u32>,
-    /// Frames of all engines that were lost until the last record.
-    known_lost: u64,
-    /// Something else was lost since the last record: news of a connection.
-    has_lost: bool,
+    /// Losses of all engines that are before the last record.
+    known_losses: u64,
 }
 
 impl Capture {
+    fn wants(&self, seen: &Seen, header: Option<&RoceHeader>) -> bool {
+        self.share.is_running.load(Ordering::Relaxed) && self.filter.fits(seen, header)
+    }
+
     /// Puts a record into the ring. It begins with room for the head.
-    fn keep(&mut self, seen: &Seen, length: usize, record: &mut [u8]) {
-        let counts = self.counts.by_interface.get(seen.port);
+    /// `most`: octets of the frame that are kept.
+    fn keep(&mut self, seen: &Seen, (length, most): (usize, usize), record: &mut [u8]) {
+        let counts = self.share.by_interface.get(seen.port);
         let (Some(lost), Some(count)) = (self.lost.get_mut(seen.port), counts) else {
             return;
         };
         // Another engine counts what it has lost before it sends what has caused this frame.
-        let all_lost = self.counts.lost.load(Ordering::Relaxed);
-        let is_after_loss = self.has_lost || all_lost != self.known_lost;
+        let (losses, last_loss) = self.share.losses();
+        let is_after_loss = losses != self.known_losses;
         // One thread writes the counters of an interface.
         let add = |counter: &AtomicU64| {
             let value = counter.load(Ordering::Relaxed);
             counter.store(value.saturating_add(1), Ordering::Relaxed);
         };
-        if self.filter.is_for_checker && is_after_loss && !self.end.has_half_of_room() {
-            *lost = lost.saturating_add(1);
-            add(&count.lost);
-            return;
-        }
+        let waits = self.filter.is_for_checker && is_after_loss && !self.end.has_half_of_room();
         let head = RecordHead {
             at: seen.at.0,
             token: seen.token,
@@ -456,29 +493,31 @@ impl Capture {
         if let Some(room) = record.first_chunk_mut() {
             *room = head.to_octets();
         }
-        let most = RecordHead::LEN.saturating_add(self.filter.snaplen);
+        let most = RecordHead::LEN.saturating_add(most);
         let record = record.get(..most).unwrap_or(record);
-        if self.end.send(record) {
+        if !waits && self.end.send(record) {
             *lost = 0;
-            self.has_lost = false;
-            self.known_lost = all_lost;
+            // In the order of times, frames of other engines may be between an earlier record and the loss.
+            if seen.at > last_loss {
+                self.known_losses = losses;
+            }
             add(&count.kept);
         } else {
             *lost = lost.saturating_add(1);
             add(&count.lost);
-            self.counts.lost.fetch_add(1, Ordering::Relaxed);
+            self.share.note_loss(seen.at);
         }
     }
 }
 
 impl Capture {
     /// Tells a checker of a queue pair of a NIC. Without room for that, frames count as lost: the checker judges all connections anew.
-    fn notify(&mut self, nic: PortId, qpn: u32, notice: Notice, value: u32) {
+    fn notify(&mut self, at: Instant, (nic, qpn): (PortId, u32), notice: Notice, value: u32) {
         if !self.filter.is_for_checker {
             return;
         }
         let head = RecordHead {
-            at: 0,
+            at: at.0,
             token: 0,
             length: value,
             lost: 0,
@@ -492,7 +531,9 @@ impl Capture {
             effects: Effects::NONE,
             rule: None,
         };
-        self.has_lost |= !self.end.send(&head.to_octets());
+        if !self.end.send(&head.to_octets()) {
+            self.share.note_loss(at);
+        }
     }
 }
 
@@ -529,7 +570,7 @@ impl Captures {
         id: u64,
         filter: CaptureFilter,
         end: EngineEnd,
-        counts: Arc<CaptureCounts>,
+        share: Arc<CaptureShare>,
     ) -> bool {
         if self.running.len() >= MOST_CAPTURES {
             return false;
@@ -540,12 +581,11 @@ impl Captures {
         self.faults.reserve(MOST_FAULTS);
         self.running.push(Capture {
             id,
-            lost: vec![0; counts.by_interface.len()],
+            lost: vec![0; share.by_interface.len()],
             filter,
             end,
-            known_lost: 0,
-            has_lost: false,
-            counts,
+            known_losses: 0,
+            share,
         });
         true
     }
@@ -555,7 +595,8 @@ impl Captures {
         let Some(at) = self.running.iter().position(|capture| capture.id == id) else {
             return false;
         };
-        self.running.swap_remove(at);
+        let ended = self.running.swap_remove(at);
+        ended.share.is_running.store(false, Ordering::Relaxed);
         if self.running.is_empty() {
             self.refusals.clear();
             self.faults.clear();
@@ -571,10 +612,10 @@ impl Captures {
     }
 
     /// Numbers of the captures, and what they have.
-    pub(crate) fn counts(&self) -> Vec<(u64, Arc<CaptureCounts>)> {
+    pub(crate) fn shares(&self) -> Vec<(u64, Arc<CaptureShare>)> {
         let running = self.running.iter();
-        let counts = running.map(|capture| (capture.id, Arc::clone(&capture.counts)));
-        counts.collect()
+        let shares = running.map(|capture| (capture.id, Arc::clone(&capture.share)));
+        shares.collect()
     }
 
     /// Wakes threads for which there are records.
@@ -585,21 +626,27 @@ impl Captures {
     }
 
     /// Tells the checkers of a queue pair of a NIC.
-    fn notify(&mut self, nic: PortId, qpn: u32, notice: Notice, value: u32) {
+    fn notify(&mut self, at: Instant, pair: (PortId, u32), notice: Notice, value: u32) {
         for capture in &mut self.running {
-            capture.notify(nic, qpn, notice, value);
+            capture.notify(at, pair, notice, value);
         }
     }
 
     /// New connections may not have been told: checkers judge all connections anew.
-    pub(crate) fn connections_unknown(&mut self) {
-        for capture in &mut self.running {
-            capture.has_lost |= capture.filter.is_for_checker;
-        }
+    pub(crate) fn connections_unknown(&self, at: Instant) {
+        let checkers = self.running.iter();
+        let checkers = checkers.filter(|capture| capture.filter.is_for_checker);
+        checkers.for_each(|capture| capture.share.note_loss(at));
     }
 
     /// A NIC reports something. `device` is this NIC.
-    pub(crate) fn diagnostic(&mut self, nic: PortId, diagnostic: &Diagnostic, device: &Nic) {
+    pub(crate) fn diagnostic(
+        &mut self,
+        at: Instant,
+        nic: PortId,
+        diagnostic: &Diagnostic,
+        device: &Nic,
+    ) {
         match *diagnostic {
             Diagnostic::RnrNakSent { qpn, psn, token } => {
                 self.note_refusal(nic, qpn, psn, token);
@@ -629,7 +676,7 @@ impl Captures {
                 ..
             } => {
                 let mtu = device.queue_pair_info(qpn).map_or(0, |pair| pair.mtu);
-                self.notify(nic, qpn, Notice::Renewal, mtu);
+                self.notify(at, (nic, qpn), Notice::Renewal, mtu);
             }
             Diagnostic::QpState { qpn, to, .. } => {
                 let limit = match to {
@@ -642,7 +689,7 @@ impl Captures {
                     _ => return,
                 };
                 let value = limit.map_or(NO_LIMIT, u32::from);
-                self.notify(nic, qpn, Notice::ReadLimit, value);
+                self.notify(at, (nic, qpn), Notice::ReadLimit, value);
             }
             _ => {}
         }
@@ -737,14 +784,15 @@ impl Captures {
     /// Most octets that a capture wants of a frame; `None` if no capture wants it.
     fn most_wanted(&self, seen: &Seen, header: Option<&RoceHeader>) -> Option<usize> {
         let running = self.running.iter();
-        let wanting = running.filter(|capture| capture.filter.fits(seen, header));
-        wanting.map(|capture| capture.filter.snaplen).max()
+        let wanting = running.filter(|capture| capture.wants(seen, header));
+        wanting.map(|capture| capture.filter.octets(header)).max()
     }
 
     fn keep(&mut self, seen: &Seen, header: Option<&RoceHeader>, length: usize) {
         for capture in &mut self.running {
-            if capture.filter.fits(seen, header) {
-                capture.keep(seen, length, &mut self.record);
+            if capture.wants(seen, header) {
+                let most = capture.filter.octets(header);
+                capture.keep(seen, (length, most), &mut self.record);
             }
         }
     }
@@ -785,8 +833,11 @@ mod tests {
         }
     }
 
-    fn counts() -> Arc<CaptureCounts> {
-        CaptureCounts::new(2)
+    /// Of a capture that runs.
+    fn share() -> Arc<CaptureShare> {
+        let share = CaptureShare::new(2);
+        share.run();
+        share
     }
 
     #[test]
@@ -794,8 +845,8 @@ mod tests {
         let (mut ends, mut reader) = channel::from_engines(1, 1000).unwrap();
         let end = ends.remove(0);
         let mut captures = Captures::default();
-        let counts = counts();
-        assert!(captures.start(1, filter(100), end, Arc::clone(&counts)));
+        let share = share();
+        assert!(captures.start(1, filter(100), end, Arc::clone(&share)));
         for _ in 0..20 {
             captures.octets(&seen(0), &[5; 200]);
             captures.octets(&seen(1), &[5; 200]);
@@ -803,7 +854,7 @@ mod tests {
         // Each takes its length of 4 octets, the head, and 100 octets.
         let fitting = 1000 / (4 + RecordHead::LEN + 100);
         let values = |port: usize| {
-            let count = &counts.by_interface[port];
+            let count = &share.by_interface[port];
             let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
             (load(&count.kept), load(&count.lost))
         };
@@ -820,8 +871,12 @@ mod tests {
             assert_eq!((head.effects, head.rule), (Effects::CORRUPTED, Some(RULE)));
             assert_eq!(frame, [5; 100]);
         }
-        captures.octets(&seen(0), &[6; 20]);
-        captures.octets(&seen(0), &[7; 20]);
+        let later = Seen {
+            at: Instant(8),
+            ..seen(0)
+        };
+        captures.octets(&later, &[6; 20]);
+        captures.octets(&later, &[7; 20]);
         record.clear();
         reader.rings()[0].pop(&mut record).unwrap();
         let (head, frame) = RecordHead::split(&record).unwrap();
@@ -835,6 +890,71 @@ mod tests {
         assert!(!reader.is_stopped());
         assert!(captures.end(1) && !captures.end(1));
         assert!(reader.is_stopped());
+    }
+
+    /// An engine is busy with an earlier pass when another one loses a frame. What it captures in that pass comes before the loss in the
+    /// order of times, and what it captures later after it.
+    #[test]
+    fn all_engines_say_that_one_has_lost_frames() {
+        let (ends, mut reader) = channel::from_engines(2, 300).unwrap();
+        let share = share();
+        let mut engines = Vec::from_iter(ends.into_iter().map(|end| {
+            let mut captures = Captures::default();
+            let filter = CaptureFilter {
+                ports: vec![true; 2],
+                ..filter(20)
+            };
+            assert!(captures.start(1, filter, end, Arc::clone(&share)));
+            captures
+        }));
+        let at = |time, port| Seen {
+            at: Instant(time),
+            ..seen(port)
+        };
+        for _ in 0..20 {
+            engines[0].octets(&at(10, 0), &[0; 20]);
+        }
+        for time in [9, 10, 11, 11] {
+            engines[1].octets(&at(time, 1), &[0; 20]);
+        }
+        let mut record = Vec::new();
+        let mut is_after_loss = |ring: usize| {
+            record.clear();
+            reader.rings()[ring].pop(&mut record)?;
+            RecordHead::split(&record).map(|(head, _)| (head.is_after_loss, head.lost))
+        };
+        let of_other = [true, true, true, false].map(|after| Some((after, 0)));
+        assert_eq!([(); 4].map(|()| is_after_loss(1)), of_other);
+        let mut kept = 0;
+        while let Some(told) = is_after_loss(0) {
+            assert_eq!(told, (false, 0));
+            kept += 1;
+        }
+        engines[0].octets(&at(12, 0), &[0; 20]);
+        assert_eq!(is_after_loss(0), Some((true, 20 - kept)));
+    }
+
+    /// A capture has no frame of an engine before all engines have begun it, and none after one has ended it.
+    #[test]
+    fn engines_begin_and_end_a_capture_together() {
+        let (mut ends, _reader) = channel::from_engines(2, 1000).unwrap();
+        let share = CaptureShare::new(2);
+        let mut engines = [Captures::default(), Captures::default()];
+        let kept = || {
+            let kept = |count: &CaptureCount| count.kept.load(Ordering::Relaxed);
+            share.by_interface.iter().map(kept).sum::<u64>()
+        };
+        for captures in &mut engines {
+            assert!(captures.start(1, filter(20), ends.remove(0), Arc::clone(&share)));
+            captures.octets(&seen(0), &[0; 20]);
+        }
+        assert_eq!(kept(), 0);
+        share.run();
+        engines[0].octets(&seen(0), &[0; 20]);
+        assert_eq!(kept(), 1);
+        assert!(engines[1].end(1));
+        engines[0].octets(&seen(0), &[0; 20]);
+        assert_eq!(kept(), 1);
     }
 
     /// The comments of a record with these fates and changes, which has been in a ring.
@@ -902,7 +1022,7 @@ mod tests {
             let (mut engine_ends, reader) = channel::from_engines(1, 100).unwrap();
             let end = engine_ends.remove(0);
             ends.push(reader);
-            let starts = captures.start(id as u64, filter(1), end, counts());
+            let starts = captures.start(id as u64, filter(1), end, share());
             assert_eq!(starts, id < MOST_CAPTURES);
         }
     }

@@ -411,7 +411,7 @@ impl Engine {
                         rules.diagnostic(*at, id, diagnostic, &port.nic);
                     }
                     if self.captures.is_on() {
-                        self.captures.diagnostic(id, diagnostic, &port.nic);
+                        self.captures.diagnostic(*at, id, diagnostic, &port.nic);
                     }
                     self.log.count(id, diagnostic);
                     if self.log.takes(id, diagnostic_log::level(diagnostic)) {
@@ -428,7 +428,7 @@ impl Engine {
                     scenario.rules.lost_diagnostics(id, lost);
                 }
                 self.recorder.lost_diagnostics(number(id), lost);
-                self.captures.connections_unknown();
+                self.captures.connections_unknown(self.clock.now());
             }
         }
     }

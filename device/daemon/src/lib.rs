@@ -54,6 +54,7 @@ mod between_engines;
 mod by_port;
 mod capture;
 mod capture_engine;
+mod capture_records;
 pub mod check;
 mod clock;
 pub mod config;

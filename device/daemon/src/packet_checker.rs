@@ -1,62 +1,66 @@
 //! The packet checker of a running process: a capture whose frames go to the oracle, in a thread of their own.
 //!
-//! The engine puts the first octets of each frame into the ring of the capture, and never waits. If the thread is slower than
-//! the engine, frames are lost to the checker, and counted; it then judges all connections anew. The thread has the lowest priority:
-//! on a busy machine it judges less, and takes nothing from guests and engine.
+//! Each engine puts the first octets of each frame into its ring of the capture, and never waits. If the thread is slower than
+//! the engines, frames are lost to the checker, and counted; it then judges all connections anew. The thread has the lowest priority:
+//! on a busy machine it judges less, and takes nothing from guests and engines.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use faultline_ports::channel::{self, Bell, EngineEnd, EnginesEnd};
+use faultline_ports::channel::{self, Bell, EngineEnd};
 use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 
-use crate::capture::{CaptureCounts, CaptureFilter, Notice, RING, RecordHead};
+use crate::capture::{CaptureFilter, CaptureShare, Notice, RING, RecordHead};
+use crate::capture_records::CaptureRecords;
 use crate::judge::{Findings, Interface, InterfaceKind, Judge, Origin};
 
 /// Octets of each frame that contain all headers.
 const SNAPLEN: usize = 128;
 /// Records that are judged while readers of the findings wait.
 const BATCH: usize = 256;
-/// Time between two looks at an empty ring. The engine does not wake the thread, because each wake-up is a system call. The ring
-/// takes some 20,000 packets.
+/// Time between two looks at empty rings. No engine wakes the thread, because each wake-up is a system call. A ring takes some
+/// 20,000 packets.
 const LOOK: Duration = Duration::from_millis(5);
 /// Lowest priority (`nice`).
 const NICE: i32 = 19;
 
-/// What the engine needs to feed a checker.
+/// What engines need to feed a checker.
 #[derive(Debug)]
 pub(crate) struct CheckerFeed {
     pub(crate) filter: CaptureFilter,
-    pub(crate) end: EngineEnd,
-    pub(crate) counts: Arc<CaptureCounts>,
+    /// By engine.
+    pub(crate) ends: Vec<EngineEnd>,
+    pub(crate) share: Arc<CaptureShare>,
 }
 
 /// A checker that runs.
 #[derive(Debug)]
 pub(crate) struct PacketChecker {
     judge: Arc<Mutex<Judge>>,
-    /// Frames in the ring, until now.
-    counts: Arc<CaptureCounts>,
-    bell: Arc<Bell>,
+    /// Frames in the rings, until now.
+    share: Arc<CaptureShare>,
+    /// By engine: the bell of its ring.
+    bells: Vec<Arc<Bell>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl PacketChecker {
-    /// Starts a checker of all interfaces. `ready`: adapters behind ports exchange READY packets as the NICs do.
+    /// Starts a checker of all interfaces, whose frames come from so many engines. `ready`: adapters behind ports exchange READY packets as the NICs do.
     ///
     /// # Errors
     ///
     /// The system has no file descriptor or no thread for it.
     pub(crate) fn start(
         interfaces: Vec<Interface>,
+        engines: usize,
         ready: bool,
     ) -> std::io::Result<(Self, CheckerFeed)> {
-        let (mut ends, frames) = channel::from_engines(1, RING)?;
-        let end = ends.pop().ok_or(std::io::ErrorKind::NotFound)?;
-        let bell = end.bell();
+        let (ends, frames) = channel::from_engines(engines, RING)?;
+        let bells = ends.iter().map(EngineEnd::bell).collect();
+        let frames = CaptureRecords::new(frames);
         let feed = CheckerFeed {
             filter: CaptureFilter {
                 ports: vec![true; interfaces.len()],
@@ -65,8 +69,8 @@ impl PacketChecker {
                 snaplen: SNAPLEN,
                 is_for_checker: true,
             },
-            counts: CaptureCounts::new(interfaces.len()),
-            end,
+            share: CaptureShare::new(interfaces.len()),
+            ends,
         };
         let nics: Vec<usize> = (interfaces.iter().enumerate())
             .filter(|(_, interface)| interface.kind == InterfaceKind::Nic)
@@ -80,16 +84,16 @@ impl PacketChecker {
         let thread = thread.spawn(move || run(frames, &of_thread))?;
         let checker = Self {
             judge,
-            counts: Arc::clone(&feed.counts),
-            bell,
+            share: Arc::clone(&feed.share),
+            bells,
             thread: Some(thread),
         };
         Ok((checker, feed))
     }
 
-    /// Frames that the engine has captured until now.
+    /// Frames that the engines have captured until now.
     pub(crate) fn captured(&self) -> u64 {
-        let counts = self.counts.by_interface.iter();
+        let counts = self.share.by_interface.iter();
         counts.map(|count| count.kept.load(Ordering::Relaxed)).sum()
     }
 
@@ -103,20 +107,25 @@ impl PacketChecker {
         lock(&self.judge).findings()
     }
 
-    /// Judges what is in the ring, and ends. The capture must have been ended, or this takes as long as frames come.
+    /// Judges what is in the rings, and ends. The capture must have been ended, or this takes as long as frames come.
     pub(crate) fn stop(mut self) -> Arc<Mutex<Judge>> {
-        self.bell.stop();
+        self.end();
         if let Some(thread) = self.thread.take() {
             // It does not panic. If it did, what it has judged counts.
             let _ = thread.join();
         }
         Arc::clone(&self.judge)
     }
+
+    /// Lets the thread end, also if some engine has not begun the capture.
+    fn end(&self) {
+        self.bells.iter().for_each(|bell| bell.stop());
+    }
 }
 
 impl Drop for PacketChecker {
     fn drop(&mut self) {
-        self.bell.stop();
+        self.end();
     }
 }
 
@@ -125,26 +134,16 @@ pub(crate) fn lock(judge: &Mutex<Judge>) -> MutexGuard<'_, Judge> {
     judge.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn run(mut frames: EnginesEnd, judge: &Mutex<Judge>) {
+fn run(mut frames: CaptureRecords, judge: &Mutex<Judge>) {
     // If the system refuses it, the thread has the priority of the others.
     let _ = setpriority_process(Some(gettid()), NICE);
-    let mut record = Vec::new();
     loop {
-        // Records that are in the ring at the end are judged.
+        // Records that are in the rings at the end are judged.
         let is_stopped = frames.is_stopped();
-        let Some(ring) = frames.rings().first_mut() else {
-            return;
-        };
         let mut judge = lock(judge);
-        for _ in 0..BATCH {
-            record.clear();
-            if ring.pop(&mut record).is_none() {
-                break;
-            }
-            take(&mut judge, &record);
-        }
+        let mut taken = (0..BATCH).map_while(|_| frames.take(|record| take(&mut judge, record)));
+        let is_empty = taken.by_ref().count() < BATCH;
         drop(judge);
-        let is_empty = ring.is_empty();
         match (is_empty, is_stopped) {
             (true, true) => return,
             (true, false) => std::thread::sleep(LOOK),

@@ -9,9 +9,6 @@ use faultline_wire::{Gid, Psn};
 use crate::flow::{FLOW_LIMIT, Key};
 use crate::recent::Recent;
 
-/// Number of the queue pair to which the messages are sent.
-pub(crate) const GSI_QPN: u32 = 1;
-
 /// Octets of a MAD, and of its common header (IBTA 13.4.2).
 const MAD_LEN: usize = 256;
 const HEADER_LEN: usize = 24;

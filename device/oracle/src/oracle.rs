@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use faultline_wire::ip::CONGESTION_EXPERIENCED;
 use faultline_wire::packet::{self, Parsed, RoceHeader};
-use faultline_wire::{Gid, OpKind, Service, WireError};
+use faultline_wire::{GSI_QPN, Gid, OpKind, Service, WireError};
 
-use crate::connection_manager::{ConnectionManager, GSI_QPN};
+use crate::connection_manager::ConnectionManager;
 use crate::flow::{Adapter, FLOW_LIMIT, Flow, Key, is_connected};
 use crate::packet::{Finding, Seen};
 use crate::recent::Recent;

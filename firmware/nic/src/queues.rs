@@ -1,6 +1,8 @@
 //! Queue pairs, work queues and RSS queue pairs by number. They share the numbers, because flows and indirection tables name
 //! any of them.
 
+use faultline_wire::GSI_QPN;
+
 use crate::context::Context;
 use crate::core::Core;
 use crate::counters::{CounterSet, Traffic};
@@ -11,9 +13,6 @@ use crate::qp::{Qp, QpType, State, WorkQueue};
 use crate::references::References;
 use crate::rss::RssQp;
 use crate::table::Table;
-
-/// QP number of the general services interface, fixed by IBTA 3.5.1.
-pub(crate) const GSI_QPN: u32 = 1;
 
 /// An object that has a queue pair number.
 #[derive(Debug)]

@@ -11,6 +11,9 @@ use crate::cursor::{Reader, Writer, fits};
 use crate::opcode::BTH_LEN;
 use crate::{Opcode, WireError};
 
+/// Number of the queue pair of the general services interface (IBTA volume 1, chapter 3.5.1).
+pub const GSI_QPN: u32 = 1;
+
 /// A 24-bit packet sequence number (IBTA volume 1, chapter 9.7.2). Arithmetic wraps at 2^24.
 ///
 /// There is no `Ord`: sequence numbers are ordered only relative to a window; see [`Psn::diff`].

@@ -61,7 +61,7 @@ pub use aeth::{
     Aeth, NakCode, Syndrome, ack_timeout_ns, credit_count, rnr_timer_code, rnr_timer_ns,
 };
 pub use atomic::{AtomicAckEth, AtomicEth};
-pub use bth::{Bth, Psn};
+pub use bth::{Bth, GSI_QPN, Psn};
 pub use deth::Deth;
 pub use error::WireError;
 pub use ethernet::{EtherType, Ethernet, MacAddr, VlanTag};

@@ -166,9 +166,8 @@ impl<'a> Pairs<'a> {
         self.boots_repeated += cluster.repeated;
         let seen = vec![0; cluster.guests.len()];
         self.look_ahead(plan)?;
-        // The checker needs all NICs on one engine, and ends with its process.
-        let checkable = cluster.plan.wiring.engines() == 1 && !cluster.plan.supervisor;
-        let checks = match self.checks_packets && checkable {
+        // The checker ends with its process.
+        let checks = match self.checks_packets && !cluster.plan.supervisor {
             true => Some(Checks::start(self.workspace, &cluster)?),
             false => None,
         };

@@ -12,7 +12,7 @@ use axum::http::StatusCode;
 use axum::http::header::{CONNECTION, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use faultline_ports::channel;
+use faultline_ports::channel::{self, EngineEnd};
 use faultline_scenario::packet_filter::PacketFilter;
 use hyper::body::Frame;
 use tokio::sync::mpsc;
@@ -25,9 +25,7 @@ use super::error::ApiError;
 use super::extract::{NoQuery, Params, Segment};
 use super::impatient::Endless;
 use super::view::{CaptureQuery, CaptureView, ErrorBody};
-use crate::capture::{
-    CaptureCount, CaptureCounts, CaptureFilter, MOST_CAPTURES, MOST_OCTETS, RING,
-};
+use crate::capture::{CaptureCount, CaptureFilter, CaptureShare, MOST_CAPTURES, MOST_OCTETS, RING};
 use crate::engine::Engine;
 use crate::judge::{Interface, InterfaceKind};
 
@@ -65,6 +63,33 @@ impl CaptureEnd {
     /// Number of the capture.
     pub(super) fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Begins the capture in all engines. Returns the time of the device clock.
+    pub(super) async fn begin(
+        &self,
+        ends: Vec<EngineEnd>,
+        filter: &CaptureFilter,
+        share: &Arc<CaptureShare>,
+    ) -> Result<Duration, ApiError> {
+        let id = self.id;
+        let mut now = Duration::ZERO;
+        for (index, engine_end) in ends.into_iter().enumerate() {
+            let (filter, share) = (filter.clone(), Arc::clone(share));
+            let start = move |engine: &mut Engine| {
+                let now = Duration::from_nanos(engine.now().0);
+                let starts = engine.captures.start(id, filter, engine_end, share);
+                starts.then_some(now)
+            };
+            // If this fails, the engines in which it has begun end it when this value is dropped.
+            now = self.access.call_engine(index, start).await?.ok_or_else(|| {
+                ApiError::conflict(format!(
+                    "there are {MOST_CAPTURES} captures already, of which a packet checker is one: end one of them, see GET /v1/captures"
+                ))
+            })?;
+        }
+        share.run();
+        Ok(now)
     }
 }
 
@@ -117,30 +142,16 @@ async fn capture(
     let engines = access.engine_names.len();
     let (engine_ends, thread_end) =
         channel::from_engines(engines, RING).map_err(|error| failed(&error))?;
-    let counts = CaptureCounts::new(filter.ports.len());
+    let share = CaptureShare::new(filter.ports.len());
     let end = CaptureEnd::new(&access);
     let snaplen = u32::try_from(filter.snaplen).unwrap_or(u32::MAX);
     let id = end.id;
-    let mut now = Duration::ZERO;
-    for (index, engine_end) in engine_ends.into_iter().enumerate() {
-        let (filter, engine_counts) = (filter.clone(), Arc::clone(&counts));
-        let start = move |engine: &mut Engine| {
-            let now = Duration::from_nanos(engine.now().0);
-            let starts = engine.captures.start(id, filter, engine_end, engine_counts);
-            starts.then_some(now)
-        };
-        // `end` ends it in the engines in which it has begun.
-        now = access.call_engine(index, start).await?.ok_or_else(|| {
-            ApiError::conflict(format!(
-                "there are {MOST_CAPTURES} captures already: end one of them, see GET /v1/captures"
-            ))
-        })?;
-    }
+    let now = end.begin(engine_ends, &filter, &share).await?;
     let since_1970 = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     let (sender, parts) = mpsc::channel(PARTS);
     let stream = CaptureStream {
         interfaces: interfaces(&access),
-        counts,
+        share,
         snaplen,
         count: query.count.unwrap_or(u64::MAX),
         origin: since_1970.saturating_sub(now),
@@ -221,18 +232,18 @@ async fn list(
     _: NoQuery,
 ) -> Result<Json<Vec<CaptureView>>, ApiError> {
     // Each engine has all captures, with common counters.
-    let running = access.call_first(|engine| engine.captures.counts()).await?;
-    let sum = |counts: &CaptureCounts, of: fn(&CaptureCount) -> &AtomicU64| {
-        counts
+    let running = access.call_first(|engine| engine.captures.shares()).await?;
+    let sum = |share: &CaptureShare, of: fn(&CaptureCount) -> &AtomicU64| {
+        share
             .by_interface
             .iter()
             .map(|count| of(count).load(Ordering::Relaxed))
             .sum()
     };
-    let views = running.into_iter().map(|(id, counts)| CaptureView {
+    let views = running.into_iter().map(|(id, share)| CaptureView {
         id,
-        frames: sum(&counts, |count| &count.kept),
-        lost: sum(&counts, |count| &count.lost),
+        frames: sum(&share, |count| &count.kept),
+        lost: sum(&share, |count| &count.lost),
     });
     Ok(Json(views.collect()))
 }

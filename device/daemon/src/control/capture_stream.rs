@@ -20,7 +20,8 @@ use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeade
 use pcap_file::pcapng::{PcapNgWriteError, PcapNgWriter};
 use tokio::sync::mpsc::Sender;
 
-use crate::capture::{CaptureCounts, NIC_KIND, PORT_KIND, RecordHead};
+use crate::capture::{CaptureShare, NIC_KIND, PORT_KIND, RecordHead};
+use crate::capture_records::CaptureRecords;
 use crate::judge::{Interface, InterfaceKind};
 
 /// Octets of a part, approximately.
@@ -33,45 +34,12 @@ const OUTBOUND: u32 = 2;
 #[derive(Debug)]
 pub(super) struct CaptureStream {
     pub(super) interfaces: Vec<Interface>,
-    pub(super) counts: Arc<CaptureCounts>,
+    pub(super) share: Arc<CaptureShare>,
     pub(super) snaplen: u32,
     /// Frames after which it ends.
     pub(super) count: u64,
     /// Time since 1970 at which the device clock was 0.
     pub(super) origin: Duration,
-}
-
-/// Records of several engines, in the order of their times.
-struct Records {
-    end: EnginesEnd,
-    /// By engine: the next record. Empty: it has none.
-    next: Vec<Vec<u8>>,
-}
-
-impl Records {
-    fn new(mut end: EnginesEnd) -> Self {
-        let next = end.rings().iter().map(|_| Vec::new()).collect();
-        Self { end, next }
-    }
-
-    /// Takes the next record. `None`: there is none.
-    ///
-    /// A record that has caused another one is earlier, and is in its ring before the other one is. So if a ring is empty after the
-    /// next records of all others were taken, nothing in it is earlier than these because it has caused them.
-    fn take<R>(&mut self, use_record: impl FnOnce(&[u8]) -> R) -> Option<R> {
-        let mut has_taken = true;
-        while std::mem::take(&mut has_taken) {
-            for (ring, next) in self.end.rings().iter_mut().zip(&mut self.next) {
-                has_taken |= next.is_empty() && ring.pop(next).is_some();
-            }
-        }
-        let time = |record: &Vec<u8>| RecordHead::split(record).map(|(head, _)| head.at);
-        let records = self.next.iter_mut().filter(|next| !next.is_empty());
-        let first = records.min_by_key(|record| time(record))?;
-        let result = use_record(first);
-        first.clear();
-        Some(result)
-    }
 }
 
 impl CaptureStream {
@@ -81,11 +49,11 @@ impl CaptureStream {
         let Ok(mut writer) = self.begin() else {
             return;
         };
-        let mut records = Records::new(end);
+        let mut records = CaptureRecords::new(end);
         let mut left = self.count;
         loop {
             // Records that are in the rings when the capture ends are taken.
-            let is_stopped = records.end.is_stopped();
+            let is_stopped = records.is_stopped();
             let mut is_empty = false;
             while left > 0 && !is_empty && writer.get_ref().len() < PART {
                 match records.take(|record| self.packet(&mut writer, record)) {
@@ -103,7 +71,7 @@ impl CaptureStream {
                 return;
             }
             if is_empty && !is_stopped {
-                records.end.wait();
+                records.wait();
             }
         }
     }
@@ -161,7 +129,7 @@ impl CaptureStream {
     /// Writes the statistics of the interfaces.
     fn finish(&self, writer: &mut PcapNgWriter<Vec<u8>>) -> Result<(), PcapNgWriteError> {
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        for (interface_id, count) in (0..).zip(&self.counts.by_interface) {
+        for (interface_id, count) in (0..).zip(&self.share.by_interface) {
             let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
             let (kept, lost) = (load(&count.kept), load(&count.lost));
             writer.write_pcapng_block(InterfaceStatisticsBlock {

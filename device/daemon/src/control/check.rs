@@ -16,10 +16,8 @@ use super::capture::{CaptureEnd, failed, interfaces};
 use super::error::ApiError;
 use super::extract::{Body, NoQuery};
 use super::view::ErrorBody;
-use crate::capture::MOST_CAPTURES;
-use crate::engine::Engine;
 use crate::judge::{Findings, Judge};
-use crate::packet_checker::{CheckerFeed, PacketChecker, lock};
+use crate::packet_checker::{PacketChecker, lock};
 
 /// How long a request waits for the judgement of the frames before it.
 const MOST_BEHIND: Duration = Duration::from_secs(1);
@@ -44,24 +42,12 @@ pub(super) struct RunningCheck {
 impl RunningCheck {
     /// Starts a checker of all NICs and ports.
     pub(super) async fn start(access: &Access, ready: bool) -> Result<Self, ApiError> {
-        let started = PacketChecker::start(interfaces(access), ready);
+        let started = PacketChecker::start(interfaces(access), access.engine_names.len(), ready);
         let (checker, feed) = started.map_err(|error| failed(&error))?;
         let capture = CaptureEnd::new(access);
-        let id = capture.id();
-        let work = move |engine: &mut Engine| {
-            let CheckerFeed {
-                filter,
-                end,
-                counts,
-            } = feed;
-            engine.captures.start(id, filter, end, counts)
-        };
-        match access.call_first(work).await? {
-            true => Ok(Self { checker, capture }),
-            false => Err(ApiError::conflict(format!(
-                "there are {MOST_CAPTURES} captures already, and the checker is one: end one of them, see GET /v1/captures"
-            ))),
-        }
+        let begun = capture.begin(feed.ends, &feed.filter, &feed.share);
+        begun.await?;
+        Ok(Self { checker, capture })
     }
 
     /// Ends the checker, and lets `look` see the judge after the last frame.
@@ -73,7 +59,7 @@ impl RunningCheck {
         let Self { checker, capture } = self;
         let id = capture.id();
         access
-            .call_first(move |engine| engine.captures.end(id))
+            .call_all(move |engine| engine.captures.end(id))
             .await?;
         let judged = tokio::task::spawn_blocking(move || look(&lock(&checker.stop())));
         judged.await.map_err(|_| ApiError::engine_ended())
@@ -126,11 +112,6 @@ async fn start(
     _: NoQuery,
     Body(settings): Body<CheckStart>,
 ) -> Result<Json<Findings>, ApiError> {
-    if access.engine_names.len() > 1 {
-        return Err(ApiError::conflict(
-            "the packet checker needs all NICs on one engine: check a capture of this process, with GET /v1/capture and `faultline check`",
-        ));
-    }
     let mut running = checks.0.lock().await;
     if running.is_some() {
         return Err(ApiError::conflict(

@@ -4,6 +4,7 @@ use faultline_abi::Status;
 use faultline_abi::admin::{CreateAh, CreateQp, QP_FLAG_SIG_ALL, QP_FLAG_SRQ};
 use faultline_abi::qp::{QP_ATTR_AV, QP_ATTR_MAX_DEST_RD_ATOMIC, QPT_XRC_TGT, QpAttr};
 use faultline_abi::wqe::{SQ_MIN_STRIDE_SHIFT, SQ_WQE_DATA, Sge};
+use faultline_wire::GSI_QPN;
 use zerocopy::IntoBytes;
 
 use super::command::Answer;
@@ -17,7 +18,7 @@ use crate::nic::Nic;
 use crate::number::len32;
 use crate::path::Path;
 use crate::qp::{Qp, QpConfig, QpType, State, state};
-use crate::queues::{GSI_QPN, Queue};
+use crate::queues::Queue;
 use crate::receive_queue::RecvRing;
 use crate::ring::Ring;
 use crate::time::Instant;
