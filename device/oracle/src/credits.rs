@@ -7,10 +7,10 @@
 //! Messages are numbered from the beginning of the log, at 1. A log that begins with the connection has the numbers of SSN and MSN; with
 //! others nothing is judged.
 //!
-//! A WRITE with immediate of several packets is not judged: its first packet does not say that it takes a receive request.
+//! A WRITE of several packets says in its last one, by an immediate, that it takes a receive request. It is judged then.
 
 use faultline_wire::packet::RoceHeader;
-use faultline_wire::{Headers, OpKind, Opcode, Psn, credit_count};
+use faultline_wire::{Bth, Headers, OpKind, Opcode, Position, Psn, credit_count};
 
 /// A limited message whose first packet was sent.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +18,29 @@ struct Limited {
     /// PSN of its first packet.
     psn: Psn,
     number: Psn,
+}
+
+/// A WRITE of several packets whose first one was sent beyond the credits.
+#[derive(Clone, Copy, Debug)]
+struct LongWrite {
+    first: Limited,
+    /// By how many messages it was beyond.
+    missing: i32,
+    /// The first packet asks for an acknowledgement.
+    asks: bool,
+    /// Others followed before it was acknowledged.
+    goes_on: bool,
+}
+
+impl LongWrite {
+    /// What is wrong with it, if it takes a receive request.
+    fn excess(&self) -> Option<String> {
+        match self {
+            Self { asks: false, .. } => Some(asks_nothing(self.missing)),
+            Self { goes_on: true, .. } => Some(waits_not(self.first.psn)),
+            _ => None,
+        }
+    }
 }
 
 /// What a requester knows of the receive requests of its responder.
@@ -28,6 +51,7 @@ pub(crate) struct Credits {
     /// The requester is known to obey it: since then the responder has not said that it uses no credits.
     is_obeyed: bool,
     limited: Option<Limited>,
+    write: Option<LongWrite>,
 }
 
 impl Credits {
@@ -52,27 +76,48 @@ impl Credits {
     /// what is wrong.
     pub(crate) fn check(&mut self, header: &RoceHeader, ended: u32, acked: Psn) -> Option<String> {
         let (bth, number) = (&header.bth, Psn::new(ended).next());
-        let waits = |limited: &Limited| limited.psn.diff(acked) >= 0;
-        self.limited = self
-            .limited
-            .filter(|limited| waits(limited) && self.is_beyond(limited.number).is_some());
-        if let Some(limited) = &self.limited {
-            let psn = limited.psn.get();
-            return Some(format!(
-                "PSN {psn} begins a message without credits, and is not acknowledged yet"
-            ));
+        let must_wait = |limited: &Limited| {
+            limited.psn.diff(acked) >= 0 && self.is_beyond(limited.number).is_some()
+        };
+        let limited = self.limited.filter(must_wait);
+        let write = self.write.map(|write| LongWrite {
+            goes_on: write.goes_on || must_wait(&write.first),
+            ..write
+        });
+        (self.limited, self.write) = (limited, write);
+        if let Some(limited) = limited {
+            return Some(waits_not(limited.psn));
         }
+        match bth.opcode.info().position {
+            Position::First | Position::Only => self.begin(bth, number),
+            Position::Middle => None,
+            Position::Last => {
+                let write = self.write.take()?;
+                takes_receive_request(bth.opcode).then(|| write.excess())?
+            }
+        }
+    }
+
+    /// A message begins.
+    fn begin(&mut self, bth: &Bth, number: Psn) -> Option<String> {
+        self.write = None;
         let missing = self.is_beyond(number)?;
-        if !bth.opcode.is_first_or_only() || !takes_receive_request(bth.opcode) {
-            return None;
-        }
-        self.limited = Some(Limited {
+        let first = Limited {
             psn: bth.psn,
             number,
+        };
+        if takes_receive_request(bth.opcode) {
+            self.limited = Some(first);
+            return (!bth.ack_req).then(|| asks_nothing(missing));
+        }
+        let is_write = bth.opcode.info().kind == OpKind::Write;
+        self.write = (is_write && !bth.opcode.is_last_or_only()).then_some(LongWrite {
+            first,
+            missing,
+            asks: bth.ack_req,
+            goes_on: false,
         });
-        (!bth.ack_req).then(|| {
-            format!("the message is {missing} beyond the credits, and its first packet asks for no acknowledgement")
-        })
+        None
     }
 
     /// How many messages this one is beyond the last one that is not limited; `None`: it is not limited.
@@ -80,6 +125,19 @@ impl Credits {
         let last = self.last.filter(|_| self.is_obeyed)?;
         Some(number.diff(last)).filter(|beyond| *beyond > 0)
     }
+}
+
+fn asks_nothing(missing: i32) -> String {
+    format!(
+        "the message is {missing} beyond the credits, and its first packet asks for no acknowledgement"
+    )
+}
+
+fn waits_not(psn: Psn) -> String {
+    format!(
+        "PSN {} begins a message without credits, and is not acknowledged yet",
+        psn.get()
+    )
 }
 
 /// True if a packet shows that its message takes a receive request.

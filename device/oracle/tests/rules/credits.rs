@@ -4,7 +4,7 @@ use Opcode::*;
 use faultline_oracle::Rule;
 use faultline_wire::{Opcode, Syndrome};
 
-use crate::talk::{Link, MTU, Talk, US, bytes, request, response};
+use crate::talk::{Link, MTU, Talk, US, bytes, response};
 
 /// A requester that may send `credits` messages after the first one, as the ACK of that says.
 fn with_credits(credits: u8) -> Talk {
@@ -173,11 +173,49 @@ fn credits_are_not_judged_where_packets_are_missing() {
     talk.oracle.set_remote(0);
     talk.request(RcSendOnly, 1, 8);
     talk.clean();
-    // The immediate of a longer WRITE is in its last packet only.
+}
+
+/// A longer WRITE says in its last packet whether it takes a receive request.
+#[test]
+fn a_long_write_is_limited_if_it_has_an_immediate() {
+    const LEN: u32 = 2 * MTU + 4;
+    let (without, with) = (RcWriteLast, RcWriteLastWithImmediate);
+    for (asks, acked_after, last, expected) in [
+        // It does not ask, or does not wait, for the acknowledgement of its first packet.
+        (false, 1, with, 1),
+        (true, 2, with, 1),
+        (true, 3, with, 1),
+        (true, 1, with, 0),
+        (false, 1, without, 0),
+        (true, 3, without, 0),
+    ] {
+        let mut talk = with_credits(0);
+        talk.write_first(1, LEN, asks);
+        for (psn, opcode, len) in [(2, RcWriteMiddle, MTU), (3, last, 4)] {
+            if psn == acked_after + 1 {
+                talk.credits(1, 1, 0);
+            }
+            talk.request(opcode, psn, len);
+        }
+        let what = format!("{asks} {acked_after} {last:?}");
+        assert_eq!(talk.of_requester(), vec![Rule::Credits; expected], "{what}");
+    }
+    // With credits, which may come late.
+    let mut talk = with_credits(1);
+    talk.write_first(1, MTU + 4, false);
+    talk.request(with, 2, 4);
+    talk.clean();
     let mut talk = with_credits(0);
-    let (mut first, len) = request(RcWriteFirst, 1, MTU);
-    first.reth.as_mut().unwrap().len = MTU + 4;
-    talk.frame(0, &bytes(&first, len), false);
-    talk.request(RcWriteLastWithImmediate, 2, 4);
+    talk.write_first(1, MTU + 4, true);
+    talk.credits(0, 1, 1);
+    talk.request(with, 2, 4);
+    talk.clean();
+    // One that ends without an immediate says nothing of the next.
+    let mut talk = with_credits(0);
+    talk.write_first(1, MTU + 4, false);
+    talk.request(without, 2, 4);
+    talk.credits(2, 2, 1);
+    talk.write_first(3, MTU + 4, false);
+    talk.request(with, 4, 4);
     talk.clean();
 }

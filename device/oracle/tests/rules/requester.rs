@@ -13,9 +13,7 @@ fn a_connection_without_faults_is_clean() {
     talk.request(RcSendMiddle, 0xff_ffff, MTU);
     talk.request(RcSendLast, 0, 3);
     talk.ack(0, 1);
-    let (mut first, len) = request(RcWriteFirst, 1, MTU);
-    first.reth.as_mut().unwrap().len = MTU + 4;
-    talk.frame(0, &bytes(&first, len), false);
+    talk.write_first(1, MTU + 4, false);
     talk.request(RcWriteLast, 2, 4);
     talk.request(RcReadRequest, 3, 2 * MTU + 1);
     talk.request(RcFetchAdd, 6, 0);
@@ -109,9 +107,7 @@ fn sequences_of_opcodes() {
     talk.violates(Rule::OpcodeSequence);
     start(RcSendMiddle).violates(Rule::OpcodeSequence);
     let mut talk = Talk::new();
-    let (mut first, len) = request(RcWriteFirst, 1, MTU);
-    first.reth.as_mut().unwrap().len = MTU + 4;
-    talk.frame(0, &bytes(&first, len), false);
+    talk.write_first(1, MTU + 4, false);
     talk.request(RcWriteLast, 2, 5);
     talk.violates(Rule::MessageLength);
 }

@@ -126,6 +126,14 @@ impl Talk {
         self.frame(0, &bytes(&header, payload), false);
     }
 
+    /// The first packet of a WRITE of `len` octets.
+    pub(crate) fn write_first(&mut self, psn: u32, len: u32, asks: bool) {
+        let (mut header, payload) = request(RcWriteFirst, psn, MTU);
+        header.reth.as_mut().unwrap().len = len;
+        header.bth.ack_req = asks;
+        self.frame(0, &bytes(&header, payload), false);
+    }
+
     pub(crate) fn ack(&mut self, psn: u32, msn: u32) {
         self.respond(RcAcknowledge, psn, Syndrome::ACK, msn, 0);
     }
