@@ -17,12 +17,12 @@ use crate::exchange::{self, Exchange, Ready};
 use crate::guest::Guest;
 use crate::workspace::Workspace;
 
-/// How much is sent.
+/// How long, how often and how much is sent.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct Amount {
-    /// MiB of each measurement
-    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
-    mib: u32,
+    /// Seconds of each measurement
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    seconds: u32,
     /// Measurements of each network in each direction, in turn
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
@@ -113,7 +113,7 @@ pub fn run(
     for _ in 0..amount.rounds {
         for (number, (network, cluster)) in NETWORKS.iter().zip(&clusters).enumerate() {
             for direction in Direction::BOTH {
-                let value = iperf(cluster, direction, amount.mib)
+                let value = iperf(cluster, direction, amount.seconds)
                     .with_context(|| format!("{}, {}", network.name, direction.name()))?;
                 runs.push((number, direction, value));
             }
@@ -192,11 +192,12 @@ fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-/// MiB per second that iperf3 has received.
-fn iperf(cluster: &Cluster, direction: Direction, mib: u32) -> Result<f64> {
+/// MiB per second that iperf3 has received in so many seconds.
+fn iperf(cluster: &Cluster, direction: Direction, seconds: u32) -> Result<f64> {
     let server = format!("iperf3 -s -1 -p {PORT}");
-    let client = format!("iperf3 -c $PEER_IP -p {PORT} -n {mib}M --json");
-    let text = stream(cluster, direction, mib, server, client)?;
+    // With an amount of data instead of a time, iperf3 3.18 rounds the time up to seconds.
+    let client = format!("iperf3 -c $PEER_IP -p {PORT} -t {seconds} --json");
+    let text = stream(cluster, direction, seconds.into(), server, client)?;
     received(&text).with_context(|| format!("iperf3 printed\n{text}"))
 }
 
@@ -212,14 +213,15 @@ fn checked(cluster: &Cluster, direction: Direction, mib: u32) -> Result<String> 
     let server = format!("lab stream-receive {PORT}");
     let bytes = u64::from(mib) << 20;
     let client = format!("lab stream-send $PEER_IP:{PORT} {bytes}");
-    let text = stream(cluster, direction, mib, server, client)?;
+    let seconds = u64::from(mib) / LEAST_MIB_PER_SECOND;
+    let text = stream(cluster, direction, seconds, server, client)?;
     Ok(text.trim().to_owned())
 }
 
 fn stream(
     cluster: &Cluster,
     direction: Direction,
-    mib: u32,
+    seconds: u64,
     server: String,
     client: String,
 ) -> Result<String> {
@@ -228,7 +230,7 @@ fn stream(
         server,
         client,
         ready: Ready::Tcp(PORT),
-        limit: Duration::from_secs(60 + u64::from(mib) / LEAST_MIB_PER_SECOND),
+        limit: Duration::from_secs(60 + seconds),
     };
     let report = exchange::run(receiver, sender, &exchange)?;
     ensure!(report.success(), "{}", report.text(15));
