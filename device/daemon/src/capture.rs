@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use faultline_nic::{Diagnostic, Dma, Instant, Nic, State, TxFrame};
 use faultline_ports::PortId;
@@ -20,6 +20,7 @@ use faultline_telemetry::Direction;
 use faultline_wire::GSI_QPN;
 use faultline_wire::packet::{RoceHeader, parse_trusted};
 
+use crate::capture_share::CaptureShare;
 use crate::lines::Mark;
 
 /// Most captures at a time. Each of them copies frames in the engine.
@@ -229,6 +230,8 @@ pub(crate) struct RecordHead {
     pub(crate) is_sent: bool,
     /// Frames of any interface were lost since the last record.
     pub(crate) is_after_loss: bool,
+    /// Notices of this engine were lost since its last record.
+    pub(crate) is_after_lost_notice: bool,
     /// Software has made the frame, not the NIC.
     pub(crate) is_raw: bool,
     /// No frame: the record is about the queue pair `sender` of this interface. The value is in `length`.
@@ -310,6 +313,7 @@ impl RecordHead {
                 u8::from(self.is_sent)
                     | u8::from(self.is_after_loss) << 1
                     | u8::from(self.is_raw) << 3
+                    | u8::from(self.is_after_lost_notice) << 5
                     | self.notice.map_or(0, Notice::flag),
                 number.unwrap_or_default(),
                 self.effects.bits(),
@@ -343,6 +347,7 @@ impl RecordHead {
             is_after_loss: flags & 2 != 0,
             notice: Notice::of_flags(*flags),
             is_raw: flags & 8 != 0,
+            is_after_lost_notice: flags & 32 != 0,
             sender: u32::from_le_bytes(*sender),
             fate: *Fate::ALL.get(usize::from(*fate))?,
             effects: Effects::from_bits(*effects),
@@ -388,63 +393,21 @@ impl CaptureFilter {
     }
 }
 
-/// Frames of an interface that a capture has, and that it has lost.
-#[derive(Debug, Default)]
-pub(crate) struct CaptureCount {
-    pub(crate) kept: AtomicU64,
-    pub(crate) lost: AtomicU64,
-}
-
-/// What the engines of a capture share.
+/// What an engine needs to take part in a capture.
 #[derive(Debug)]
-pub(crate) struct CaptureShare {
-    /// All engines have begun it, and none has ended it. An engine that has seen a change of it does so before it sends what another engine
-    /// receives, which sees it then, too. So of a frame and what it has caused both are captured, unless the capture begins or ends
-    /// between them.
-    is_running: AtomicBool,
-    /// By interface. Only the engine of the interface writes them.
-    pub(crate) by_interface: Vec<CaptureCount>,
-    /// Frames and notices that were lost in any engine.
-    losses: AtomicU64,
-    /// Time of the last of them.
-    last_loss: AtomicU64,
-}
-
-impl CaptureShare {
-    /// For so many interfaces.
-    pub(crate) fn new(interfaces: usize) -> Arc<Self> {
-        let counts = (0..interfaces).map(|_| CaptureCount::default());
-        Arc::new(Self {
-            is_running: AtomicBool::new(false),
-            by_interface: counts.collect(),
-            losses: AtomicU64::new(0),
-            last_loss: AtomicU64::new(0),
-        })
-    }
-
-    /// All engines have begun the capture.
-    pub(crate) fn run(&self) {
-        self.is_running.store(true, Ordering::Relaxed);
-    }
-
-    /// Something was lost.
-    fn note_loss(&self, at: Instant) {
-        self.last_loss.fetch_max(at.0, Ordering::Relaxed);
-        // Who sees the loss sees its time.
-        self.losses.fetch_add(1, Ordering::Release);
-    }
-
-    /// Losses until now, and the time of the last one.
-    fn losses(&self) -> (u64, Instant) {
-        let losses = self.losses.load(Ordering::Acquire);
-        (losses, Instant(self.last_loss.load(Ordering::Relaxed)))
-    }
+pub(crate) struct CaptureFeed {
+    /// Number of the engine in the capture.
+    pub(crate) engine: usize,
+    pub(crate) filter: CaptureFilter,
+    pub(crate) end: EngineEnd,
+    pub(crate) share: Arc<CaptureShare>,
 }
 
 /// A capture that runs.
 #[derive(Debug)]
 struct Capture {
     id: u64,
+    engine: usize,
     filter: CaptureFilter,
     end: EngineEnd,
     share: Arc<CaptureShare>,
@@ -452,15 +415,18 @@ struct Capture {
     lost: Vec<u32>,
     /// Losses of all engines that are before the last record.
     known_losses: u64,
+    /// Time of the last loss of this engine.
+    own_loss: Instant,
+    /// A notice was lost since the last record.
+    has_lost_notice: bool,
 }
 
 impl Capture {
     fn wants(&self, seen: &Seen, header: Option<&RoceHeader>) -> bool {
-        self.share.is_running.load(Ordering::Relaxed) && self.filter.fits(seen, header)
+        self.share.is_running() && self.filter.fits(seen, header)
     }
 
-    /// Puts a record into the ring. It begins with room for the head.
-    /// `most`: octets of the frame that are kept.
+    /// Puts a record into the ring. It begins with room for the head. `most`: octets of the frame that are kept.
     fn keep(&mut self, seen: &Seen, (length, most): (usize, usize), record: &mut [u8]) {
         let counts = self.share.by_interface.get(seen.port);
         let (Some(lost), Some(count)) = (self.lost.get_mut(seen.port), counts) else {
@@ -483,6 +449,7 @@ impl Capture {
             port: u16::try_from(seen.port).unwrap_or(u16::MAX),
             is_sent: seen.direction == Direction::Tx,
             is_after_loss,
+            is_after_lost_notice: self.has_lost_notice,
             notice: None,
             is_raw: seen.is_raw,
             sender: seen.sender,
@@ -497,21 +464,26 @@ impl Capture {
         let record = record.get(..most).unwrap_or(record);
         if !waits && self.end.send(record) {
             *lost = 0;
-            // In the order of times, frames of other engines may be between an earlier record and the loss.
-            if seen.at > last_loss {
+            self.has_lost_notice = false;
+            // In the order of times, frames of another engine may be between an earlier record and its loss.
+            if seen.at > last_loss || self.own_loss == last_loss {
                 self.known_losses = losses;
             }
             add(&count.kept);
         } else {
             *lost = lost.saturating_add(1);
             add(&count.lost);
-            self.share.note_loss(seen.at);
+            self.note_loss(seen.at);
         }
     }
-}
 
-impl Capture {
-    /// Tells a checker of a queue pair of a NIC. Without room for that, frames count as lost: the checker judges all connections anew.
+    fn note_loss(&mut self, at: Instant) {
+        self.own_loss = self.own_loss.max(at);
+        self.share.note_loss(at);
+    }
+
+    /// Tells a checker of a queue pair of a NIC. Without room for that, frames count as lost: the checker judges all connections anew, and
+    /// forgets the attributes of queue pairs.
     fn notify(&mut self, at: Instant, (nic, qpn): (PortId, u32), notice: Notice, value: u32) {
         if !self.filter.is_for_checker {
             return;
@@ -524,6 +496,7 @@ impl Capture {
             port: u16::try_from(nic).unwrap_or(u16::MAX),
             is_sent: false,
             is_after_loss: false,
+            is_after_lost_notice: false,
             notice: Some(notice),
             is_raw: false,
             sender: qpn,
@@ -532,13 +505,19 @@ impl Capture {
             rule: None,
         };
         if !self.end.send(&head.to_octets()) {
-            self.share.note_loss(at);
+            self.lose_notice(at);
         }
+    }
+
+    fn lose_notice(&mut self, at: Instant) {
+        self.has_lost_notice = true;
+        self.note_loss(at);
     }
 }
 
 impl Drop for Capture {
     fn drop(&mut self) {
+        self.share.set_bound(self.engine, None);
         self.end.bell().stop();
     }
 }
@@ -565,13 +544,7 @@ impl Captures {
     }
 
     /// Begins a capture. Returns false if there are [`MOST_CAPTURES`].
-    pub(crate) fn start(
-        &mut self,
-        id: u64,
-        filter: CaptureFilter,
-        end: EngineEnd,
-        share: Arc<CaptureShare>,
-    ) -> bool {
+    pub(crate) fn start(&mut self, id: u64, feed: CaptureFeed) -> bool {
         if self.running.len() >= MOST_CAPTURES {
             return false;
         }
@@ -579,12 +552,21 @@ impl Captures {
         self.record.reserve(most);
         self.refusals.reserve(MOST_REFUSALS);
         self.faults.reserve(MOST_FAULTS);
+        let CaptureFeed {
+            engine,
+            filter,
+            end,
+            share,
+        } = feed;
         self.running.push(Capture {
             id,
+            engine,
             lost: vec![0; share.by_interface.len()],
             filter,
             end,
             known_losses: 0,
+            own_loss: Instant(0),
+            has_lost_notice: false,
             share,
         });
         true
@@ -596,13 +578,33 @@ impl Captures {
             return false;
         };
         let ended = self.running.swap_remove(at);
-        ended.share.is_running.store(false, Ordering::Relaxed);
+        ended.share.end();
+        self.clear_if_unused();
+        true
+    }
+
+    fn clear_if_unused(&mut self) {
         if self.running.is_empty() {
             self.refusals.clear();
             self.faults.clear();
             self.stalls.clear();
         }
-        true
+    }
+
+    /// The engine begins a pass at this time, or a later one. Captures that another engine has ended end here, too.
+    pub(crate) fn begin_pass(&mut self, now: Instant) {
+        self.running.retain(|capture| !capture.share.has_ended());
+        self.clear_if_unused();
+        for capture in &self.running {
+            capture.share.set_bound(capture.engine, Some(now));
+        }
+    }
+
+    /// The engine sleeps until its next pass.
+    pub(crate) fn sleep(&self) {
+        for capture in &self.running {
+            capture.share.set_bound(capture.engine, None);
+        }
     }
 
     /// True if a capture has comments. A checker reads none.
@@ -633,10 +635,10 @@ impl Captures {
     }
 
     /// New connections may not have been told: checkers judge all connections anew.
-    pub(crate) fn connections_unknown(&self, at: Instant) {
-        let checkers = self.running.iter();
+    pub(crate) fn connections_unknown(&mut self, at: Instant) {
+        let checkers = self.running.iter_mut();
         let checkers = checkers.filter(|capture| capture.filter.is_for_checker);
-        checkers.for_each(|capture| capture.share.note_loss(at));
+        checkers.for_each(|capture| capture.lose_notice(at));
     }
 
     /// A NIC reports something. `device` is this NIC.
@@ -803,6 +805,7 @@ mod tests {
     use faultline_ports::channel;
 
     use super::*;
+    use crate::capture_share::CaptureCount;
 
     const RULE: ByRule = ByRule {
         rule: 300,
@@ -833,11 +836,25 @@ mod tests {
         }
     }
 
-    /// Of a capture that runs.
+    /// Of a capture that runs in two engines.
     fn share() -> Arc<CaptureShare> {
-        let share = CaptureShare::new(2);
-        share.run();
+        let share = CaptureShare::new(2, 2);
+        assert!(share.run());
         share
+    }
+
+    fn feed(
+        engine: usize,
+        filter: CaptureFilter,
+        end: EngineEnd,
+        share: &Arc<CaptureShare>,
+    ) -> CaptureFeed {
+        CaptureFeed {
+            engine,
+            filter,
+            end,
+            share: Arc::clone(share),
+        }
     }
 
     #[test]
@@ -846,7 +863,7 @@ mod tests {
         let end = ends.remove(0);
         let mut captures = Captures::default();
         let share = share();
-        assert!(captures.start(1, filter(100), end, Arc::clone(&share)));
+        assert!(captures.start(1, feed(0, filter(100), end, &share)));
         for _ in 0..20 {
             captures.octets(&seen(0), &[5; 200]);
             captures.octets(&seen(1), &[5; 200]);
@@ -871,12 +888,9 @@ mod tests {
             assert_eq!((head.effects, head.rule), (Effects::CORRUPTED, Some(RULE)));
             assert_eq!(frame, [5; 100]);
         }
-        let later = Seen {
-            at: Instant(8),
-            ..seen(0)
-        };
-        captures.octets(&later, &[6; 20]);
-        captures.octets(&later, &[7; 20]);
+        // In the same pass.
+        captures.octets(&seen(0), &[6; 20]);
+        captures.octets(&seen(0), &[7; 20]);
         record.clear();
         reader.rings()[0].pop(&mut record).unwrap();
         let (head, frame) = RecordHead::split(&record).unwrap();
@@ -898,13 +912,13 @@ mod tests {
     fn all_engines_say_that_one_has_lost_frames() {
         let (ends, mut reader) = channel::from_engines(2, 300).unwrap();
         let share = share();
-        let mut engines = Vec::from_iter(ends.into_iter().map(|end| {
+        let mut engines = Vec::from_iter(ends.into_iter().enumerate().map(|(engine, end)| {
             let mut captures = Captures::default();
             let filter = CaptureFilter {
                 ports: vec![true; 2],
                 ..filter(20)
             };
-            assert!(captures.start(1, filter, end, Arc::clone(&share)));
+            assert!(captures.start(1, feed(engine, filter, end, &share)));
             captures
         }));
         let at = |time, port| Seen {
@@ -934,27 +948,64 @@ mod tests {
         assert_eq!(is_after_loss(0), Some((true, 20 - kept)));
     }
 
+    /// A checker that has missed a notice learns of it with the next frame.
+    #[test]
+    fn a_lost_notice_is_told() {
+        let (mut ends, mut reader) = channel::from_engines(1, 180).unwrap();
+        let mut captures = Captures::default();
+        let filter = CaptureFilter {
+            is_for_checker: true,
+            ..filter(20)
+        };
+        assert!(captures.start(1, feed(0, filter, ends.remove(0), &share())));
+        // Four fit.
+        for qpn in 0..5 {
+            captures.notify(Instant(5), (0, qpn), Notice::Renewal, 1024);
+        }
+        let mut record = Vec::new();
+        let mut told = || {
+            record.clear();
+            reader.rings()[0].pop(&mut record)?;
+            let (head, _) = RecordHead::split(&record)?;
+            Some((head.notice, head.is_after_loss, head.is_after_lost_notice))
+        };
+        // More than half of the ring is taken.
+        captures.octets(&seen(0), &[0; 20]);
+        for _ in 0..4 {
+            assert_eq!(told(), Some((Some(Notice::Renewal), false, false)));
+        }
+        assert_eq!(told(), None);
+        for after in [true, false] {
+            captures.octets(&seen(0), &[0; 20]);
+            assert_eq!(told(), Some((None, after, after)));
+        }
+    }
+
     /// A capture has no frame of an engine before all engines have begun it, and none after one has ended it.
     #[test]
     fn engines_begin_and_end_a_capture_together() {
-        let (mut ends, _reader) = channel::from_engines(2, 1000).unwrap();
-        let share = CaptureShare::new(2);
+        let (mut ends, reader) = channel::from_engines(2, 1000).unwrap();
+        let share = CaptureShare::new(2, 2);
         let mut engines = [Captures::default(), Captures::default()];
         let kept = || {
             let kept = |count: &CaptureCount| count.kept.load(Ordering::Relaxed);
             share.by_interface.iter().map(kept).sum::<u64>()
         };
-        for captures in &mut engines {
-            assert!(captures.start(1, filter(20), ends.remove(0), Arc::clone(&share)));
+        for (engine, captures) in engines.iter_mut().enumerate() {
+            assert!(captures.start(1, feed(engine, filter(20), ends.remove(0), &share)));
             captures.octets(&seen(0), &[0; 20]);
         }
         assert_eq!(kept(), 0);
-        share.run();
+        assert!(share.run());
         engines[0].octets(&seen(0), &[0; 20]);
         assert_eq!(kept(), 1);
         assert!(engines[1].end(1));
         engines[0].octets(&seen(0), &[0; 20]);
         assert_eq!(kept(), 1);
+        assert!(!share.run() && !reader.is_stopped());
+        // The other one ends it with its next pass.
+        engines[0].begin_pass(Instant(9));
+        assert!(reader.is_stopped() && !engines[0].is_on());
     }
 
     /// The comments of a record with these fates and changes, which has been in a ring.
@@ -967,6 +1018,7 @@ mod tests {
             port: 0,
             is_sent: true,
             is_after_loss: false,
+            is_after_lost_notice: false,
             is_raw: false,
             notice: None,
             sender: 0,
@@ -1022,7 +1074,7 @@ mod tests {
             let (mut engine_ends, reader) = channel::from_engines(1, 100).unwrap();
             let end = engine_ends.remove(0);
             ends.push(reader);
-            let starts = captures.start(id as u64, filter(1), end, share());
+            let starts = captures.start(id as u64, feed(0, filter(1), end, &share()));
             assert_eq!(starts, id < MOST_CAPTURES);
         }
     }

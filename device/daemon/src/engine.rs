@@ -248,6 +248,9 @@ impl Engine {
 
     fn sleep(&mut self) {
         self.stats.sleeps = self.stats.sleeps.wrapping_add(1);
+        if self.captures.is_on() {
+            self.captures.sleep();
+        }
         sleep::fall_asleep::<Processor>(self);
     }
 
@@ -268,6 +271,9 @@ impl Engine {
 
     /// Handles requests and, unless the engine is paused, all ports once. Returns true if there was work.
     fn pass(&mut self) -> bool {
+        if self.captures.is_on() {
+            self.captures.begin_pass(self.now());
+        }
         let mut worked = self.take_requests();
         if self.clock.is_stopped() {
             self.end_scenario_pause();

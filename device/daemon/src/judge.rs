@@ -246,7 +246,7 @@ impl Judge {
                     self.learn(source, interface);
                 }
                 if origin.is_raw {
-                    self.oracle.passed(at, frame);
+                    self.oracle.sent_by_software(at, interface, frame);
                     return;
                 }
                 let sender = origin.sender.map(|qpn| {
@@ -266,7 +266,8 @@ impl Judge {
                 self.oracle.skip();
                 self.oracle.received(at, interface, frame);
             }
-            _ => self.oracle.passed(at, frame),
+            Some(false) => self.oracle.passed_to(at, interface, frame),
+            None => self.oracle.passed(at, frame),
         }
     }
 
@@ -300,6 +301,11 @@ impl Judge {
     pub(crate) fn lose(&mut self, frames: u64) {
         self.lost = self.lost.saturating_add(frames);
         self.oracle.forget();
+    }
+
+    /// What was told of queue pairs is not complete.
+    pub(crate) fn forget_attributes(&mut self) {
+        self.pairs.clear();
     }
 
     /// A queue pair of the adapter at an interface begins another connection, with this path MTU; 0: it has none.

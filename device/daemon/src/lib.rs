@@ -55,6 +55,7 @@ mod by_port;
 mod capture;
 mod capture_engine;
 mod capture_records;
+mod capture_share;
 pub mod check;
 mod clock;
 pub mod config;

@@ -13,8 +13,9 @@ use faultline_ports::channel::{self, Bell, EngineEnd};
 use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 
-use crate::capture::{CaptureFilter, CaptureShare, Notice, RING, RecordHead};
+use crate::capture::{CaptureFilter, Notice, RING, RecordHead};
 use crate::capture_records::CaptureRecords;
+use crate::capture_share::CaptureShare;
 use crate::judge::{Findings, Interface, InterfaceKind, Judge, Origin};
 
 /// Octets of each frame that contain all headers.
@@ -60,7 +61,8 @@ impl PacketChecker {
     ) -> std::io::Result<(Self, CheckerFeed)> {
         let (ends, frames) = channel::from_engines(engines, RING)?;
         let bells = ends.iter().map(EngineEnd::bell).collect();
-        let frames = CaptureRecords::new(frames);
+        let share = CaptureShare::new(interfaces.len(), engines);
+        let frames = CaptureRecords::new(frames, Arc::clone(&share));
         let feed = CheckerFeed {
             filter: CaptureFilter {
                 ports: vec![true; interfaces.len()],
@@ -69,7 +71,7 @@ impl PacketChecker {
                 snaplen: SNAPLEN,
                 is_for_checker: true,
             },
-            share: CaptureShare::new(interfaces.len()),
+            share,
             ends,
         };
         let nics: Vec<usize> = (interfaces.iter().enumerate())
@@ -165,6 +167,9 @@ fn take(judge: &mut Judge, record: &[u8]) {
         }
         return;
     }
+    if head.is_after_lost_notice {
+        judge.forget_attributes();
+    }
     if head.is_after_loss || head.lost > 0 {
         judge.lose(head.lost.into());
     }
@@ -199,6 +204,7 @@ mod tests {
             port: u16::try_from(nic).unwrap(),
             is_sent: true,
             is_after_loss: false,
+            is_after_lost_notice: false,
             is_raw: false,
             notice,
             sender: QPN[nic],

@@ -93,7 +93,8 @@ impl Credits {
             Position::Middle => None,
             Position::Last => {
                 let write = self.write.take()?;
-                takes_receive_request(bth.opcode).then(|| write.excess())?
+                let is_its = bth.opcode.info().kind == OpKind::Write;
+                (is_its && takes_receive_request(bth.opcode)).then(|| write.excess())?
             }
         }
     }

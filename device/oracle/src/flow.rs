@@ -25,17 +25,51 @@ pub(crate) struct Key {
 /// Number of an adapter that was passed with a packet.
 pub(crate) type Adapter = usize;
 
+/// Who has sent a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Sender {
+    Adapter(Adapter),
+    /// Software has made it, and this adapter has only sent it.
+    Software(Adapter),
+    #[default]
+    Unknown,
+}
+
+impl Sender {
+    /// The adapter to which the packet is charged.
+    pub(crate) fn adapter(self) -> Option<Adapter> {
+        match self {
+            Self::Adapter(adapter) => Some(adapter),
+            Self::Software(_) | Self::Unknown => None,
+        }
+    }
+
+    /// The adapter where it was sent.
+    pub(crate) fn place(self) -> Option<Adapter> {
+        match self {
+            Self::Adapter(adapter) | Self::Software(adapter) => Some(adapter),
+            Self::Unknown => None,
+        }
+    }
+}
+
 /// The requests of one side of a connection, and the answers to them.
 #[derive(Debug, Default)]
 pub(crate) struct Flow {
-    /// The requester's adapter and queue pair, as far as they are known.
-    pub from_adapter: Option<Adapter>,
+    /// Who has sent the first request.
+    pub requester: Sender,
+    /// The requester's queue pair, if it is known.
     pub from_qpn: Option<u32>,
+    /// Who has sent the first response of which that is known.
+    pub answered_by: Option<Sender>,
+    /// Others have sent packets with its addresses and numbers, another adapter or another queue pair. What these did to either end is not
+    /// known: it is not judged.
+    pub is_mixed: bool,
     /// The responder's adapter, if a request has arrived there.
     pub to_adapter: Option<Adapter>,
     /// Responses were found to belong to it.
     pub is_answered: bool,
-    requester: Requester,
+    requests: Requester,
     responder: Option<Responder>,
     /// A READ has arrived whose PSNs can't be counted, because the MTU is not known. The responder is followed again from the request
     /// on with which the log of the requester begins anew.
@@ -56,13 +90,22 @@ pub(crate) fn is_connected(service: Service) -> bool {
 impl Flow {
     /// A flow. `has_past`: packets of it may have been lost before the first one that is passed. `agreed_limit`: READs and the like
     /// that its requester may have outstanding, if the connection manager has agreed on that.
-    pub(crate) fn new(has_past: bool, agreed_limit: Option<u32>) -> Self {
-        let mut requester = Requester::new(has_past);
-        requester.reads.agreed_limit = agreed_limit;
+    pub(crate) fn new(requester: Sender, has_past: bool, agreed_limit: Option<u32>) -> Self {
+        let mut requests = Requester::new(has_past);
+        requests.reads.agreed_limit = agreed_limit;
         Self {
             requester,
+            requests,
             ..Self::default()
         }
+    }
+
+    /// A packet with its addresses and numbers was sent as a response. Returns false if the flow is not judged.
+    pub(crate) fn is_answered_by(&mut self, sender: Sender) -> bool {
+        if sender != Sender::Unknown {
+            self.is_mixed |= *self.answered_by.get_or_insert(sender) != sender;
+        }
+        !self.is_mixed
     }
 
     /// Learns the MTU from a packet that is full.
@@ -81,7 +124,7 @@ impl Flow {
 
     /// Sets the limit of READs and the like that the sender of the next request has, if it is known.
     pub(crate) fn set_read_limit(&mut self, limit: Option<u32>) {
-        self.requester.reads.own_limit = limit;
+        self.requests.reads.own_limit = limit;
     }
 
     pub(crate) fn request_sent(
@@ -92,11 +135,11 @@ impl Flow {
     ) {
         let (header, payload) = (&parsed.header, parsed.payload.len());
         self.learn_mtu(header, payload);
-        self.requester.sent(seen, header, payload, self.mtu, report);
+        self.requests.sent(seen, header, payload, self.mtu, report);
     }
 
     pub(crate) fn request_received(&mut self, parsed: &Parsed<'_>) {
-        let Some(first) = self.requester.log.first() else {
+        let Some(first) = self.requests.log.first() else {
             return;
         };
         let (header, payload) = (&parsed.header, parsed.payload.len());
@@ -111,7 +154,7 @@ impl Flow {
         self.lost_count = false;
         let responder = self
             .responder
-            .get_or_insert_with(|| Responder::new(first, self.requester.has_past));
+            .get_or_insert_with(|| Responder::new(first, self.requests.has_past));
         responder.received(header, payload, self.mtu);
     }
 
@@ -138,19 +181,19 @@ impl Flow {
     }
 
     pub(crate) fn response_received(&mut self, at: u64, parsed: &Parsed<'_>) {
-        self.requester.received(at, &parsed.header);
+        self.requests.received(at, &parsed.header);
     }
 
     /// True if a request with this PSN was sent and is remembered.
     pub(crate) fn has_sent(&self, header: &RoceHeader) -> bool {
-        self.requester.log.find(header.bth.psn).is_some()
+        self.requests.log.find(header.bth.psn).is_some()
     }
 
     /// True if the PSN of a request is so far from the next one that it must belong to another connection.
     pub(crate) fn is_far(&self, header: &RoceHeader) -> bool {
         /// More than is ever in flight on real wires.
         const FAR: u32 = 1 << 16;
-        let next = self.requester.log.next();
+        let next = self.requests.log.next();
         next.is_some_and(|next| header.bth.psn.diff(next).unsigned_abs() > FAR)
     }
 }

@@ -7,7 +7,7 @@ use faultline_wire::packet::{self, Parsed, RoceHeader};
 use faultline_wire::{GSI_QPN, Gid, OpKind, Service, WireError};
 
 use crate::connection_manager::ConnectionManager;
-use crate::flow::{Adapter, FLOW_LIMIT, Flow, Key, is_connected};
+use crate::flow::{Adapter, FLOW_LIMIT, Flow, Key, Sender, is_connected};
 use crate::packet::{Finding, Seen};
 use crate::recent::Recent;
 use crate::rule::Rule;
@@ -101,7 +101,8 @@ pub struct Oracle {
     answers: Recent<ResponseKey, Key, FLOW_LIMIT>,
     /// Attempts to find the flow of responses, until one succeeds.
     attempts: HashMap<ResponseKey, u32>,
-    connections: ConnectionManager,
+    /// By the adapter that has sent or received them: messages of the connection manager. `None`: neither is known.
+    connections: HashMap<Option<Adapter>, ConnectionManager>,
     /// Senders and receivers of packets that have arrived with a mark of congestion.
     marked: HashSet<(Gid, Gid)>,
     /// Adapters that have agreed to READY with each other.
@@ -131,7 +132,7 @@ impl Oracle {
             flows: Recent::default(),
             answers: Recent::default(),
             attempts: HashMap::new(),
-            connections: ConnectionManager::default(),
+            connections: HashMap::new(),
             marked: HashSet::new(),
             ready: HashSet::new(),
             all_ready: false,
@@ -200,7 +201,21 @@ impl Oracle {
     /// A frame passes a link. It is judged, and may arrive.
     pub fn passed<'a>(&mut self, at: u64, frame: impl Into<Frame<'a>>) {
         let frame = frame.into();
-        self.judge(at, None, frame);
+        self.judge(at, Sender::Unknown, None, frame);
+        self.arrive(at, None, frame);
+    }
+
+    /// A frame arrives at an adapter. It is judged, and nothing is known of its sender.
+    pub fn passed_to<'a>(&mut self, at: u64, adapter: usize, frame: impl Into<Frame<'a>>) {
+        let frame = frame.into();
+        self.judge(at, Sender::Unknown, None, frame);
+        self.arrive(at, Some(adapter), frame);
+    }
+
+    /// An adapter sends a frame that software has made. It is judged, and not charged to the adapter.
+    pub fn sent_by_software<'a>(&mut self, at: u64, adapter: usize, frame: impl Into<Frame<'a>>) {
+        let frame = frame.into();
+        self.judge(at, Sender::Software(adapter), None, frame);
         self.arrive(at, None, frame);
     }
 
@@ -212,7 +227,7 @@ impl Oracle {
         queue_pair: Option<QueuePair>,
         frame: impl Into<Frame<'a>>,
     ) {
-        self.judge(at, Some((adapter, queue_pair)), frame.into());
+        self.judge(at, Sender::Adapter(adapter), queue_pair, frame.into());
     }
 
     /// A frame arrives at an adapter.
@@ -224,7 +239,8 @@ impl Oracle {
     pub fn renew(&mut self, adapter: usize, qpn: u32) {
         let is_of = |key: &Key, flow: &Flow| {
             let is_responder = flow.to_adapter == Some(adapter) && key.qpn == qpn;
-            let is_requester = flow.from_adapter == Some(adapter) && flow.from_qpn == Some(qpn);
+            let is_requester =
+                flow.requester == Sender::Adapter(adapter) && flow.from_qpn == Some(qpn);
             is_responder || is_requester
         };
         self.flows.retain(|key, flow| !is_of(key, flow));
@@ -243,13 +259,13 @@ impl Oracle {
         self.flows.clear();
         self.answers.clear();
         self.attempts.clear();
-        self.connections = ConnectionManager::default();
+        self.connections.clear();
         self.marked.clear();
     }
 
-    fn judge(&mut self, at: u64, sender: Option<(Adapter, Option<QueuePair>)>, frame: Frame<'_>) {
+    fn judge(&mut self, at: u64, sender: Sender, queue_pair: Option<QueuePair>, frame: Frame<'_>) {
         self.skip();
-        let adapter = sender.map(|(adapter, _)| adapter);
+        let adapter = sender.adapter();
         let parsed = match frame.parse() {
             Ok(parsed) => parsed,
             // Not of RDMA.
@@ -265,7 +281,6 @@ impl Oracle {
         let mut findings = Vec::new();
         let mut report = |finding| findings.push(finding);
         crate::packet::check(&parsed, frame.octets, &mut report);
-        let queue_pair = sender.and_then(|(_, queue_pair)| queue_pair);
         let seen = Seen {
             at,
             is_exact: self.place == Place::Adapter,
@@ -275,11 +290,11 @@ impl Oracle {
         if opcode.info().kind == OpKind::Cnp {
             self.judge_cnp(&parsed.header, &mut report);
         } else if opcode.is_response() {
-            if let Some(key) = self.flow_of_response(&parsed.header, queue_pair)
+            if let Some(key) = self.flow_of_response(&parsed.header, sender, queue_pair)
                 && let Some(flow) = self.flows.get_mut(&key)
             {
                 if opcode.info().kind == OpKind::Ready {
-                    let ends = [adapter, flow.from_adapter];
+                    let ends = [adapter, flow.requester.adapter()];
                     let has_agreed =
                         |end: &Option<Adapter>| end.is_some_and(|end| self.ready.contains(&end));
                     if !self.all_ready && !ends.iter().all(has_agreed) {
@@ -302,22 +317,30 @@ impl Oracle {
                 self.responses_without_flow = self.responses_without_flow.saturating_add(1);
             }
         } else if is_connected(opcode.info().service) {
-            let pair = sender.and_then(|(adapter, pair)| Some((adapter, pair?.qpn)));
+            let pair = adapter.and_then(|adapter| Some((adapter, queue_pair?.qpn)));
             let has_past = self.has_lost && !pair.is_some_and(|pair| self.renewed.contains(&pair));
             let seen = Seen {
                 is_exact: seen.is_exact && !self.is_to_remote(&parsed.header),
                 ..seen
             };
-            if let Some(flow) = self.flow_of_request(&parsed.header, has_past, sender) {
+            if let Some(flow) = self.flow_of_request(&parsed.header, has_past, sender, queue_pair) {
                 flow.request_sent(seen, &parsed, &mut report);
             }
-        } else if parsed.header.bth.dest_qp == GSI_QPN && !frame.has_only_headers && parsed.icrc_ok
-        {
-            let (from, to) = addresses(&parsed.header);
-            self.connections.sent(from, to, parsed.payload);
+        } else {
+            self.read_message(sender.place(), frame, &parsed);
         }
         for finding in findings {
             self.keep((at, adapter), Some(parsed.header), finding);
+        }
+    }
+
+    /// Reads a message of the connection manager that an adapter sends or receives. Others may have forged it: it is of no meaning to
+    /// other adapters.
+    fn read_message(&mut self, place: Option<Adapter>, frame: Frame<'_>, parsed: &Parsed<'_>) {
+        if parsed.header.bth.dest_qp == GSI_QPN && !frame.has_only_headers && parsed.icrc_ok {
+            let (from, to) = addresses(&parsed.header);
+            let messages = self.connections.entry(place).or_default();
+            messages.sent(from, to, parsed.payload);
         }
     }
 
@@ -361,6 +384,8 @@ impl Oracle {
                 flow.to_adapter = adapter.or(flow.to_adapter);
                 flow.request_received(&parsed);
             }
+        } else if adapter.is_some() {
+            self.read_message(adapter, frame, &parsed);
         }
     }
 
@@ -376,34 +401,42 @@ impl Oracle {
                 .is_some_and(is_remote)
     }
 
-    /// The flow of a request of `sender`, which begins if there is none. `has_past`: packets of it may have been lost before.
+    /// The flow of a request, which begins if there is none. `has_past`: packets of it may have been lost before. `None`: it is not judged.
     fn flow_of_request(
         &mut self,
         header: &RoceHeader,
         has_past: bool,
-        sender: Option<(Adapter, Option<QueuePair>)>,
+        sender: Sender,
+        queue_pair: Option<QueuePair>,
     ) -> Option<&mut Flow> {
         let (from, to) = addresses(header);
         let qpn = header.bth.dest_qp;
         let key = Key { from, to, qpn };
-        // In a capture nothing tells that a queue pair has a new connection.
-        if self.place == Place::Link && self.flows.get(&key).is_some_and(|flow| flow.is_far(header))
-        {
-            self.flows.remove(&key);
-            self.answers.retain(|_, other| *other != key);
+        if let Some(flow) = self.flows.get_mut(&key) {
+            // Of the first packets after the beginning of a capture the sender may not be known.
+            let was_unknown = flow.requester == Sender::Unknown && sender != Sender::Unknown;
+            let is_on_link = self.place == Place::Link;
+            let has_other_qpn = |pair: QueuePair| flow.from_qpn.is_some_and(|qpn| qpn != pair.qpn);
+            flow.is_mixed |= !was_unknown && flow.requester != sender;
+            flow.is_mixed |= is_on_link && queue_pair.is_some_and(has_other_qpn);
+            if flow.is_mixed {
+                return None;
+            }
+            // In a capture nothing tells that a queue pair has a new connection.
+            if was_unknown || is_on_link && flow.is_far(header) {
+                self.flows.remove(&key);
+                self.answers.retain(|_, other| *other != key);
+            }
         }
         if !self.flows.contains(&key) {
-            let agreed_limit = self.connections.begin(&key, header.bth.psn);
-            let flow = Flow::new(has_past, agreed_limit);
+            let messages = self.connections.get_mut(&sender.place());
+            let agreed_limit = messages.and_then(|said| said.begin(&key, header.bth.psn));
+            let flow = Flow::new(sender, has_past, agreed_limit);
             if let Some(oldest) = self.flows.insert(key, flow) {
                 self.answers.retain(|_, other| *other != oldest);
             }
         }
         let flow = self.flows.get_mut(&key)?;
-        if let Some((adapter, _)) = sender {
-            flow.from_adapter = Some(adapter);
-        }
-        let queue_pair = sender.and_then(|(_, queue_pair)| queue_pair);
         flow.set_read_limit(queue_pair.and_then(|pair| pair.read_limit));
         if let Some(QueuePair { qpn, mtu, .. }) = queue_pair {
             flow.from_qpn = Some(qpn);
@@ -421,10 +454,11 @@ impl Oracle {
 
     /// The flow that a response belongs to. The number of its sender is not in the packet. If it was not passed, the flow is
     /// that of the queue pair to which it goes; or, if numbers of requesters were not passed either, the only one between these
-    /// adapters that has sent a request with this PSN and has no answers yet.
+    /// adapters that has sent a request with this PSN and has no answers yet. `None`: it is not judged.
     fn flow_of_response(
         &mut self,
         header: &RoceHeader,
+        sender: Sender,
         queue_pair: Option<QueuePair>,
     ) -> Option<Key> {
         let (from, to) = addresses(header);
@@ -433,6 +467,12 @@ impl Oracle {
             to,
             qpn: header.bth.dest_qp,
         };
+        let known = self.answers.get(&answer).copied();
+        if let Some(flow) = known.and_then(|key| self.flows.get_mut(&key))
+            && !flow.is_answered_by(sender)
+        {
+            return None;
+        }
         if let Some(QueuePair { qpn, mtu, .. }) = queue_pair {
             let key = Key {
                 from: to,
@@ -440,12 +480,15 @@ impl Oracle {
                 qpn,
             };
             let flow = self.flows.get_mut(&key)?;
+            if !flow.is_answered_by(sender) {
+                return None;
+            }
             flow.set_mtu(mtu);
             self.answers.insert(answer, key);
             return Some(key);
         }
-        if let Some(key) = self.answers.get(&answer) {
-            return Some(*key);
+        if known.is_some() {
+            return known;
         }
         // Each attempt looks at all flows.
         if self.attempts.len() >= FLOW_LIMIT && !self.attempts.contains_key(&answer) {
@@ -511,7 +554,7 @@ mod tests {
         const QPN: u32 = 17;
         /// Queue pairs of the other connection.
         const OTHER: [u32; 2] = [1 << 20, 18];
-        let mut oracle = Oracle::new(Place::Link);
+        let mut oracle = Oracle::new(Place::Adapter);
         let pass = |oracle: &mut Oracle, from: u8, opcode, dest_qp, sender: Option<u32>| {
             let gid = |adapter: u8| Gid::from_ipv4([10, 0, 0, adapter]);
             let mac = |adapter: u8| MacAddr([2, 0, 0, 0, 0, adapter]);

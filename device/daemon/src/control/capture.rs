@@ -25,7 +25,8 @@ use super::error::ApiError;
 use super::extract::{NoQuery, Params, Segment};
 use super::impatient::Endless;
 use super::view::{CaptureQuery, CaptureView, ErrorBody};
-use crate::capture::{CaptureCount, CaptureFilter, CaptureShare, MOST_CAPTURES, MOST_OCTETS, RING};
+use crate::capture::{CaptureFeed, CaptureFilter, MOST_CAPTURES, MOST_OCTETS, RING};
+use crate::capture_share::{CaptureCount, CaptureShare};
 use crate::engine::Engine;
 use crate::judge::{Interface, InterfaceKind};
 
@@ -75,11 +76,15 @@ impl CaptureEnd {
         let id = self.id;
         let mut now = Duration::ZERO;
         for (index, engine_end) in ends.into_iter().enumerate() {
-            let (filter, share) = (filter.clone(), Arc::clone(share));
+            let feed = CaptureFeed {
+                engine: index,
+                filter: filter.clone(),
+                end: engine_end,
+                share: Arc::clone(share),
+            };
             let start = move |engine: &mut Engine| {
                 let now = Duration::from_nanos(engine.now().0);
-                let starts = engine.captures.start(id, filter, engine_end, share);
-                starts.then_some(now)
+                engine.captures.start(id, feed).then_some(now)
             };
             // If this fails, the engines in which it has begun end it when this value is dropped.
             now = self.access.call_engine(index, start).await?.ok_or_else(|| {
@@ -88,8 +93,10 @@ impl CaptureEnd {
                 ))
             })?;
         }
-        share.run();
-        Ok(now)
+        match share.run() {
+            true => Ok(now),
+            false => Err(ApiError::conflict("the capture was ended when it began")),
+        }
     }
 }
 
@@ -142,7 +149,7 @@ async fn capture(
     let engines = access.engine_names.len();
     let (engine_ends, thread_end) =
         channel::from_engines(engines, RING).map_err(|error| failed(&error))?;
-    let share = CaptureShare::new(filter.ports.len());
+    let share = CaptureShare::new(filter.ports.len(), engines);
     let end = CaptureEnd::new(&access);
     let snaplen = u32::try_from(filter.snaplen).unwrap_or(u32::MAX);
     let id = end.id;

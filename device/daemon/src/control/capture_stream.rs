@@ -20,8 +20,9 @@ use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeade
 use pcap_file::pcapng::{PcapNgWriteError, PcapNgWriter};
 use tokio::sync::mpsc::Sender;
 
-use crate::capture::{CaptureShare, NIC_KIND, PORT_KIND, RecordHead};
+use crate::capture::{NIC_KIND, PORT_KIND, RecordHead};
 use crate::capture_records::CaptureRecords;
+use crate::capture_share::CaptureShare;
 use crate::judge::{Interface, InterfaceKind};
 
 /// Octets of a part, approximately.
@@ -49,7 +50,7 @@ impl CaptureStream {
         let Ok(mut writer) = self.begin() else {
             return;
         };
-        let mut records = CaptureRecords::new(end);
+        let mut records = CaptureRecords::new(end, Arc::clone(&self.share));
         let mut left = self.count;
         loop {
             // Records that are in the rings when the capture ends are taken.

@@ -80,6 +80,7 @@ fn the_connection_manager_limits_reads() {
         let mut oracle = Oracle::new(Place::Adapter);
         for message in messages {
             oracle.sent(0, 0, None, message);
+            oracle.received(0, 1, message);
         }
         oracle
     };
@@ -113,6 +114,16 @@ fn the_connection_manager_limits_reads() {
     oracle.sent(0, 0, Some(sender(None)), &bytes(&send, len));
     oracle.renew(0, QPN[0]);
     assert_eq!(reads(&mut oracle, 0), 0);
+    // What neither passes is of no meaning to an adapter: others can say it.
+    let mut oracle = start(std::slice::from_ref(&asks));
+    oracle.sent(0, 2, None, &agrees);
+    assert_eq!(reads(&mut oracle, 0), 0);
+    let mut oracle = start(&[]);
+    for message in [&asks, &agrees] {
+        oracle.sent(0, 2, None, message);
+        oracle.received(0, 1, message);
+    }
+    assert_eq!((reads(&mut oracle, 0), reads(&mut oracle, 1)), (0, 2));
     // After a loss nothing is known of messages before it.
     let mut oracle = connected();
     oracle.forget();
@@ -149,6 +160,7 @@ fn messages_that_do_not_arrive_at_the_connection_manager_are_not_read() {
         let mut oracle = Oracle::new(Place::Adapter);
         oracle.sent(0, 0, None, &req());
         oracle.sent(0, 1, None, frame);
+        oracle.received(0, 0, frame);
         for psn in STARTING_PSN[0]..STARTING_PSN[0] + 4 {
             let (read, _) = request(RcReadRequest, psn, 8);
             oracle.sent(0, 0, None, &bytes(&read, 0));

@@ -4,6 +4,7 @@
 
 mod connection_manager;
 mod credits;
+mod forgers;
 mod gaps;
 mod packets;
 mod reads;
