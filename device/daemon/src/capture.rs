@@ -803,6 +803,7 @@ impl Captures {
 #[cfg(test)]
 mod tests {
     use faultline_ports::channel;
+    use faultline_wire::{Bth, Deth, Gid, Ip, MacAddr, Opcode, Psn};
 
     use super::*;
     use crate::capture_share::CaptureCount;
@@ -904,6 +905,39 @@ mod tests {
         assert!(!reader.is_stopped());
         assert!(captures.end(1) && !captures.end(1));
         assert!(reader.is_stopped());
+    }
+
+    /// A checker needs headers of packets, and whole messages of the connection manager.
+    #[test]
+    fn a_checker_gets_whole_mads() {
+        let frame = |qpn, payload: usize| {
+            let ip = Ip::from_gids(Gid([1; 16]), Gid([2; 16]), 0, 0, 64);
+            let bth = Bth::new(Opcode::UdSendOnly, qpn, Psn::new(0));
+            let mut header = RoceHeader::new(MacAddr([2; 6]), MacAddr([4; 6]), ip, bth);
+            header.deth = Some(Deth { qkey: 1, src_qp: 1 });
+            let mut frame = vec![0; header.frame_len(payload)];
+            header.emit(payload, &mut frame).unwrap();
+            frame
+        };
+        let mad = frame(GSI_QPN, 256);
+        for (is_for_checker, frame, kept) in [
+            (true, &mad, mad.len()),
+            (true, &frame(GSI_QPN, 4096), WITH_MAD),
+            (true, &frame(2, 256), 128),
+            (false, &mad, 128),
+        ] {
+            let (mut ends, mut reader) = channel::from_engines(1, 10_000).unwrap();
+            let mut captures = Captures::default();
+            let filter = CaptureFilter {
+                is_for_checker,
+                ..filter(128)
+            };
+            assert!(captures.start(1, feed(0, filter, ends.remove(0), &share())));
+            captures.octets(&seen(0), frame);
+            let mut record = Vec::new();
+            reader.rings()[0].pop(&mut record).unwrap();
+            assert_eq!(record.len(), RecordHead::LEN + kept);
+        }
     }
 
     /// An engine is busy with an earlier pass when another one loses a frame. What it captures in that pass comes before the loss in the

@@ -7,8 +7,8 @@ use faultline_wire::packet::parse_trusted;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Most source addresses that are remembered. Packets of further ones are judged where they arrive.
-const MOST_SOURCES: usize = 1 << 12;
+/// Most source addresses of an interface that are remembered. Packets of further ones are judged where they arrive, too.
+const MOST_SOURCES: usize = 1 << 10;
 /// Most queue pairs whose attributes are remembered. The path MTUs of further ones are learned from full packets.
 const MOST_PAIRS: usize = 1 << 14;
 /// Longest frame: longer ones do not exist.
@@ -64,6 +64,10 @@ pub struct Findings {
     pub lost: u64,
     /// Responses whose queue pair could not be told.
     pub responses_without_requests: u64,
+    /// Packets of connections that are not judged, because several adapters, software or several queue pairs have sent with their addresses
+    /// and numbers.
+    #[serde(default)]
+    pub mixed: u64,
     /// The first violations of each interface.
     pub violations: Vec<Found>,
     /// All violations.
@@ -108,6 +112,12 @@ impl Findings {
                 self.responses_without_requests
             );
         }
+        if self.mixed > 0 {
+            text += &format!(
+                "{} packets were judged by themselves only: several senders have used the addresses and numbers of their connections\n",
+                self.mixed
+            );
+        }
         text + &format!(
             "{frames} frames, {packets} RoCE packets judged, {violation_count} violations\n"
         )
@@ -150,6 +160,8 @@ pub(crate) struct Judge {
     pub(crate) interfaces: Vec<Interface>,
     /// By address: the interface where frames with this source were sent.
     sources: HashMap<[u8; 6], usize>,
+    /// By interface: addresses that were first seen there.
+    counts: HashMap<usize, usize>,
     /// Attributes of queue pairs, by interface and number.
     pairs: HashMap<(usize, u32), Attributes>,
     frames: u64,
@@ -170,6 +182,7 @@ impl Judge {
             oracle,
             interfaces: Vec::new(),
             sources: HashMap::new(),
+            counts: HashMap::new(),
             pairs: HashMap::new(),
             frames: 0,
             cut: 0,
@@ -231,7 +244,7 @@ impl Judge {
 
     fn pass(&mut self, at: u64, frame: Frame<'_>, origin: Origin) {
         let interface = origin.interface;
-        if self.is_in_transit(interface, frame.octets()) {
+        if self.is_in_transit(origin, frame.octets()) {
             self.oracle.skip();
             return;
         }
@@ -242,7 +255,8 @@ impl Judge {
         let source = address(frame.octets(), SOURCE);
         match is_sent {
             Some(true) => {
-                if let Some(source) = source {
+                // The switch takes none with the address of another NIC.
+                if let Some(source) = source.filter(|_| !origin.is_impaired) {
                     self.learn(source, interface);
                 }
                 if origin.is_raw {
@@ -272,23 +286,30 @@ impl Judge {
     }
 
     /// True if a frame passes a port on its way between two NICs of the capture: it is judged at the NICs. At the port it is late,
-    /// and would look like a repetition.
-    fn is_in_transit(&self, interface: usize, frame: &[u8]) -> bool {
+    /// and would look like a repetition. One that comes in there from a NIC has gone out through another port.
+    fn is_in_transit(&self, origin: Origin, frame: &[u8]) -> bool {
         let is_of_nic = |place| {
             let sent_at = address(frame, place).and_then(|address| self.sources.get(&address));
             sent_at.is_some_and(|&sent_at| !self.is_port(sent_at))
         };
-        self.is_port(interface) && is_of_nic(SOURCE) && is_of_nic(DESTINATION)
+        let comes_in = origin.is_outbound == Some(false);
+        self.is_port(origin.interface) && is_of_nic(SOURCE) && (comes_in || is_of_nic(DESTINATION))
     }
 
-    /// An address is that of an interface. A NIC sends with its own addresses, while what comes in through a port may be of any of them.
+    /// An address is that of an interface. The switch lets a NIC send with its own addresses, while what comes in through a port may be of
+    /// any of them.
     fn learn(&mut self, address: [u8; 6], interface: usize) {
-        let (is_port, is_full) = (self.is_port(interface), self.sources.len() >= MOST_SOURCES);
+        let is_port = self.is_port(interface);
         match self.sources.get_mut(&address) {
             Some(_) if is_port => {}
             Some(sent_at) => *sent_at = interface,
-            None if is_full => {}
-            None => drop(self.sources.insert(address, interface)),
+            None => {
+                let count = self.counts.entry(interface).or_default();
+                if *count < MOST_SOURCES {
+                    *count = count.saturating_add(1);
+                    self.sources.insert(address, interface);
+                }
+            }
         }
     }
 
@@ -359,6 +380,7 @@ impl Judge {
             cut: self.cut,
             lost: self.lost,
             responses_without_requests: self.oracle.responses_without_flow(),
+            mixed: self.oracle.mixed(),
             violations: self.oracle.violations().iter().map(found).collect(),
             violation_count: self.oracle.counts().values().sum(),
             interfaces: interfaces.collect(),

@@ -71,7 +71,7 @@ impl Engine {
                 }
                 let is_external = port >= self.ports.len();
                 match dir {
-                    Direction::Tx if is_external => self.send_octets(port, frame),
+                    Direction::Tx if is_external => self.send_octets(now, port, frame),
                     Direction::Rx if is_external => self.enter_from_port(now, port, frame),
                     Direction::Rx => self.arrive_octets(now, port, frame),
                     Direction::Tx => self.forward_octets(now, port, frame),

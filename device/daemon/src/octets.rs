@@ -195,7 +195,7 @@ impl Engine {
             false => self.lines.send(now, to, dir, frame),
         };
         match line {
-            None => self.send_octets(to, frame),
+            None => self.send_octets(now, to, frame),
             Some(effects) if self.captures.is_on() => {
                 self.capture_loss(now, (to, dir), effects, frame);
             }
@@ -341,12 +341,11 @@ impl Engine {
     }
 
     /// Sends octets to the peer of an external port.
-    pub(crate) fn send_octets(&mut self, to: PortId, frame: Octets<'_>) {
+    pub(crate) fn send_octets(&mut self, now: Instant, to: PortId, frame: Octets<'_>) {
         let index = to.checked_sub(self.ports.len());
         if let Some(port) = index.and_then(|index| self.externals.get_mut(index)) {
             let fate = port.send(frame.bytes);
             if self.captures.is_on() {
-                let now = self.now();
                 self.capture_octets(now, to, (LinkDirection::Tx, fate), frame);
             }
         }

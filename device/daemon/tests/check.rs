@@ -194,6 +194,8 @@ fn frames_between_two_nics_are_not_judged_at_ports_on_their_way() {
     write_capture_of_a_loop(&path, frames.clone());
     let good = check(&path, &[]);
     assert_eq!(good.status.code(), Some(0), "{}", text(&good));
+    assert!(!text(&good).contains("not judged"), "{}", text(&good));
+    assert!(!text(&good).contains("judged by themselves only"));
 
     // The NICs themselves are judged: a PSN is missing, or nothing has arrived that could be answered.
     frames.push((A, true, 0, request(12)));

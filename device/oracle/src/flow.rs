@@ -105,6 +105,9 @@ impl Flow {
         if sender != Sender::Unknown {
             self.is_mixed |= *self.answered_by.get_or_insert(sender) != sender;
         }
+        // Software may send what an adapter drops without an answer.
+        let is_of_software = matches!(self.requester, Sender::Software(_));
+        self.is_mixed |= is_of_software && sender.adapter().is_some();
         !self.is_mixed
     }
 

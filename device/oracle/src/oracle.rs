@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use faultline_wire::ip::CONGESTION_EXPERIENCED;
 use faultline_wire::packet::{self, Parsed, RoceHeader};
-use faultline_wire::{GSI_QPN, Gid, OpKind, Service, WireError};
+use faultline_wire::{Bth, GSI_QPN, Gid, OpKind, Service, WireError};
 
 use crate::connection_manager::ConnectionManager;
 use crate::flow::{Adapter, FLOW_LIMIT, Flow, Key, Sender, is_connected};
@@ -83,6 +83,9 @@ pub enum Place {
     Link,
 }
 
+/// Bits of a P_Key that name a partition (IBTA 10.9.1).
+const PARTITION: u16 = 0x7fff;
+
 /// The two ends of a response: which requester it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct ResponseKey {
@@ -90,6 +93,14 @@ struct ResponseKey {
     to: Gid,
     /// Queue pair of the requester.
     qpn: u32,
+}
+
+/// What a response belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OfResponse {
+    Flow(Key),
+    /// A flow that is not judged.
+    Mixed,
 }
 
 /// Checks packets.
@@ -118,6 +129,7 @@ pub struct Oracle {
     frames: u64,
     packets: u64,
     responses_without_flow: u64,
+    mixed: u64,
     violations: Vec<Violation>,
     counts: BTreeMap<Rule, u64>,
     /// Number of violations by adapter.
@@ -142,6 +154,7 @@ impl Oracle {
             frames: 0,
             packets: 0,
             responses_without_flow: 0,
+            mixed: 0,
             violations: Vec::new(),
             counts: BTreeMap::new(),
             by_adapter: BTreeMap::new(),
@@ -161,6 +174,12 @@ impl Oracle {
     /// The violations, [`VIOLATION_LIMIT`] of each adapter at most.
     pub fn violations(&self) -> &[Violation] {
         &self.violations
+    }
+
+    /// Packets that were judged by themselves only: several adapters, software and an adapter, or several queue pairs have sent with the
+    /// addresses and numbers of their connection.
+    pub fn mixed(&self) -> u64 {
+        self.mixed
     }
 
     /// Number of violations of each rule.
@@ -214,9 +233,7 @@ impl Oracle {
 
     /// An adapter sends a frame that software has made. It is judged, and not charged to the adapter.
     pub fn sent_by_software<'a>(&mut self, at: u64, adapter: usize, frame: impl Into<Frame<'a>>) {
-        let frame = frame.into();
-        self.judge(at, Sender::Software(adapter), None, frame);
-        self.arrive(at, None, frame);
+        self.judge(at, Sender::Software(adapter), None, frame.into());
     }
 
     /// An adapter sends a frame, from `queue_pair` if that is known.
@@ -254,13 +271,18 @@ impl Oracle {
     /// Packets were lost before they could be passed: what is known of connections may be wrong, and is forgotten. Of connections that
     /// have begun before, the first packets that are passed now may repeat some that were lost.
     pub fn forget(&mut self) {
-        self.has_lost = true;
-        self.renewed.clear();
+        self.forget_past();
         self.flows.clear();
         self.answers.clear();
         self.attempts.clear();
         self.connections.clear();
         self.marked.clear();
+    }
+
+    /// Connections that begin for the oracle may have begun before, unless they are renewed.
+    fn forget_past(&mut self) {
+        self.has_lost = true;
+        self.renewed.clear();
     }
 
     fn judge(&mut self, at: u64, sender: Sender, queue_pair: Option<QueuePair>, frame: Frame<'_>) {
@@ -290,7 +312,10 @@ impl Oracle {
         if opcode.info().kind == OpKind::Cnp {
             self.judge_cnp(&parsed.header, &mut report);
         } else if opcode.is_response() {
-            if let Some(key) = self.flow_of_response(&parsed.header, sender, queue_pair)
+            let key = self.flow_of_response(&parsed.header, sender, queue_pair);
+            if key == Some(OfResponse::Mixed) {
+                self.mixed = self.mixed.saturating_add(1);
+            } else if let Some(OfResponse::Flow(key)) = key
                 && let Some(flow) = self.flows.get_mut(&key)
             {
                 if opcode.info().kind == OpKind::Ready {
@@ -380,7 +405,9 @@ impl Oracle {
             }
         } else if is_connected(opcode.info().service) {
             let qpn = header.bth.dest_qp;
-            if let Some(flow) = self.flows.get_mut(&Key { from, to, qpn }) {
+            // Those of other partitions may be dropped.
+            let is_taken = header.bth.pkey & PARTITION == Bth::DEFAULT_PKEY & PARTITION;
+            if is_taken && let Some(flow) = self.flows.get_mut(&Key { from, to, qpn }) {
                 flow.to_adapter = adapter.or(flow.to_adapter);
                 flow.request_received(&parsed);
             }
@@ -405,7 +432,7 @@ impl Oracle {
     fn flow_of_request(
         &mut self,
         header: &RoceHeader,
-        has_past: bool,
+        mut has_past: bool,
         sender: Sender,
         queue_pair: Option<QueuePair>,
     ) -> Option<&mut Flow> {
@@ -420,12 +447,14 @@ impl Oracle {
             flow.is_mixed |= !was_unknown && flow.requester != sender;
             flow.is_mixed |= is_on_link && queue_pair.is_some_and(has_other_qpn);
             if flow.is_mixed {
+                self.mixed = self.mixed.saturating_add(1);
                 return None;
             }
-            // In a capture nothing tells that a queue pair has a new connection.
+            // In a capture nothing tells that a queue pair has a new connection. If it has none, its responder knows more of it.
             if was_unknown || is_on_link && flow.is_far(header) {
                 self.flows.remove(&key);
                 self.answers.retain(|_, other| *other != key);
+                has_past = true;
             }
         }
         if !self.flows.contains(&key) {
@@ -434,6 +463,8 @@ impl Oracle {
             let flow = Flow::new(sender, has_past, agreed_limit);
             if let Some(oldest) = self.flows.insert(key, flow) {
                 self.answers.retain(|_, other| *other != oldest);
+                // It may come back.
+                self.forget_past();
             }
         }
         let flow = self.flows.get_mut(&key)?;
@@ -454,13 +485,13 @@ impl Oracle {
 
     /// The flow that a response belongs to. The number of its sender is not in the packet. If it was not passed, the flow is
     /// that of the queue pair to which it goes; or, if numbers of requesters were not passed either, the only one between these
-    /// adapters that has sent a request with this PSN and has no answers yet. `None`: it is not judged.
+    /// adapters that has sent a request with this PSN and has no answers yet. `None`: there is none.
     fn flow_of_response(
         &mut self,
         header: &RoceHeader,
         sender: Sender,
         queue_pair: Option<QueuePair>,
-    ) -> Option<Key> {
+    ) -> Option<OfResponse> {
         let (from, to) = addresses(header);
         let answer = ResponseKey {
             from,
@@ -471,7 +502,7 @@ impl Oracle {
         if let Some(flow) = known.and_then(|key| self.flows.get_mut(&key))
             && !flow.is_answered_by(sender)
         {
-            return None;
+            return Some(OfResponse::Mixed);
         }
         if let Some(QueuePair { qpn, mtu, .. }) = queue_pair {
             let key = Key {
@@ -481,14 +512,14 @@ impl Oracle {
             };
             let flow = self.flows.get_mut(&key)?;
             if !flow.is_answered_by(sender) {
-                return None;
+                return Some(OfResponse::Mixed);
             }
             flow.set_mtu(mtu);
             self.answers.insert(answer, key);
-            return Some(key);
+            return Some(OfResponse::Flow(key));
         }
-        if known.is_some() {
-            return known;
+        if let Some(key) = known {
+            return Some(OfResponse::Flow(key));
         }
         // Each attempt looks at all flows.
         if self.attempts.len() >= FLOW_LIMIT && !self.attempts.contains_key(&answer) {
@@ -514,7 +545,7 @@ impl Oracle {
         if let Some(flow) = self.flows.get_mut(&key) {
             flow.is_answered = true;
         }
-        Some(key)
+        Some(OfResponse::Flow(key))
     }
 
     fn keep(

@@ -54,8 +54,14 @@ impl Reads {
 
     /// One more request is about to leave. Returns what is wrong. `is_exact`: all that arrives at the requester is known.
     pub(crate) fn check(&self, is_exact: bool) -> Option<String> {
-        let limits = [self.own_limit, self.agreed_limit].into_iter().flatten();
-        let limit = limits.min()?;
+        // On a link, others may have said something else to the adapter than what it has agreed on.
+        let limit = match is_exact {
+            true => {
+                let limits = [self.own_limit, self.agreed_limit].into_iter();
+                limits.flatten().min()
+            }
+            false => self.own_limit.or(self.agreed_limit),
+        }?;
         let outstanding = match (is_exact, self.passed) {
             (true, _) => self.ends.len(),
             // On a link, responses of which the connection was not known were not counted. A later response shows that they were sent.

@@ -32,6 +32,7 @@ struct Findings {
     packets: u64,
     lost: u64,
     responses_without_requests: u64,
+    mixed: u64,
     violations: Vec<Found>,
     violation_count: u64,
     interfaces: Vec<Interface>,
@@ -103,10 +104,11 @@ impl Findings {
         let share = 100 * self.packets / all.max(1);
         let of_nics = self.of_nics();
         format!(
-            "{} packets judged ({share} %), {of_nics} violations by NICs, {} by others, {} responses without a request",
+            "{} packets judged ({share} %), {of_nics} violations by NICs, {} by others, {} responses without a request, {} in mixed connections",
             self.packets,
             self.violation_count - of_nics,
-            self.responses_without_requests
+            self.responses_without_requests,
+            self.mixed
         )
     }
 }
@@ -280,6 +282,7 @@ mod tests {
             packets: 30,
             lost: 20,
             responses_without_requests: 1,
+            mixed: 3,
             violations: vec![
                 found(Some("nic0"), "a"),
                 found(Some("virtio1"), "b"),

@@ -16,7 +16,7 @@ use faultline_harness::testbed::{Fabric, LONG, Node, connect_nodes};
 use faultline_harness::traffic::{exchange_anew, impatient};
 use faultline_harness::{Link, QpType, Rng, SendWr, connect};
 use faultline_wire::packet::{RoceHeader, seal};
-use faultline_wire::{Bth, GSI_QPN, Ip, Ipv4, MacAddr, Opcode, Psn};
+use faultline_wire::{Bth, Ip, Ipv4, MacAddr, Opcode, Psn};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -185,71 +185,6 @@ fn lose_requests(engines: usize) {
     assert_eq!(violation.interface.as_deref(), Some("a"));
     let counts: Vec<_> = found.interfaces.iter().map(|i| i.violations).collect();
     assert_eq!(counts, [1, 0]);
-}
-
-/// Sends a message of the connection manager: attribute ID, and octets of its data (IBTA 12.6).
-fn tell(from: &mut Node, to: &Node, attribute: u16, fields: &[(usize, &[u8])]) {
-    const KEY: u32 = 7;
-    let mut mad = [0; 256];
-    mad[..4].copy_from_slice(&[1, 0x07, 2, 3]);
-    mad[16..18].copy_from_slice(&attribute.to_be_bytes());
-    for (at, octets) in fields {
-        mad[24 + at..][..octets.len()].copy_from_slice(octets);
-    }
-    from.buf.write(0, &mad);
-    let mut qp = from.qp(QpType::Ud).unwrap();
-    qp.open_datagrams(KEY).unwrap();
-    let ah = from.pd.ah(&to.nic).unwrap();
-    let sges = [from.mr.sge(0, mad.len())];
-    qp.post_send(&SendWr::send(&sges).to(&ah, GSI_QPN, KEY).signaled())
-        .unwrap();
-    from.good_completion();
-}
-
-/// Both ends have agreed on one READ at a time, and a queue pair is told to have more.
-#[test]
-fn what_connection_managers_agree_on_is_known() {
-    let stage = Stage::new();
-    let (mut a, mut b) = stage.nodes();
-    stage.start();
-    let (mut qa, qb) = connect_nodes(&a, &b, QpType::Rc).unwrap();
-    let upper = |value: u32| [value >> 16, value >> 8, value].map(|value| value as u8);
-    let psns = [&qa, &qb].map(|qp| upper(qp.query().unwrap().sq_psn.get()));
-    // Each begins with the PSN in the message of the other.
-    tell(
-        &mut a,
-        &b,
-        0x0010,
-        &[(0, &[7; 4]), (32, &upper(qa.number())), (44, &psns[1])],
-    );
-    tell(
-        &mut b,
-        &a,
-        0x0013,
-        &[
-            (4, &[7; 4]),
-            (12, &upper(qb.number())),
-            (20, &psns[0]),
-            (24, &[1, 1]),
-        ],
-    );
-    let sges = [a.mr.sge(0, 8)];
-    let read = SendWr::read(&sges, b.mr.remote(IN));
-    for _ in 0..2 {
-        qa.post_send(&read.signaled()).unwrap();
-        let wc = a.good_completion();
-        qa.retire(&wc);
-    }
-    assert_eq!(stage.show().violation_count, 0);
-    for _ in 0..3 {
-        qa.stage(&read).unwrap();
-    }
-    qa.post_send(&read.signaled()).unwrap();
-    let wc = a.good_completion();
-    qa.retire(&wc);
-    let found = stage.stop();
-    let rules: Vec<_> = found.violations.iter().map(|v| v.rule.as_str()).collect();
-    assert_eq!(rules, ["read-limit"; 3], "{}", found.text());
 }
 
 /// What software sends on a raw queue pair is no violation of its NIC.

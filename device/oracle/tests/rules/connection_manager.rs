@@ -2,10 +2,10 @@
 
 use Opcode::*;
 use faultline_oracle::{Frame, Oracle, Place, QueuePair, Rule};
-use faultline_wire::Opcode;
 use faultline_wire::packet::seal;
+use faultline_wire::{Opcode, Syndrome};
 
-use crate::talk::{QPN, bytes, header, request};
+use crate::talk::{Link, QPN, bytes, header, request, response};
 
 /// PSNs with which the two adapters of a connection begin.
 const STARTING_PSN: [u32; 2] = [0x00a1_b2c3, 0x0012_3456];
@@ -137,6 +137,30 @@ fn the_connection_manager_limits_reads() {
         }
         let found = oracle.violations().iter();
         assert_eq!(found.filter(|v| v.rule == Rule::ReadLimit).count(), excess);
+    }
+}
+
+/// On a link others may have sent the last message, which its receiver has not accepted: a queue pair keeps to its attribute.
+#[test]
+fn on_a_link_the_attribute_counts() {
+    let mut link = Link::new();
+    let messages = |oracle: &mut Oracle| {
+        oracle.sent(0, 0, None, &req());
+        oracle.sent(0, 1, None, &rep());
+        oracle.received(0, 0, &rep());
+    };
+    for (own, excess) in [(Some(3), 1), (None, 3)] {
+        link.oracle = Oracle::new(Place::Link);
+        messages(&mut link.oracle);
+        link.read_limit = own;
+        let first = STARTING_PSN[0];
+        link.request(RcReadRequest, first, 8);
+        let answer = response(RcReadResponseOnly, first, Syndrome::ACK, 1);
+        link.pass(1, &answer, 8);
+        for psn in first + 1..first + 5 {
+            link.request(RcReadRequest, psn, 8);
+        }
+        assert_eq!(link.found(), vec![Rule::ReadLimit; excess], "{own:?}");
     }
 }
 

@@ -1,9 +1,9 @@
 //! An adapter that sends packets with the addresses and numbers of others does not make them look guilty.
 
 use Opcode::*;
-use faultline_oracle::{QueuePair, Rule};
+use faultline_oracle::{FLOW_LIMIT, QueuePair, Rule};
 use faultline_wire::packet::RoceHeader;
-use faultline_wire::{Opcode, Syndrome};
+use faultline_wire::{NakCode, Opcode, Syndrome};
 
 use crate::talk::{Link, MTU, QPN, bytes, request, response};
 
@@ -93,6 +93,41 @@ fn forged_responses() {
         let of_others = link.oracle.count_of(Some(0)) + link.oracle.count_of(Some(1));
         assert_eq!(of_others, 0, "{by:?} {:?}", link.found());
     }
+}
+
+/// Software sends requests, and the adapter that gets them drops some: a long one with a wrong CRC, whose end is not seen.
+#[test]
+fn requests_of_software() {
+    let mut link = Link::new();
+    for psn in 0..2 {
+        let (send, len) = request(RcSendOnly, psn, 8);
+        By::Software.send(&mut link, 1, &send, len);
+    }
+    let nak = Syndrome::Nak(NakCode::PsnSequenceError);
+    let nak = response(RcAcknowledge, 0, nak, 0);
+    link.pass(1, &nak, 0);
+    assert_eq!((link.found(), link.oracle.mixed()), (vec![], 1));
+}
+
+/// A connection that is forgotten because of many others goes on, and repeats what was sent before.
+#[test]
+fn a_connection_that_is_pushed_out_comes_back() {
+    let mut link = connection();
+    for number in 0..u32::try_from(FLOW_LIMIT).unwrap() {
+        let (mut other, len) = request(RcSendOnly, 0, 8);
+        other.bth.dest_qp = 1000 + number;
+        let pair = QueuePair {
+            qpn: 1000 + number,
+            mtu: None,
+            read_limit: None,
+        };
+        link.oracle.sent(0, FORGER, Some(pair), &bytes(&other, len));
+    }
+    link.request(RcSendOnly, 2, 8);
+    link.request(RcSendOnly, 1, 8);
+    link.ack(2, 3);
+    link.request(RcSendOnly, 3, 8);
+    assert_eq!(link.found(), []);
 }
 
 /// The next connection of either queue pair is judged again.
