@@ -21,26 +21,11 @@ struct Limited {
 }
 
 /// A WRITE of several packets whose first one was sent beyond the credits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct LongWrite {
     first: Limited,
-    /// By how many messages it was beyond.
-    missing: i32,
-    /// The first packet asks for an acknowledgement.
-    asks: bool,
-    /// Others followed before it was acknowledged.
-    goes_on: bool,
-}
-
-impl LongWrite {
     /// What is wrong with it, if it takes a receive request.
-    fn excess(&self) -> Option<String> {
-        match self {
-            Self { asks: false, .. } => Some(asks_nothing(self.missing)),
-            Self { goes_on: true, .. } => Some(waits_not(self.first.psn)),
-            _ => None,
-        }
-    }
+    excess: Option<String>,
 }
 
 /// What a requester knows of the receive requests of its responder.
@@ -80,13 +65,14 @@ impl Credits {
             limited.psn.diff(acked) >= 0 && self.is_beyond(limited.number).is_some()
         };
         let limited = self.limited.filter(must_wait);
-        let write = self.write.map(|write| LongWrite {
-            goes_on: write.goes_on || must_wait(&write.first),
-            ..write
-        });
-        (self.limited, self.write) = (limited, write);
+        let waiting_write = self.write.as_ref().map(|write| write.first);
+        let waiting_write = waiting_write.filter(must_wait);
+        self.limited = limited;
         if let Some(limited) = limited {
             return Some(waits_not(limited.psn));
+        }
+        if let (Some(first), Some(write)) = (waiting_write, &mut self.write) {
+            write.excess.get_or_insert_with(|| waits_not(first.psn));
         }
         match bth.opcode.info().position {
             Position::First | Position::Only => self.begin(bth, number),
@@ -94,7 +80,7 @@ impl Credits {
             Position::Last => {
                 let write = self.write.take()?;
                 let is_its = bth.opcode.info().kind == OpKind::Write;
-                (is_its && takes_receive_request(bth.opcode)).then(|| write.excess())?
+                (is_its && takes_receive_request(bth.opcode)).then_some(write.excess)?
             }
         }
     }
@@ -107,17 +93,16 @@ impl Credits {
             psn: bth.psn,
             number,
         };
+        let excess = (!bth.ack_req).then(|| {
+            format!("the message is {missing} beyond the credits, and its first packet asks for no acknowledgement")
+        });
         if takes_receive_request(bth.opcode) {
             self.limited = Some(first);
-            return (!bth.ack_req).then(|| asks_nothing(missing));
+            return excess;
         }
         let is_write = bth.opcode.info().kind == OpKind::Write;
-        self.write = (is_write && !bth.opcode.is_last_or_only()).then_some(LongWrite {
-            first,
-            missing,
-            asks: bth.ack_req,
-            goes_on: false,
-        });
+        self.write =
+            (is_write && !bth.opcode.is_last_or_only()).then_some(LongWrite { first, excess });
         None
     }
 
@@ -126,12 +111,6 @@ impl Credits {
         let last = self.last.filter(|_| self.is_obeyed)?;
         Some(number.diff(last)).filter(|beyond| *beyond > 0)
     }
-}
-
-fn asks_nothing(missing: i32) -> String {
-    format!(
-        "the message is {missing} beyond the credits, and its first packet asks for no acknowledgement"
-    )
 }
 
 fn waits_not(psn: Psn) -> String {

@@ -219,16 +219,17 @@ impl Oracle {
 
     /// A frame passes a link. It is judged, and may arrive.
     pub fn passed<'a>(&mut self, at: u64, frame: impl Into<Frame<'a>>) {
-        let frame = frame.into();
-        self.judge(at, Sender::Unknown, None, frame);
-        self.arrive(at, None, frame);
+        self.pass(at, None, frame.into());
     }
 
     /// A frame arrives at an adapter. It is judged, and nothing is known of its sender.
     pub fn passed_to<'a>(&mut self, at: u64, adapter: usize, frame: impl Into<Frame<'a>>) {
-        let frame = frame.into();
+        self.pass(at, Some(adapter), frame.into());
+    }
+
+    fn pass(&mut self, at: u64, to: Option<Adapter>, frame: Frame<'_>) {
         self.judge(at, Sender::Unknown, None, frame);
-        self.arrive(at, Some(adapter), frame);
+        self.arrive(at, to, frame);
     }
 
     /// An adapter sends a frame that software has made. It is judged, and not charged to the adapter.
