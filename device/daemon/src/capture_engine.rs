@@ -8,7 +8,8 @@ use faultline_scenario::trigger;
 use faultline_telemetry::Direction;
 use faultline_wire::Syndrome;
 
-use crate::capture::{Dropper, Fate, Seen};
+use crate::capture::{Dropper, Seen};
+use crate::capture_record::Fate;
 use crate::engine::Engine;
 use crate::lines::Octets;
 

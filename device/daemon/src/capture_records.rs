@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use faultline_ports::channel::{EnginesEnd, FrameReceiver};
 
-use crate::capture::RecordHead;
+use crate::capture_record::RecordHead;
 use crate::capture_share::CaptureShare;
 
 /// Time between two looks at the bounds of engines.

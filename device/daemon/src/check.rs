@@ -14,7 +14,7 @@ use pcap_file::pcapng::blocks::interface_description::{
 use pcap_file::pcapng::blocks::opt_common::CommonOption;
 use pcap_file::pcapng::{PcapNgReader, PcapNgState};
 
-use crate::capture::{IMPAIRMENTS, LOST_ELSEWHERE, PORT_KIND};
+use crate::capture_record::{IMPAIRMENTS, LOST_ELSEWHERE, PORT_KIND};
 use crate::judge::{Interface, InterfaceKind, Judge, Origin};
 
 pub use crate::judge::{Findings, Found};

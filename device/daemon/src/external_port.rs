@@ -19,7 +19,7 @@ use faultline_ports::PortId;
 use faultline_ports::channel::{EngineEnd, MAX_FRAME, PortStatus};
 use faultline_wire::{Ethernet, priority};
 
-use crate::capture::Fate;
+use crate::capture_record::Fate;
 use crate::link::length_of_octets;
 use crate::port_config::PortEntry;
 

@@ -54,6 +54,7 @@ mod between_engines;
 mod by_port;
 mod capture;
 mod capture_engine;
+mod capture_record;
 mod capture_records;
 mod capture_share;
 pub mod check;

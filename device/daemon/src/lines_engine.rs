@@ -4,7 +4,7 @@ use faultline_nic::{Instant, TxFrame};
 use faultline_ports::PortId;
 use faultline_scenario::trigger::Direction;
 
-use crate::capture::Fate;
+use crate::capture_record::Fate;
 use crate::engine::{Engine, TURN_PACKETS};
 use crate::lines::Octets;
 

@@ -14,7 +14,7 @@ use faultline_telemetry::{Direction as LinkDirection, FrameEvent};
 use faultline_wire::packet::parse_trusted;
 use faultline_wire::{MacAddr, PrioritySet};
 
-use crate::capture::Fate;
+use crate::capture_record::Fate;
 use crate::engine::{Engine, TURN_BYTES, TURN_PACKETS};
 use crate::lines::{Mark, Octets};
 use crate::notice::Notice;

@@ -13,7 +13,8 @@ use faultline_ports::channel::{self, Bell, EngineEnd};
 use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 
-use crate::capture::{CaptureFilter, Notice, RING, RecordHead};
+use crate::capture::{CaptureFilter, RING};
+use crate::capture_record::{Notice, RecordHead};
 use crate::capture_records::CaptureRecords;
 use crate::capture_share::CaptureShare;
 use crate::judge::{Findings, Interface, InterfaceKind, Judge, Origin};
@@ -191,7 +192,7 @@ mod tests {
     use faultline_wire::{Aeth, Bth, Gid, Ip, MacAddr, Opcode, Psn, Reth, Syndrome};
 
     use super::*;
-    use crate::capture::Fate;
+    use crate::capture_record::Fate;
 
     const QPN: [u32; 2] = [17, 18];
 

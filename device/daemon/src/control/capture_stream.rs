@@ -20,7 +20,7 @@ use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeade
 use pcap_file::pcapng::{PcapNgWriteError, PcapNgWriter};
 use tokio::sync::mpsc::Sender;
 
-use crate::capture::{NIC_KIND, PORT_KIND, RecordHead};
+use crate::capture_record::{NIC_KIND, PORT_KIND, RecordHead};
 use crate::capture_records::CaptureRecords;
 use crate::capture_share::CaptureShare;
 use crate::judge::{Interface, InterfaceKind};
