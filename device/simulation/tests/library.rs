@@ -35,7 +35,7 @@ fn folder() -> PathBuf {
 
 /// What the programs in guests do in the files that have no traffic of their own, as far as the rules and expectations see it: NIC 0
 /// is the server's, NIC 1 the client's.
-const STAND_INS: [(&str, &str); 3] = [
+const STAND_INS: [(&str, &str); 4] = [
     // The region goes while its fault is pending, as that of a killed process does.
     (
         "killed_under_fault.toml",
@@ -65,6 +65,19 @@ op = "send"
 from = "nic1"
 to = "nic0"
 count = 2000
+"#,
+    ),
+    // Datagrams instead of messages of the connection manager.
+    (
+        "lost_dreq.toml",
+        r#"
+[[traffic]]
+op = "send"
+service = "ud"
+from = "nic1"
+to = "nic0"
+count = 4
+size = 256
 "#,
     ),
     (

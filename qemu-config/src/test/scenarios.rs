@@ -38,6 +38,7 @@ pub const TESTS: &[(&str, Test)] = &[
     ("late_fault_record", in_guests),
     ("lost_ack", in_guests),
     ("lost_acks", in_guests),
+    ("lost_dreq", in_guests),
     ("lost_interrupt", in_guests),
     ("moved_gid", in_guests),
     ("no_damming", in_guests),
