@@ -140,6 +140,7 @@ static enum ibv_wc_opcode wc_opcode(uint8_t opcode)
 		return IBV_WC_RECV;
 	case FAULTLINE_WC_RECV_RDMA_WITH_IMM:
 		return IBV_WC_RECV_RDMA_WITH_IMM;
+	case FAULTLINE_WC_SEND:
 	default:
 		return IBV_WC_SEND;
 	}

@@ -159,6 +159,7 @@ impl Place {
 enum Claim {
     Name(String),
     Socket(PathBuf),
+    /// A port of TCP.
     Address(SocketAddr),
     Interface(String),
     Mac(MacAddr),

@@ -314,9 +314,8 @@ impl Responder {
     fn atomic_response(&mut self, header: &RoceHeader, report: &mut dyn FnMut(Finding)) {
         let psn = header.bth.psn;
         let value = header.atomic_ack.map(|ack| ack.original);
-        let is_atomic = |kind| matches!(kind, OpKind::CompareSwap | OpKind::FetchAdd);
         let request = self.log.find_mut(psn);
-        let Some(request) = request.filter(|request| is_atomic(request.opcode.info().kind)) else {
+        let Some(request) = request.filter(|request| request.opcode.info().kind.is_atomic()) else {
             report((
                 Rule::ResponsePsn,
                 "the request of this PSN is no atomic".to_owned(),

@@ -105,6 +105,24 @@ impl OpKind {
             | Self::Ready => false,
         }
     }
+
+    /// True for requests that change eight octets and are answered with what was there before, by an ATOMIC Acknowledge.
+    #[inline]
+    pub const fn is_atomic(self) -> bool {
+        match self {
+            Self::CompareSwap | Self::FetchAdd => true,
+            Self::Send
+            | Self::Write
+            | Self::ReadRequest
+            | Self::ReadResponse
+            | Self::Ack
+            | Self::AtomicAck
+            | Self::Flush
+            | Self::AtomicWrite
+            | Self::Cnp
+            | Self::Ready => false,
+        }
+    }
 }
 
 /// Position of a packet in its message.

@@ -376,6 +376,33 @@ fn guest_code_names_its_licence() {
     }
 }
 
+/// Each kind of completion has its case in the provider and its entry in the kernel driver: one without would be a SEND to programs.
+#[test]
+fn guests_know_each_kind_of_completion() {
+    let read = |path: &str| fs::read_to_string(root().join("guest-driver").join(path)).unwrap();
+    let (provider, kernel) = (read("provider/cq.c"), read("kernel/faultline_cq.c"));
+    let header = read("include/faultline_abi.h");
+    let names = header.lines().filter_map(|line| {
+        let name = line.strip_prefix("#define ")?.split(' ').next()?;
+        let opcode = name.strip_prefix("FAULTLINE_WC_")?;
+        let is_other = opcode.starts_with("STATUS_") || opcode.starts_with("FLAG_");
+        (!is_other).then_some(name)
+    });
+    let mut count = 0;
+    for name in names {
+        count += 1;
+        // Programs cannot post a fast registration; the kernel matches no tags.
+        if name != "FAULTLINE_WC_REG_MR" {
+            let case = format!("case {name}:");
+            assert!(provider.contains(&case), "cq.c has no {case}");
+        }
+        if !name.contains("_TM_") {
+            assert!(kernel.contains(name), "faultline_cq.c has no {name}");
+        }
+    }
+    assert!(count >= 18, "{count}");
+}
+
 #[test]
 fn nothing_is_left_unfinished() {
     // Put together here so that this file does not find itself.

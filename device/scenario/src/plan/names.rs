@@ -223,10 +223,7 @@ pub(crate) fn opcodes(name: &str) -> Option<(Opcodes, Option<Answer>)> {
         "WRITE" => (kind(OpKind::Write), None),
         "READ" => (kind(OpKind::ReadRequest), None),
         "READ_RESPONSE" => (kind(OpKind::ReadResponse), None),
-        "ATOMIC" => {
-            let is_atomic = |kind| matches!(kind, OpKind::CompareSwap | OpKind::FetchAdd);
-            (set(|opcode| is_atomic(opcode.info().kind)), None)
-        }
+        "ATOMIC" => (set(|opcode| opcode.info().kind.is_atomic()), None),
         "ATOMIC_ACK" => (kind(OpKind::AtomicAck), None),
         "ATOMIC_WRITE" => (kind(OpKind::AtomicWrite), None),
         "FLUSH" => (kind(OpKind::Flush), None),

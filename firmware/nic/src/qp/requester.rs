@@ -8,6 +8,7 @@
 //! flushes the others.
 
 mod build;
+mod check;
 mod credits;
 mod gone_back;
 mod local;
@@ -21,7 +22,7 @@ use std::collections::VecDeque;
 use faultline_abi::U32;
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe::{self, Cqe};
-use faultline_abi::wqe::{WR_FLAG_CSUM, WR_FLAG_FENCE, WR_FLAG_SIGNALED};
+use faultline_abi::wqe::{WR_FLAG_FENCE, WR_FLAG_SIGNALED};
 use faultline_wire::aeth::ack_timeout_ns;
 use faultline_wire::bth::Psn;
 
@@ -31,7 +32,6 @@ use super::types::{Failure, QpType, State};
 use super::work_request::{SendOp, SendWr};
 use crate::budget::{Budget, Held};
 use crate::context::Context;
-use crate::core::Core;
 use crate::dma::Dma;
 use crate::fault::{Call, WaitKind};
 use crate::flow_control::BlockedOn;
@@ -41,6 +41,7 @@ use crate::time::{Instant, Nanos, earlier};
 use crate::work::{self, count_steps};
 
 pub(super) use build::{BuildError, MessageRange};
+use check::check_connected;
 use credits::Credits;
 use gone_back::GoneBack;
 use pending::Pending;
@@ -668,33 +669,4 @@ impl Endpoint {
         };
         cx.complete(self.config.send_cqn, entry);
     }
-}
-
-/// Whether a connected QP can carry out a work request (IBTA 10.7.2.2, 11.4.1.1).
-fn check_connected(qp: &Endpoint, core: &Core, wr: &SendWr) -> Result<(), Failure> {
-    const OPCODE: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::OPCODE);
-    const SGE_COUNT: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::SGE_COUNT);
-    const LENGTH: Failure = Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH);
-    let op = wr.op.ok_or(OPCODE)?;
-    // The list of a registration has DMA addresses, which only the kernel may name.
-    if matches!(op, SendOp::FastReg(_)) && qp.config.uctx != 0 {
-        return Err(OPCODE);
-    }
-    let without_data = op.is_local() || matches!(op, SendOp::Flush { .. });
-    if without_data && (!wr.sges.is_empty() || wr.inline.is_some()) {
-        return Err(SGE_COUNT);
-    }
-    if wr.has(WR_FLAG_CSUM)
-        || (op.writes_locally() && wr.inline.is_some())
-        || (op.is_answered() && qp.attr.max_rd_atomic == 0)
-    {
-        return Err(OPCODE);
-    }
-    if matches!(op, SendOp::Atomic { .. } | SendOp::AtomicWrite { .. }) && wr.length != 8 {
-        return Err(LENGTH);
-    }
-    for range in wr.key_ranges(qp) {
-        core.mkeys.check(&range).map_err(Failure::local)?;
-    }
-    Ok(())
 }

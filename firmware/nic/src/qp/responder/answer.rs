@@ -191,17 +191,20 @@ impl Responder {
             .find(|executed| (0..executed.psns as i32).contains(&offset(executed)));
         // It is too old to be remembered: the requester has its answer, or will not get one.
         let Some(&executed) = found else { return };
-        let what = match (kind, executed.what) {
-            (OpKind::ReadRequest, Operation::Read(from)) => {
+        let what = match executed.what {
+            Operation::Read(from) if kind == OpKind::ReadRequest => {
                 let packet = offset(&executed) as u32;
                 let part = header
                     .reth
                     .and_then(|reth| repeated_part(from, reth, packet, qp.mtu));
                 part.map(Operation::Read)
             }
-            (OpKind::CompareSwap | OpKind::FetchAdd, Operation::Atomic { .. })
-            | (OpKind::Flush | OpKind::AtomicWrite, Operation::Done) => Some(executed.what),
-            _ => None,
+            Operation::Atomic { .. } => kind.is_atomic().then_some(executed.what),
+            Operation::Done => {
+                let is_done = matches!(kind, OpKind::Flush | OpKind::AtomicWrite);
+                is_done.then_some(executed.what)
+            }
+            Operation::Read(_) => None,
         };
         if let Some(what) = what {
             let answer = self.reply(psn, what.answer(true), true);

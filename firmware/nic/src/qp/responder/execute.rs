@@ -381,7 +381,8 @@ impl Responder {
             OpKind::CompareSwap => cx
                 .mem
                 .compare_exchange_u64(at, atomic.compare, atomic.swap_add),
-            _ => cx.mem.fetch_add_u64(at, atomic.swap_add),
+            OpKind::FetchAdd => cx.mem.fetch_add_u64(at, atomic.swap_add),
+            _ => return Err(Refusal::INVALID),
         };
         let original = done.map_err(|_| {
             cx.count(Counter::dma_errors);
