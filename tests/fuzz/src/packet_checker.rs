@@ -51,8 +51,10 @@ fn text(checker: &Oracle) -> (Vec<String>, u64) {
 /// Something that a checker is told.
 enum Event {
     Sent(usize, Option<QueuePair>, Vec<u8>),
+    SentBySoftware(usize, Vec<u8>),
     Received(usize, Vec<u8>),
     Passed(Vec<u8>),
+    PassedTo(usize, Vec<u8>),
     /// It arrives at the adapter of this number, too.
     Exchanged(usize, QueuePair, usize, Vec<u8>),
     /// Only its headers are known.
@@ -83,6 +85,8 @@ impl Event {
             10 | 11 => Self::Sent(from, None, frame(input, from, to)),
             12..=14 => Self::Sent(from, Some(sender), frame(input, from, to)),
             15 => Self::Cut(from, Some(sender), frame(input, from, to)),
+            16 | 17 => Self::PassedTo(to, frame(input, from, to)),
+            18 | 19 => Self::SentBySoftware(from, frame(input, from, to)),
             _ => Self::Exchanged(from, sender, to, frame(input, from, to)),
         }
     }
@@ -90,9 +94,9 @@ impl Event {
     /// Frames that a checker judges.
     fn frames(&self) -> u64 {
         match self {
-            Self::Sent(..) | Self::Passed(_) | Self::Exchanged(..) | Self::Cut(..) => 1,
             Self::Received(..) | Self::Renewed(..) | Self::Remote(_) | Self::Ready(_) => 0,
             Self::Lost => 0,
+            _ => 1,
         }
     }
 
@@ -101,6 +105,8 @@ impl Event {
             Self::Sent(from, sender, frame) => checker.sent(at, *from, *sender, frame),
             Self::Received(to, frame) => checker.received(at, *to, frame),
             Self::Passed(frame) => checker.passed(at, frame),
+            Self::PassedTo(to, frame) => checker.passed_to(at, *to, frame),
+            Self::SentBySoftware(from, frame) => checker.sent_by_software(at, *from, frame),
             Self::Exchanged(from, sender, to, frame) => {
                 checker.sent(at, *from, Some(*sender), frame);
                 checker.received(at, *to, frame);
