@@ -393,9 +393,10 @@ fn recover(watched: &Watched<'_>, cause: Cause, loads: &[Load]) -> Result<()> {
         stop_scenario(watched)?;
     }
     running.end()?;
-    for guest in others.into_iter().chain([client]) {
-        guest.must("recovery same", SHORT)?;
+    if let Some(server) = others {
+        server.must("recovery no_more", SHORT)?;
     }
+    client.must("recovery same", SHORT)?;
     works(watched.cluster)
 }
 
@@ -511,9 +512,8 @@ fn stopped(watched: &Watched<'_>, time: Duration, loads: &[Load]) -> Result<()> 
         stop_scenario(watched)?;
     }
     running.end()?;
-    for guest in guests {
-        guest.must("recovery same", 2 * SHORT)?;
-    }
+    watched.server.must("recovery no_more", 2 * SHORT)?;
+    watched.client.must("recovery same", 2 * SHORT)?;
     works(watched.cluster)
 }
 
@@ -548,7 +548,7 @@ const MEMORY_SLACK: i64 = 8192;
 /// The memory that a guest has, in KiB, and who has the rest of it.
 fn memory(guest: &Guest) -> Result<(i64, String)> {
     let text = guest.must(
-        "sync; echo 3 >/proc/sys/vm/drop_caches; sleep 1; awk '/^MemAvailable/ {print $2}' /proc/meminfo
+        "sync; echo 3 >/proc/sys/vm/drop_caches; sleep 1; recovery memory
         cat /proc/meminfo; df -k /run /tmp; ps -eo rss,comm --sort=-rss | head",
         SHORT,
     )?;

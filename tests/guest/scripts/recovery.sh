@@ -8,7 +8,10 @@
 #	recovery given_up	waits until the driver has given up
 #	recovery handle		prints the name of the devlink instance
 #	recovery same		everything is as it was
+#	recovery no_more	the same, but objects may have gone: a server of NFS ends connections whose clients have vanished, which
+#				earlier failures have left there, after some minutes
 #	recovery lasting	prints what a recovery does not change
+#	recovery memory		prints the KiB of memory that are available
 #	recovery unbind, bind	takes the device from its driver and gives it back
 #	recovery watchdogs N	1: the kernel looks for processors that are stuck; 0: it does not
 #	recovery offer_rds	starts what the load rds needs in the other guest
@@ -76,6 +79,22 @@ is_same() {
 	lasting >"$NOTES.now" && cmp -s "$NOTES.lasting" "$NOTES.now"
 }
 
+has_no_more() {
+	lasting >"$NOTES.now"
+	python3 - "$NOTES.lasting" "$NOTES.now" <<-'END'
+		import sys
+
+		def counts(line):
+		    words = line.split()[1:]
+		    return dict(zip(words[::2], map(int, words[1::2])))
+
+		before, now = (open(name).read().splitlines() for name in sys.argv[1:])
+		before, now = (counts(lines[-1]) | {"others": lines[:-1]} for lines in (before, now))
+		others = before.pop("others") == now.pop("others")
+		sys.exit(not (others and now.keys() == before.keys() and all(now[of] <= before[of] for of in now)))
+	END
+}
+
 remember() {
 	lasting >"$NOTES.lasting"
 	health >"$NOTES.health"
@@ -98,8 +117,17 @@ same() {
 	lab_until 20 is_same || { diff "$NOTES.lasting" "$NOTES.now"; exit 1; }
 }
 
+no_more() {
+	lab_until 20 has_no_more || { diff "$NOTES.lasting" "$NOTES.now"; exit 1; }
+}
+
 handle() {
 	echo "pci/$(slot)"
+}
+
+# MemAvailable is without the free pages on the list of each processor, which are some MiB more or less.
+memory() {
+	awk '/^MemAvailable:/ {kib += $2} /^ +count:/ {kib += 4 * $2} END {print kib}' /proc/meminfo /proc/zoneinfo
 }
 
 unbind() {
