@@ -94,9 +94,10 @@ impl Event {
     /// Frames that a checker judges.
     fn frames(&self) -> u64 {
         match self {
+            Self::Sent(..) | Self::SentBySoftware(..) | Self::Passed(_) | Self::PassedTo(..) => 1,
+            Self::Exchanged(..) | Self::Cut(..) => 1,
             Self::Received(..) | Self::Renewed(..) | Self::Remote(_) | Self::Ready(_) => 0,
             Self::Lost => 0,
-            _ => 1,
         }
     }
 
