@@ -13,7 +13,11 @@ const END: &str = "====================";
 const DRIVER: &str = "[faultline]";
 
 /// Data races between two functions of the kernel, and why a driver that calls one of them is not at fault.
-const OF_KERNEL: [(&str, &str); 2] = [
+const OF_KERNEL: [(&str, &str); 3] = [
+    (
+        "data-race in hrtimer_wakeup / schedule_hrtimeout_range_clock",
+        "a sleeper (usleep_range) has set its state before it looks whether its timer has expired, so the wake-up is not lost",
+    ),
     (
         "data-race in ktime_get_mono_fast_ns / timekeeping_update",
         "the reader repeats what a latch (seqcount_latch) shows it changing; Linux 6.13 tells KCSAN so",
