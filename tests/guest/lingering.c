@@ -49,7 +49,8 @@ int ibv_destroy_qp(struct ibv_qp *qp)
 
 	if (!atomic_load(&asked))
 		sleep(1);
-	for (int waited = 0; atomic_load(&asked) && !atomic_load(&answered) && waited < ANSWER_SECONDS * 1000; waited++)
-		usleep(1000);
+	else
+		for (int waited = 0; !atomic_load(&answered) && waited < ANSWER_SECONDS * 1000; waited++)
+			usleep(1000);
 	return destroy(qp);
 }

@@ -79,20 +79,18 @@ is_same() {
 	lasting >"$NOTES.now" && cmp -s "$NOTES.lasting" "$NOTES.now"
 }
 
+# The last line counts objects: "DEVICE: pd 4 qp 4 …".
 has_no_more() {
+	local before now at
+
 	lasting >"$NOTES.now"
-	python3 - "$NOTES.lasting" "$NOTES.now" <<-'END'
-		import sys
-
-		def counts(line):
-		    words = line.split()[1:]
-		    return dict(zip(words[::2], map(int, words[1::2])))
-
-		before, now = (open(name).read().splitlines() for name in sys.argv[1:])
-		before, now = (counts(lines[-1]) | {"others": lines[:-1]} for lines in (before, now))
-		others = before.pop("others") == now.pop("others")
-		sys.exit(not (others and now.keys() == before.keys() and all(now[of] <= before[of] for of in now)))
-	END
+	cmp -s <(head -n -1 "$NOTES.lasting") <(head -n -1 "$NOTES.now") || return
+	read -ra before < <(tail -n 1 "$NOTES.lasting")
+	read -ra now < <(tail -n 1 "$NOTES.now")
+	[ ${#before[@]} = ${#now[@]} ] || return
+	for ((at = 2; at < ${#now[@]}; at += 2)); do
+		[ "${before[at - 1]}" = "${now[at - 1]}" ] && [ "${now[at]}" -le "${before[at]}" ] || return
+	done
 }
 
 remember() {
@@ -113,12 +111,16 @@ given_up() {
 	lab_until 200 is_given_up || { dmesg | tail -n 20; exit 1; }
 }
 
+compared() {
+	lab_until 20 "$1" || { diff "$NOTES.lasting" "$NOTES.now"; exit 1; }
+}
+
 same() {
-	lab_until 20 is_same || { diff "$NOTES.lasting" "$NOTES.now"; exit 1; }
+	compared is_same
 }
 
 no_more() {
-	lab_until 20 has_no_more || { diff "$NOTES.lasting" "$NOTES.now"; exit 1; }
+	compared has_no_more
 }
 
 handle() {

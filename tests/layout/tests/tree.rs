@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use faultline_layout::circles::{Source, circles, uses};
+use faultline_layout::named::{is_name, read};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -379,9 +380,9 @@ fn guest_code_names_its_licence() {
 /// Each kind of completion has its case in the provider and its entry in the kernel driver: one without would be a SEND to programs.
 #[test]
 fn guests_know_each_kind_of_completion() {
-    let read = |path: &str| fs::read_to_string(root().join("guest-driver").join(path)).unwrap();
-    let (provider, kernel) = (read("provider/cq.c"), read("kernel/faultline_cq.c"));
-    let header = read("include/faultline_abi.h");
+    let provider = read("guest-driver/provider/cq.c");
+    let kernel = read("guest-driver/kernel/faultline_cq.c");
+    let header = read("guest-driver/include/faultline_abi.h");
     let names = header.lines().filter_map(|line| {
         let name = line.strip_prefix("#define ")?.split(' ').next()?;
         let opcode = name.strip_prefix("FAULTLINE_WC_")?;
@@ -397,7 +398,11 @@ fn guests_know_each_kind_of_completion() {
             assert!(provider.contains(&case), "cq.c has no {case}");
         }
         if !name.contains("_TM_") {
-            assert!(kernel.contains(name), "faultline_cq.c has no {name}");
+            let mut words = kernel.split(|c| !is_name(c));
+            assert!(
+                words.any(|word| word == name),
+                "faultline_cq.c has no {name}"
+            );
         }
     }
     assert!(count >= 18, "{count}");

@@ -199,12 +199,12 @@ impl Responder {
                     .and_then(|reth| repeated_part(from, reth, packet, qp.mtu));
                 part.map(Operation::Read)
             }
-            Operation::Atomic { .. } => kind.is_atomic().then_some(executed.what),
-            Operation::Done => {
-                let is_done = matches!(kind, OpKind::Flush | OpKind::AtomicWrite);
-                is_done.then_some(executed.what)
+            Operation::Atomic { .. } if kind.is_atomic() => Some(executed.what),
+            Operation::Done if matches!(kind, OpKind::Flush | OpKind::AtomicWrite) => {
+                Some(executed.what)
             }
-            Operation::Read(_) => None,
+            // Another request than was executed.
+            Operation::Read(_) | Operation::Atomic { .. } | Operation::Done => None,
         };
         if let Some(what) = what {
             let answer = self.reply(psn, what.answer(true), true);
