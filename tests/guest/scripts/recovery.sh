@@ -84,9 +84,9 @@ has_no_more() {
 	local before now at
 
 	lasting >"$NOTES.now"
-	cmp -s <(head -n -1 "$NOTES.lasting") <(head -n -1 "$NOTES.now") || return
-	read -ra before < <(tail -n 1 "$NOTES.lasting")
-	read -ra now < <(tail -n 1 "$NOTES.now")
+	[ "$(head -n -1 "$NOTES.lasting")" = "$(head -n -1 "$NOTES.now")" ] || return
+	read -ra before <<<"$(tail -n 1 "$NOTES.lasting")"
+	read -ra now <<<"$(tail -n 1 "$NOTES.now")"
 	[ ${#before[@]} = ${#now[@]} ] || return
 	for ((at = 2; at < ${#now[@]}; at += 2)); do
 		[ "${before[at - 1]}" = "${now[at - 1]}" ] && [ "${now[at]}" -le "${before[at]}" ] || return
