@@ -4,7 +4,7 @@ use faultline_ports::PortId;
 
 /// A table by port. Ports have the same numbers in all engines; an engine has entries of its own ports only.
 #[derive(Debug)]
-pub(crate) struct ByPort<T>(Vec<Option<T>>);
+pub struct ByPort<T>(Vec<Option<T>>);
 
 impl<T> ByPort<T> {
     /// A table for so many ports, without entries.
@@ -20,13 +20,13 @@ impl<T> ByPort<T> {
 
     /// The entry of a port.
     #[inline]
-    pub(crate) fn get(&self, id: PortId) -> Option<&T> {
+    pub fn get(&self, id: PortId) -> Option<&T> {
         self.0.get(id)?.as_ref()
     }
 
     /// The same, to be changed.
     #[inline]
-    pub(crate) fn get_mut(&mut self, id: PortId) -> Option<&mut T> {
+    pub fn get_mut(&mut self, id: PortId) -> Option<&mut T> {
         self.0.get_mut(id)?.as_mut()
     }
 

@@ -8,10 +8,10 @@ use faultline_scenario::trigger;
 use faultline_telemetry::Direction;
 use faultline_wire::Syndrome;
 
-use crate::capture::{Dropper, Seen};
-use crate::capture_record::Fate;
 use crate::engine::Engine;
 use crate::lines::Octets;
+use faultline_capture::capture::{Dropper, Seen};
+use faultline_capture::record::Fate;
 
 impl Engine {
     /// A NIC sends a frame. `route`: where it goes, if it goes on at once. `dropper`: what drops it.

@@ -11,7 +11,7 @@ pub(crate) fn nanos(time: Duration) -> u64 {
 
 /// Two clocks with the same origin: real time, and the device clock, which can be stopped and advanced.
 #[derive(Clone, Debug)]
-pub(crate) struct Clock {
+pub struct Clock {
     start: std::time::Instant,
     /// Device time less real time, in nanoseconds.
     offset: i128,
@@ -56,7 +56,8 @@ impl Clock {
         }
     }
 
-    pub(crate) fn is_stopped(&self) -> bool {
+    /// True while the device clock stands still.
+    pub fn is_stopped(&self) -> bool {
         self.stopped.is_some()
     }
 
@@ -74,7 +75,7 @@ impl Clock {
     }
 
     /// Moves a stopped device clock forward.
-    pub(crate) fn advance(&mut self, by: Duration) {
+    pub fn advance(&mut self, by: Duration) {
         if let Some(at) = &mut self.stopped {
             at.0 = at.0.saturating_add(nanos(by));
         }

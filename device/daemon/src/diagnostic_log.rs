@@ -49,7 +49,7 @@ enum Message {
 }
 
 /// Process id and name, as in ALLOC_UCTX.
-pub(crate) type Owner = (u32, [u8; 16]);
+pub type Owner = (u32, [u8; 16]);
 
 /// The engine's end of the queue.
 #[derive(Clone, Debug)]
@@ -387,7 +387,7 @@ pub(crate) fn level(diagnostic: &Diagnostic) -> Level {
 }
 
 /// The process that owns what a diagnostic is about.
-pub(crate) fn owner(nic: &Nic, diagnostic: &Diagnostic) -> Option<Owner> {
+pub fn owner(nic: &Nic, diagnostic: &Diagnostic) -> Option<Owner> {
     nic.process_of(nic.context_of(diagnostic)?)
 }
 

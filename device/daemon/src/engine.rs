@@ -20,9 +20,7 @@ use faultline_telemetry::{DoorbellPath, Recorder, TraceEvent};
 use faultline_wire::PrioritySet;
 
 use crate::by_port::ByPort;
-use crate::capture::Captures;
 use crate::clock::{Clock, nanos};
-use crate::config::{Config, PollMode};
 use crate::diagnostic_log::{self, DiagnosticQueue};
 use crate::engine_link::Links;
 use crate::external_port::ExternalPort;
@@ -34,6 +32,8 @@ use crate::ram::Ram;
 use crate::scenario::{EndedScenario, RunningScenario};
 use crate::shared_pauses::SharedPauses;
 use crate::sleep::{self, Processor, Sleeper};
+use faultline_capture::Captures;
+use faultline_config::{Config, PollMode};
 
 /// Limits of one turn of a NIC, after which the engine polls doorbells and the next NIC: packets, and approximate bytes.
 /// Copying them takes some microseconds, for which other NICs wait.
@@ -100,15 +100,16 @@ struct HeldKick {
 #[derive(Debug)]
 pub struct Engine {
     /// The NICs of this engine.
-    pub(crate) ports: ByPort<NicPort>,
+    pub ports: ByPort<NicPort>,
     /// Guest memory, by port. Separate from the ports, because a delivery borrows one port and the memory of two. For a NIC of
     /// another engine, the memory of the link from there.
-    pub(crate) rams: ByPort<Ram>,
+    pub rams: ByPort<Ram>,
     pub(crate) switch: Switch,
     /// Ports that lead out of the process, which the first engine has. Their numbers follow those of the NICs.
     pub(crate) externals: Vec<ExternalPort>,
     pub(crate) holds: Holds,
-    pub(crate) captures: Captures,
+    /// Captures that run.
+    pub captures: Captures,
     /// A frame as octets.
     pub(crate) scratch: Vec<u8>,
     /// A frame as octets that leaves the switch with another VLAN tag than it came with.
@@ -122,11 +123,12 @@ pub struct Engine {
     requests: Requests<Self>,
     pub(crate) mode: PollMode,
     pub(crate) poll_time: Duration,
-    pub(crate) clock: Clock,
+    /// The device clock.
+    pub clock: Clock,
     /// Doorbells that were written to kick pages while the engine was paused.
     held_kicks: Vec<HeldKick>,
     /// Requests of the control server since the start.
-    pub(crate) control_requests: u64,
+    pub control_requests: u64,
     /// When the next heartbeat is due, in real time.
     next_beat: Instant,
     /// When the learned addresses age next, in real time.
@@ -134,13 +136,15 @@ pub struct Engine {
     /// Start of the last pass, if it had work and the engine has not slept since.
     pass_began: Option<Instant>,
     pub(crate) longest_pass: LongestPass,
-    pub(crate) recorder: Recorder,
+    /// Records of what its NICs did.
+    pub recorder: Recorder,
     pub(crate) stats: EngineStats,
     /// For messages that are logged. The engine thread writes none itself.
     pub(crate) log: DiagnosticQueue,
-    pub(crate) scenario: Option<Box<RunningScenario>>,
+    /// The scenario that runs.
+    pub scenario: Option<Box<RunningScenario>>,
     /// A scenario that its action `end` has ended, until its verdict is taken.
-    pub(crate) ended_scenario: Option<Box<EndedScenario>>,
+    pub ended_scenario: Option<Box<EndedScenario>>,
     /// The control server has paused the engine.
     paused_by_request: bool,
     /// Remains of devices that actions have reset, which threads are freeing.
@@ -205,7 +209,7 @@ impl Engine {
 
     /// The device clock.
     #[inline]
-    pub(crate) fn now(&self) -> Instant {
+    pub fn now(&self) -> Instant {
         self.clock.now()
     }
 
@@ -291,13 +295,13 @@ impl Engine {
     }
 
     /// Stops the device clock and all NICs. Requests are executed as before, and the heartbeat continues.
-    pub(crate) fn pause(&mut self) {
+    pub fn pause(&mut self) {
         self.paused_by_request = true;
         self.clock.stop();
     }
 
     /// Ends a pause of [`Engine::pause`]. One of a scenario goes on.
-    pub(crate) fn resume(&mut self) {
+    pub fn resume(&mut self) {
         self.paused_by_request = false;
         self.resume_unless_paused();
     }
@@ -320,7 +324,7 @@ impl Engine {
     /// Resets a device by request, as the RESET bit of the control register does. The result is to be dropped outside of the
     /// engine.
     #[must_use = "dropping it takes time"]
-    pub(crate) fn reset_device(&mut self, id: PortId) -> Option<Remains> {
+    pub fn reset_device(&mut self, id: PortId) -> Option<Remains> {
         let now = self.now();
         let port = self.ports.get_mut(id)?;
         let remains = port.reset_nic(now);
@@ -329,7 +333,7 @@ impl Engine {
     }
 
     /// In a pause, handles all ports once. Returns true if there was work.
-    pub(crate) fn step(&mut self) -> bool {
+    pub fn step(&mut self) -> bool {
         let kicked = self.ring_held_kicks();
         let worked = self.run_ports(self.now(), kicked);
         self.pass_began = None;

@@ -413,7 +413,7 @@ impl Links {
     }
 }
 
-/// The bit of an engine, of [`MOST_ENGINES`](crate::engine_config::MOST_ENGINES).
+/// The bit of an engine, of [`MOST_ENGINES`](faultline_config::engine::MOST_ENGINES).
 fn bit(engine: usize) -> u64 {
     let shift = u32::try_from(engine).unwrap_or(u32::MAX);
     1u64.checked_shl(shift).unwrap_or_default()

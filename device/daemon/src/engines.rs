@@ -11,7 +11,6 @@ use faultline_ports::{PortId, Switch};
 use faultline_telemetry::Recorder;
 
 use crate::clock::Clock;
-use crate::config::{Config, NicEntry};
 use crate::diagnostic_log::{self, DiagnosticLog, DiagnosticQueue};
 use crate::durable::{FlushWorker, Flushed};
 use crate::engine::{Engine, EngineHandle, EngineParts, LongestPass};
@@ -22,6 +21,7 @@ use crate::holds::Holds;
 use crate::moved_nic::MovedNic;
 use crate::port::{NicPort, PortShare};
 use crate::shared_pauses::SharedPauses;
+use faultline_config::{Config, NicEntry};
 
 /// Sends requests to the engines of a process.
 #[derive(Clone, Debug)]
@@ -221,7 +221,7 @@ impl Engines {
     }
 
     /// Queues `work` to run in the engine of a NIC, and does not wait for it.
-    pub(crate) fn post(
+    pub fn post(
         &self,
         nic: PortId,
         work: impl FnOnce(&mut Engine) + Send + 'static,
@@ -230,12 +230,12 @@ impl Engines {
     }
 
     /// All engines, the first of them being that with the external ports.
-    pub(crate) fn all(&self) -> &[EngineHandle] {
+    pub fn all(&self) -> &[EngineHandle] {
         &self.0.handles
     }
 
     /// Queues `work` to run in all engines, and does not wait for it.
-    pub(crate) fn post_all(&self, work: impl Fn(&mut Engine) + Clone + Send + 'static) {
+    pub fn post_all(&self, work: impl Fn(&mut Engine) + Clone + Send + 'static) {
         for handle in self.all() {
             // An engine that has ended needs none.
             let _ = handle.post(work.clone());
@@ -244,7 +244,7 @@ impl Engines {
 
     /// Runs `work` in the first engine while it has the NICs of all engines. Afterwards each engine has its own again, unless
     /// something is left that needs all NICs ([`Engine::needs_all_nics`]).
-    pub(crate) fn call_gathered<R: Send + 'static>(
+    pub fn call_gathered<R: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Engine) -> R + Send + 'static,
     ) -> Result<R, Ended> {

@@ -19,19 +19,21 @@ use faultline_ports::PortId;
 use faultline_ports::channel::{EngineEnd, MAX_FRAME, PortStatus};
 use faultline_wire::{Ethernet, priority};
 
-use crate::capture_record::Fate;
 use crate::link::length_of_octets;
-use crate::port_config::PortEntry;
+use faultline_capture::record::Fate;
+use faultline_config::port::PortEntry;
 
 /// What a port has passed and dropped since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ExternalCounts {
-    /// Frames from the peer, and their octets.
-    pub(crate) rx_frames: u64,
-    pub(crate) rx_octets: u64,
-    /// Frames to the peer, and their octets.
-    pub(crate) tx_frames: u64,
-    pub(crate) tx_octets: u64,
+pub struct ExternalCounts {
+    /// Frames from the peer.
+    pub rx_frames: u64,
+    /// Their octets.
+    pub rx_octets: u64,
+    /// Frames to the peer.
+    pub tx_frames: u64,
+    /// Their octets.
+    pub tx_octets: u64,
     /// Frames that were longer than the MTU, or than any port passes with the VLAN tag that they have here.
     pub(crate) too_long: u64,
     /// Frames that were shorter than an Ethernet header.
@@ -43,7 +45,7 @@ pub(crate) struct ExternalCounts {
     /// Frames to the peer that were dropped because it took the ones before too slowly.
     pub(crate) overrun: u64,
     /// How often the port has begun to hold senders.
-    pub(crate) holds: u64,
+    pub holds: u64,
 }
 
 /// Whether a port holds senders.
@@ -59,7 +61,7 @@ enum Hold {
 
 /// A port that leads out of the process.
 #[derive(Debug)]
-pub(crate) struct ExternalPort {
+pub struct ExternalPort {
     name: String,
     mtu: Option<u16>,
     pub(crate) counts: ExternalCounts,

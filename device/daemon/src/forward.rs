@@ -5,9 +5,9 @@ use faultline_ports::{Egress, PortId, Route};
 use faultline_scenario::trigger;
 use faultline_telemetry::{Direction, FrameEvent};
 
-use crate::capture::Dropper;
 use crate::engine::Engine;
 use crate::port::{NicPort, number};
+use faultline_capture::capture::Dropper;
 
 impl Engine {
     /// Delivers a frame to its destinations: to NICs by reference, which copy the payload during the call, and to external ports

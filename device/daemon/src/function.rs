@@ -22,9 +22,9 @@ use crate::engine::Engine;
 use crate::engines::Engines;
 use crate::handle::Ended;
 use crate::nic_log::LogLimit;
-use crate::pci_id::PciId;
 use crate::port::{BarTwo, NicPort, PortShare};
 use crate::ram::{self, Ram};
+use faultline_config::pci_id::PciId;
 
 const PAGE: u64 = regs::PAGE_SIZE as u64;
 /// BAR of the MSI-X table.

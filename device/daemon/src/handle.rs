@@ -51,7 +51,7 @@ impl<E> Clone for Handle<E> {
 /// The engine has ended.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the engine has ended")]
-pub(crate) struct Ended;
+pub struct Ended;
 
 /// The result of a request, which comes later.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ impl<E> Handle<E> {
     }
 
     /// Queues `work` to run in the engine, between two steps, and does not wait for it.
-    pub(crate) fn post(&self, work: impl FnOnce(&mut E) + Send + 'static) -> Result<(), Ended> {
+    pub fn post(&self, work: impl FnOnce(&mut E) + Send + 'static) -> Result<(), Ended> {
         self.requests.send(Box::new(work)).map_err(|_| Ended)?;
         self.waker.wake();
         Ok(())

@@ -2,23 +2,12 @@
 //!
 //! What enters such a link becomes octets. Without any, the data path tests one flag for each frame.
 
+use faultline_capture::capture::Mark;
 use faultline_nic::{Instant, Origin};
 use faultline_ports::PortId;
 use faultline_ports::line::{Effects, Line, LineModel};
-use faultline_scenario::rules::ByRule;
 use faultline_scenario::trigger::Direction;
 use faultline_wire::PrioritySet;
-
-/// What is known of a frame as octets, besides its octets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Mark {
-    /// What is known of its sender.
-    pub(crate) origin: Origin,
-    /// What links have done to it on its way.
-    pub(crate) effects: Effects,
-    /// What a rule has done to it.
-    pub(crate) rule: Option<ByRule>,
-}
 
 /// A frame as octets on its way.
 #[derive(Clone, Copy, Debug)]

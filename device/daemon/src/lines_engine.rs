@@ -4,9 +4,9 @@ use faultline_nic::{Instant, TxFrame};
 use faultline_ports::PortId;
 use faultline_scenario::trigger::Direction;
 
-use crate::capture_record::Fate;
 use crate::engine::{Engine, TURN_PACKETS};
 use crate::lines::Octets;
+use faultline_capture::record::Fate;
 
 impl Engine {
     /// Sends a frame of a NIC into the link of a NIC, packet by packet. Returns false if the link has no model.

@@ -8,24 +8,24 @@ use faultline_wire::Ethernet;
 
 /// What the link has dropped since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LinkCounts {
+pub struct LinkCounts {
     /// Packets that were dropped because the link was down, or because the function may not access memory.
     pub(crate) down: u64,
     /// Packets that were longer than the MTU.
-    pub(crate) too_long: u64,
+    pub too_long: u64,
     /// Sent packets that were dropped by request.
-    pub(crate) tx_dropped: u64,
+    pub tx_dropped: u64,
     /// Received packets that were dropped by request.
-    pub(crate) rx_dropped: u64,
+    pub rx_dropped: u64,
     /// Sent packets whose sender, or the port with their destination address, is no member of their VLAN.
-    pub(crate) vlan: u64,
+    pub vlan: u64,
     /// Interrupts that were suppressed by request.
-    pub(crate) interrupts_lost: u64,
+    pub interrupts_lost: u64,
 }
 
 /// The link of a port.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub struct Link {
     /// Longest frame without Ethernet header and VLAN tag; `None`: not limited.
     mtu: Option<u16>,
     /// Packets to drop.
@@ -54,7 +54,8 @@ impl Link {
         self.mtu
     }
 
-    pub(crate) fn set_mtu(&mut self, mtu: Option<u16>) {
+    /// Sets the longest payload of Ethernet frames that pass; `None`: that of the NIC.
+    pub fn set_mtu(&mut self, mtu: Option<u16>) {
         self.mtu = mtu;
         self.update();
     }
@@ -84,7 +85,7 @@ impl Link {
     }
 
     /// Drops the next `count` packets; 0: none, also not those of an earlier request.
-    pub(crate) fn drop_frames(&mut self, direction: Direction, count: u32) {
+    pub fn drop_frames(&mut self, direction: Direction, count: u32) {
         match direction {
             Direction::Tx => self.tx_drops = count,
             Direction::Rx => self.rx_drops = count,
@@ -93,7 +94,7 @@ impl Link {
     }
 
     /// Suppresses the next `count` interrupts.
-    pub(crate) fn lose_interrupts(&mut self, count: u32) {
+    pub fn lose_interrupts(&mut self, count: u32) {
         self.interrupt_losses = count;
     }
 

@@ -6,9 +6,9 @@ use faultline_scenario::trigger::Direction;
 use faultline_telemetry::NicRecords;
 
 use crate::engine::Engine;
-use crate::lines::Mark;
 use crate::port::{NicPort, number};
 use crate::ram::Ram;
+use faultline_capture::capture::Mark;
 
 /// All that an engine has of a NIC.
 #[derive(Debug)]

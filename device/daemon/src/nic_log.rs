@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tracing::Span;
 
 /// The span of a NIC's messages: it names the NIC, and filters can choose it (`RUST_LOG='[nic{name=a}]=debug'`).
-pub(crate) fn nic_span(name: &str) -> Span {
+pub fn nic_span(name: &str) -> Span {
     // A span of a lower level would be missing where only errors are logged.
     tracing::error_span!("nic", %name)
 }

@@ -1,6 +1,6 @@
 //! Copies of the state of NICs, made in the engine for other threads.
 //!
-//! A copy takes microseconds: numbers only, no text. [`crate::control`] makes JSON of it.
+//! A copy takes microseconds: numbers only, no text. The control server makes JSON of it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,69 +19,86 @@ use faultline_telemetry::{
 use faultline_wire::{MacAddr, PrioritySet};
 
 use crate::clock::nanos;
-use crate::config::PollMode;
 use crate::engine::Engine;
 use crate::external_port::{ExternalCounts, ExternalPort};
-use crate::lines::Mark;
 use crate::link::LinkCounts;
 use crate::log_output;
 use crate::port::NicPort;
+use faultline_capture::capture::Mark;
+use faultline_config::PollMode;
 
 /// The link of a port.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LinkState {
-    pub(crate) up: bool,
-    pub(crate) mtu: Option<u16>,
-    pub(crate) speed_mbps: u32,
-    pub(crate) counts: LinkCounts,
-    /// Packets that are still to be dropped.
-    pub(crate) tx_drops: u32,
-    pub(crate) rx_drops: u32,
+pub struct LinkState {
+    /// It is up.
+    pub up: bool,
+    /// Longest payload of Ethernet frames, if it was set.
+    pub mtu: Option<u16>,
+    /// Speed in Mb/s.
+    pub speed_mbps: u32,
+    /// Frames that it has dropped, by reason.
+    pub counts: LinkCounts,
+    /// Packets from the NIC that are still to be dropped.
+    pub tx_drops: u32,
+    /// Packets to the NIC that are still to be dropped.
+    pub rx_drops: u32,
     /// Interrupts that are still to be suppressed.
-    pub(crate) interrupt_losses: u32,
+    pub interrupt_losses: u32,
 }
 
 /// A NIC without its objects.
 #[derive(Clone, Debug)]
-pub(crate) struct NicState {
-    pub(crate) mac: MacAddr,
+pub struct NicState {
+    /// Its MAC address.
+    pub mac: MacAddr,
     /// FAULTLINE_STATUS_* bits.
-    pub(crate) status: u32,
+    pub status: u32,
     /// FAULTLINE_FATAL_*.
-    pub(crate) fatal: u32,
-    pub(crate) bus_master: bool,
-    pub(crate) stalled: bool,
-    pub(crate) heartbeat: u32,
-    pub(crate) link: LinkState,
-    pub(crate) config: NicConfig,
-    pub(crate) objects: ObjectCounts,
-    pub(crate) held_memory: usize,
-    pub(crate) waiting_notices: usize,
+    pub fatal: u32,
+    /// The function may use DMA and interrupts.
+    pub bus_master: bool,
+    /// Fault policy `stall` has stopped its ingress.
+    pub stalled: bool,
+    /// Beats since the start.
+    pub heartbeat: u32,
+    /// Its link.
+    pub link: LinkState,
+    /// What the firmware was told.
+    pub config: NicConfig,
+    /// Objects that exist.
+    pub objects: ObjectCounts,
+    /// Octets of page tables, of page lists of rings, and of queue pairs.
+    pub held_memory: usize,
+    /// CQs whose notices wait for room in an event queue.
+    pub waiting_notices: usize,
     /// What waits, by queue.
-    pub(crate) queue_depths: Vec<(&'static str, u64)>,
-    pub(crate) lost_diagnostics: u64,
-    /// Requests.
-    pub(crate) tx_messages: u64,
-    pub(crate) rx_messages: u64,
+    pub queue_depths: Vec<(&'static str, u64)>,
+    /// Diagnostics for which there was no room.
+    pub lost_diagnostics: u64,
+    /// Requests that it has sent.
+    pub tx_messages: u64,
+    /// Requests that it has received.
+    pub rx_messages: u64,
     /// In the order of `Counter::ALL`.
-    pub(crate) counters: Vec<u64>,
+    pub counters: Vec<u64>,
 }
 
 /// A direction of a link that has a model.
 #[derive(Clone, Debug)]
-pub(crate) struct LineState {
+pub struct LineState {
     /// Name of the NIC or of the external port.
-    pub(crate) port: String,
+    pub port: String,
     /// From the NIC, or to the peer of an external port.
-    pub(crate) is_tx: bool,
-    pub(crate) counts: LineCounts,
+    pub is_tx: bool,
+    /// What has passed it, and what was lost.
+    pub counts: LineCounts,
     /// Priorities that it pauses singly.
     pub(crate) pfc: PrioritySet,
 }
 
 impl LineState {
     /// Pauses of the priorities that the link pauses singly.
-    pub(crate) fn pauses_by_priority(&self) -> impl Iterator<Item = (u8, PauseCounts)> {
+    pub fn pauses_by_priority(&self) -> impl Iterator<Item = (u8, PauseCounts)> {
         let counts = |priority| {
             let counts = self.counts.by_priority.get(usize::from(priority));
             (priority, counts.copied().unwrap_or_default())
@@ -92,21 +109,25 @@ impl LineState {
 
 /// A port that leads out of the process.
 #[derive(Clone, Debug)]
-pub(crate) struct ExternalState {
-    pub(crate) name: String,
-    pub(crate) is_connected: bool,
+pub struct ExternalState {
+    /// Its name.
+    pub name: String,
+    /// It has a peer.
+    pub is_connected: bool,
     /// Peers since the start.
-    pub(crate) connections: u64,
-    pub(crate) counts: ExternalCounts,
+    pub connections: u64,
+    /// What it has passed and dropped.
+    pub counts: ExternalCounts,
     /// See [`faultline_ports::channel::PortStatus`].
     pub(crate) lost: u64,
     pub(crate) not_sent: u64,
-    pub(crate) malformed: u64,
+    /// Connections, frames and rings of peers that were refused.
+    pub malformed: u64,
 }
 
 impl ExternalState {
     /// Frames that were dropped, by reason.
-    pub(crate) fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    pub fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let counts = &self.counts;
         [
             ("too_long", counts.too_long),
@@ -123,20 +144,29 @@ impl ExternalState {
 
 /// An engine.
 #[derive(Clone, Debug)]
-pub(crate) struct EngineState {
+pub struct EngineState {
     /// Ports of its NICs.
-    pub(crate) nics: Vec<PortId>,
-    pub(crate) paused: bool,
-    pub(crate) mode: PollMode,
-    pub(crate) poll_time_ns: u64,
-    /// Nanoseconds since the start: real time, and device clock.
-    pub(crate) uptime_ns: u64,
-    pub(crate) device_time_ns: u64,
-    pub(crate) passes: u64,
-    pub(crate) sleeps: u64,
-    pub(crate) busy_ns: u64,
-    pub(crate) longest_pass_ns: u64,
-    pub(crate) control_requests: u64,
+    pub nics: Vec<PortId>,
+    /// The device clock stands still.
+    pub paused: bool,
+    /// When it looks for work.
+    pub mode: PollMode,
+    /// Nanoseconds without work after which it sleeps.
+    pub poll_time_ns: u64,
+    /// Nanoseconds of real time since the start.
+    pub uptime_ns: u64,
+    /// Nanoseconds of the device clock since the start.
+    pub device_time_ns: u64,
+    /// Passes since the start.
+    pub passes: u64,
+    /// Sleeps since the start.
+    pub sleeps: u64,
+    /// Nanoseconds in passes with work.
+    pub busy_ns: u64,
+    /// Longest pass, in nanoseconds.
+    pub longest_pass_ns: u64,
+    /// Requests of the control server since the start.
+    pub control_requests: u64,
 }
 
 /// What waits in queues of the device, by queue.
@@ -147,7 +177,7 @@ fn queue_depths(nic: &Nic) -> Vec<(&'static str, u64)> {
 
 impl Engine {
     /// The directions of links that have a model.
-    pub(crate) fn line_states(&self) -> Vec<LineState> {
+    pub fn line_states(&self) -> Vec<LineState> {
         let state = |(id, dir, line): (PortId, trigger::Direction, &Line<Mark>)| {
             let external = id.checked_sub(self.ports.len());
             let external = external.and_then(|index| self.externals.get(index));
@@ -166,7 +196,7 @@ impl Engine {
     }
 
     /// The ports that lead out of the process.
-    pub(crate) fn external_states(&self) -> Vec<ExternalState> {
+    pub fn external_states(&self) -> Vec<ExternalState> {
         let state = |port: &ExternalPort| {
             let status = port.status();
             let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -184,7 +214,7 @@ impl Engine {
     }
 
     /// What the metrics show of ports that lead out of the process, and of modelled links.
-    pub(crate) fn fabric_snapshot(&self) -> FabricSnapshot {
+    pub fn fabric_snapshot(&self) -> FabricSnapshot {
         let ports = self.external_states().into_iter().map(|state| {
             let counts = state.counts;
             PortSnapshot {
@@ -229,7 +259,7 @@ impl Engine {
     }
 
     /// What the metrics show of a NIC.
-    pub(crate) fn nic_snapshot(&mut self, id: PortId, name: String) -> Option<NicSnapshot> {
+    pub fn nic_snapshot(&mut self, id: PortId, name: String) -> Option<NicSnapshot> {
         let now = self.now();
         let port = self.ports.get_mut(id)?;
         let objects = port.nic.object_counts();
@@ -283,7 +313,7 @@ impl Engine {
 
     /// The fullest completion queue of a NIC from place `from` on, and the place at which the next call goes on. None of a function
     /// that may not access memory.
-    pub(crate) fn fullest_cq(&self, id: PortId, from: u32) -> (Option<CqFill>, Option<u32>) {
+    pub fn fullest_cq(&self, id: PortId, from: u32) -> (Option<CqFill>, Option<u32>) {
         let port = self.ports.get(id).filter(|port| port.bus_master);
         match (port, self.rams.get(id)) {
             (Some(port), Some(ram)) => port.nic.fullest_cq(ram, from),
@@ -292,7 +322,7 @@ impl Engine {
     }
 
     /// What the metrics show of the engine, which has this name.
-    pub(crate) fn snapshot(&self, name: String) -> EngineSnapshot {
+    pub fn snapshot(&self, name: String) -> EngineSnapshot {
         EngineSnapshot {
             name,
             uptime: Duration::from_nanos(self.clock.real().0),
@@ -305,7 +335,7 @@ impl Engine {
     }
 
     /// The state of a NIC.
-    pub(crate) fn nic_state(&mut self, id: PortId) -> Option<NicState> {
+    pub fn nic_state(&mut self, id: PortId) -> Option<NicState> {
         let now = self.now();
         let mut messages = |direction| {
             let nic = u16::try_from(id).ok();
@@ -345,7 +375,7 @@ impl Engine {
     }
 
     /// The state of the engine.
-    pub(crate) fn engine_state(&self) -> EngineState {
+    pub fn engine_state(&self) -> EngineState {
         EngineState {
             nics: self.ports.iter().map(|(id, _)| id).collect(),
             paused: self.clock.is_stopped(),

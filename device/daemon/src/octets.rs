@@ -14,11 +14,12 @@ use faultline_telemetry::{Direction as LinkDirection, FrameEvent};
 use faultline_wire::packet::parse_trusted;
 use faultline_wire::{MacAddr, PrioritySet};
 
-use crate::capture_record::Fate;
 use crate::engine::{Engine, TURN_BYTES, TURN_PACKETS};
-use crate::lines::{Mark, Octets};
+use crate::lines::Octets;
 use crate::notice::Notice;
 use crate::port::{NicPort, number};
+use faultline_capture::capture::Mark;
+use faultline_capture::record::Fate;
 
 impl Engine {
     /// Takes frames that have come in through external ports, as many of each as one turn allows. Returns true if there were

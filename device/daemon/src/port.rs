@@ -14,13 +14,13 @@ use faultline_telemetry::{DoorbellPath, FrameEvent, Recorder, TraceEvent};
 use faultline_vfio_user::IrqVectors;
 use faultline_wire::MacAddr;
 
-use crate::config::NicEntry;
 use crate::diagnostic_log::NicLog;
 use crate::doorbell_ring::{self, DoorbellRing};
 use crate::durable::FlushWorker;
 use crate::link::Link;
 use crate::notice::Notice;
 use crate::ram::Ram;
+use faultline_config::NicEntry;
 
 const ASLEEP: usize = offset_of!(DoorbellPage, asleep);
 const HEARTBEAT: usize = offset_of!(DoorbellPage, heartbeat);
@@ -87,20 +87,22 @@ struct Polled {
 
 /// A NIC in the engine.
 #[derive(Debug)]
-pub(crate) struct NicPort {
+pub struct NicPort {
     name: String,
     log: NicLog,
-    pub(crate) nic: Nic,
+    /// The NIC.
+    pub nic: Nic,
     pub(crate) irqs: IrqVectors,
     /// BAR 2: doorbell pages, a gap for the kick pages, device memory.
     pub(crate) pages: Arc<SharedPages>,
     /// Bus mastering is on and the function is in D0. Otherwise it performs no DMA and sends no interrupts.
-    pub(crate) bus_master: bool,
+    pub bus_master: bool,
     /// An action of a scenario has removed the device.
     removed: Arc<AtomicBool>,
-    pub(crate) link: Link,
+    /// Its link.
+    pub link: Link,
     /// The driver does not know yet of a change of the link.
-    pub(crate) link_changed: bool,
+    pub link_changed: bool,
     /// Diagnostics that the NIC had no room for.
     pub(crate) lost_diagnostics: u64,
     polled: Vec<Polled>,
@@ -395,7 +397,7 @@ impl NicPort {
     }
 
     /// Name in the configuration.
-    pub(crate) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         &self.name
     }
 

@@ -14,7 +14,7 @@ use crate::notice::Notice;
 
 /// The memory that a NIC can access: guest memory below address [`DEVICE_MEMORY`], device memory from there on.
 #[derive(Debug)]
-pub(crate) struct Ram {
+pub struct Ram {
     pub(crate) memory: GuestMemory,
     log: NicLog,
     flush_worker: FlushWorker,

@@ -12,21 +12,23 @@ use faultline_scenario::verdict::Verdict;
 
 /// A scenario that runs.
 #[derive(Debug)]
-pub(crate) struct RunningScenario {
-    pub(crate) name: String,
-    pub(crate) rules: Rules,
+pub struct RunningScenario {
+    /// Its name.
+    pub name: String,
+    /// Its rules, with what they have counted.
+    pub rules: Rules,
     /// Counters of each NIC at the start, in the order of `Counter::ALL`.
     pub(crate) counters: Vec<Vec<u64>>,
     /// Real time at which a pause that an action has made ends.
     pub(crate) pause_until: Option<Instant>,
     /// What the runner has to do in guests. `None`: no runner is attached.
-    pub(crate) runner: Option<RunnerTasks>,
+    pub runner: Option<RunnerTasks>,
 }
 
 /// Actions that only software in a guest can carry out, such as moves of its GIDs. Whoever has started the scenario as its runner
 /// asks for them, carries them out, and reports each.
 #[derive(Debug, Default)]
-pub(crate) struct RunnerTasks {
+pub struct RunnerTasks {
     /// Ids of tasks are counted from 0.
     next: u64,
     pending: BTreeMap<u64, RunnerTask>,
@@ -34,21 +36,23 @@ pub(crate) struct RunnerTasks {
 
 /// An action that the runner has to carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RunnerTask {
-    pub(crate) nic: PortId,
-    pub(crate) action: GuestAction,
+pub struct RunnerTask {
+    /// The NIC whose guest it is for.
+    pub nic: PortId,
+    /// What to do.
+    pub action: GuestAction,
 }
 
 /// What only software in a guest can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GuestAction {
+pub enum GuestAction {
     /// Moves its addresses to other entries of the GID table.
     MoveGids,
 }
 
 impl GuestAction {
     /// Name in the API.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::MoveGids => "move_gids",
         }
@@ -74,7 +78,7 @@ impl RunnerTasks {
     }
 
     /// Tasks that wait, with their ids, the oldest first.
-    pub(crate) fn pending(&self) -> impl Iterator<Item = (u64, RunnerTask)> {
+    pub fn pending(&self) -> impl Iterator<Item = (u64, RunnerTask)> {
         self.pending.iter().map(|(id, task)| (*id, *task))
     }
 
@@ -86,18 +90,22 @@ impl RunnerTasks {
 
 /// A scenario that has ended.
 #[derive(Clone, Debug)]
-pub(crate) struct StoppedScenario {
-    pub(crate) name: String,
+pub struct StoppedScenario {
+    /// Its name.
+    pub name: String,
     /// From start to stop.
-    pub(crate) time: Nanos,
-    pub(crate) verdict: Verdict,
+    pub time: Nanos,
+    /// Whether its expectations were met.
+    pub verdict: Verdict,
 }
 
 /// A scenario that its action `end` has ended.
 #[derive(Debug)]
-pub(crate) struct EndedScenario {
-    pub(crate) stopped: StoppedScenario,
-    pub(crate) fired: Vec<Fired>,
+pub struct EndedScenario {
+    /// Its verdict.
+    pub stopped: StoppedScenario,
+    /// How often each of its rules has fired.
+    pub fired: Vec<Fired>,
 }
 
 impl RunningScenario {

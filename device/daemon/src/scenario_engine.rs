@@ -15,8 +15,9 @@ use faultline_scenario::verdict::{Facts, judge};
 use faultline_telemetry::{DoorbellPath, TraceEvent};
 
 use crate::engine::Engine;
-use crate::lines::{Mark, Octets};
+use crate::lines::Octets;
 use crate::notice::Notice;
+use faultline_capture::capture::Mark;
 
 use crate::port::{NicPort, number};
 use crate::scenario::{
@@ -206,7 +207,7 @@ impl Engine {
     }
 
     /// The runner has carried out a task, or could not. Returns false if no such task waits.
-    pub(crate) fn runner_task_done(&mut self, id: u64, error: Option<&str>) -> bool {
+    pub fn runner_task_done(&mut self, id: u64, error: Option<&str>) -> bool {
         let Some(scenario) = &mut self.scenario else {
             return false;
         };
@@ -264,7 +265,7 @@ impl Engine {
 
     /// Starts a scenario, which begins when [`Engine::prepare_scenario`] returns true. Returns false if another one runs. `has_runner`:
     /// who starts it carries out what guests have to do.
-    pub(crate) fn start_scenario(&mut self, name: String, plan: Plan, has_runner: bool) -> bool {
+    pub fn start_scenario(&mut self, name: String, plan: Plan, has_runner: bool) -> bool {
         if self.scenario.is_some() || self.ended_scenario.is_some() {
             return false;
         }
@@ -281,7 +282,7 @@ impl Engine {
 
     /// One step of what precedes the beginning of a scenario that was started: the rules learn some of the queue pairs. Returns
     /// false if more steps are needed.
-    pub(crate) fn prepare_scenario(&mut self) -> bool {
+    pub fn prepare_scenario(&mut self) -> bool {
         let nics = self.ports.values().map(|port| &port.nic);
         match &mut self.scenario {
             Some(scenario) if !scenario.rules.has_begun() => {
@@ -312,7 +313,7 @@ impl Engine {
     }
 
     /// Ends the scenario, unless it has ended. Returns what has come of it.
-    pub(crate) fn stop_scenario(&mut self) -> Option<StoppedScenario> {
+    pub fn stop_scenario(&mut self) -> Option<StoppedScenario> {
         match self.ended_scenario.take() {
             Some(ended) => Some(ended.stopped),
             None => self.stop_running(),

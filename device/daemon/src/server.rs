@@ -18,14 +18,13 @@ use rustix::fs::Gid;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
-use crate::config::{Config, ConfigError, NicEntry};
-use crate::control::{ControlError, ControlServer};
 use crate::engine::LongestPass;
 use crate::engines::{Engines, Process};
 use crate::function::Function;
 use crate::nic_log::nic_span;
-use crate::port_config::{PortEntry, PortKind};
 use crate::socket_group::{GroupError, find_group};
+use faultline_config::port::{PortEntry, PortKind};
+use faultline_config::{Config, ConfigError, NicEntry};
 
 /// Why a process can't serve.
 #[derive(Debug, thiserror::Error)]
@@ -60,9 +59,6 @@ pub enum StartError {
         /// The system's reason.
         source: std::io::Error,
     },
-    /// The control server can't be started.
-    #[error(transparent)]
-    Control(#[from] ControlError),
     /// The PCI function can't be described.
     #[error(transparent)]
     Pci(#[from] faultline_pci::ConfigError),
@@ -210,10 +206,11 @@ pub struct Server {
     ports: Vec<(Arc<Bell>, JoinHandle<()>)>,
     /// Files of their unix sockets, which are removed with these.
     _port_sockets: Vec<Listener>,
-    /// The control server ends when the sender is dropped.
-    control: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
+    /// Threads that use the engines. Each ends when its sender is dropped.
+    services: Vec<(oneshot::Sender<()>, JoinHandle<()>)>,
     /// Ends after the engines.
     log: Option<JoinHandle<()>>,
+    end: UnboundedSender<String>,
     ends: UnboundedReceiver<String>,
 }
 
@@ -247,7 +244,6 @@ impl Server {
             let _nic = nic_span(&nic.name).entered();
             tracing::info!(%mac, "serving on {}", nic.socket.display());
         }
-        let control = ControlServer::new(config, engines.clone())?;
         let (end, ends) = unbounded_channel();
         let mut server = Self {
             shutdown: shutdown.clone(),
@@ -256,8 +252,9 @@ impl Server {
             listeners: Vec::new(),
             ports: Vec::new(),
             _port_sockets: port_sockets,
-            control: None,
+            services: Vec::new(),
             log: None,
+            end: end.clone(),
             ends,
         };
         let is_only = process.engines.len() == 1;
@@ -289,11 +286,25 @@ impl Server {
             .name("log".to_owned())
             .spawn(move || log.run())?;
         server.log = Some(thread);
-        if let Some((control, stop)) = control {
-            let thread = spawn("control".to_owned(), &end, move || control.run())?;
-            server.control = Some((stop, thread));
-        }
         Ok(server)
+    }
+
+    /// The engines, for services.
+    pub fn engines(&self) -> Engines {
+        self.engines.clone()
+    }
+
+    /// Starts a thread that uses the engines, such as the control server. It is told to end by `stop`, before all other threads are
+    /// stopped. [`Self::thread_ended`] reports that it has ended before.
+    pub fn add_service(
+        &mut self,
+        name: &str,
+        run: impl FnOnce() + Send + 'static,
+        stop: oneshot::Sender<()>,
+    ) -> std::io::Result<()> {
+        let thread = spawn(name.to_owned(), &self.end, run)?;
+        self.services.push((stop, thread));
+        Ok(())
     }
 
     /// Maxima over the passes of all engines since the last call; `None` if an engine has ended.
@@ -312,10 +323,11 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shutdown.trigger();
-        if let Some((stop, thread)) = self.control.take() {
+        for (stop, thread) in self.services.drain(..) {
+            let name = thread.thread().name().unwrap_or_default().to_owned();
             drop(stop);
             if thread.join().is_err() {
-                tracing::error!("the control server panicked");
+                tracing::error!("thread {name} panicked");
             }
         }
         for thread in self.listeners.drain(..) {

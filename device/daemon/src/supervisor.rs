@@ -12,10 +12,10 @@ use faultline_vfio_user::{Relay, Shutdown};
 use rustix::process::{Signal, getppid, kill_process, set_parent_process_death_signal};
 use tempfile::TempDir;
 
-use crate::config::Config;
 use crate::nic_log::nic_span;
 use crate::port::{bar_len, bar_pages_of};
 use crate::server::{StartError, listen};
+use faultline_config::Config;
 
 /// Names of the NICs, in the order of the numbers of their files.
 const NAMES: &str = "nics.json";

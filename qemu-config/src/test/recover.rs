@@ -409,7 +409,7 @@ fn tells_of_restart(log: &[String], ended: &str) -> Result<()> {
         "the driver has enabled the device",
     ];
     for (who, story) in [
-        ("faultline::cli::supervise:", of_process.as_slice()),
+        ("faultline::commands::supervise:", of_process.as_slice()),
         ("nic{name=nic0}:", &of_nic),
         ("nic{name=nic1}:", &of_nic),
     ] {

@@ -15,7 +15,13 @@ use crate::progress;
 use crate::workspace::Workspace;
 
 /// Packages whose tests run a device and its clients in real time. On a busy machine these would not wait long enough.
-const REAL_TIME: &[&str] = &["device/daemon", "device/vfio-user", "tests/harness"];
+const REAL_TIME: &[&str] = &[
+    "device/cli",
+    "device/control",
+    "device/daemon",
+    "device/vfio-user",
+    "tests/harness",
+];
 
 /// A program with tests.
 #[derive(Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! The configuration file.
 
-use faultline::{Config, NicEntry};
+use faultline_config::{Config, NicEntry};
 
 /// Any text: an error, or a configuration of which everything that a start asks can be asked.
 pub fn text(data: &[u8]) {

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use faultline::doorbell_ring::DoorbellRing;
 use faultline_abi::admin::{
     self, AdminCmd, AdminComp, Counter, NETDEV_UP, QueryCounters, SetGid, SetNetdev,
 };
@@ -15,6 +14,7 @@ use faultline_abi::caps::Caps;
 use faultline_abi::doorbell::{self, Doorbell, DoorbellPage};
 use faultline_abi::translation::{TqCmd, TqComp};
 use faultline_abi::{ABI_VERSION, MAGIC, Status, U16, U32, regs, ring};
+use faultline_daemon::doorbell_ring::DoorbellRing;
 use faultline_memory::MappedFile;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, OwnedFd};

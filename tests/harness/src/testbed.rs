@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use faultline::{Config, EngineCount, NicEntry, PollMode, Server};
 use faultline_abi::qp::{
     ACCESS_LOCAL_WRITE, ACCESS_REMOTE_ATOMIC, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE,
 };
+use faultline_config::{Config, EngineCount, NicEntry, PollMode};
+use faultline_daemon::Server;
 use tempfile::TempDir;
 
 use crate::cq::{Cq, Wc};
@@ -76,7 +77,7 @@ impl Fabric {
             ..config
         };
         Ok(Self {
-            server: Server::start(&config)?,
+            server: faultline_control::serve(&config)?,
             directory,
         })
     }

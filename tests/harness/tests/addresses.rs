@@ -1,9 +1,9 @@
 //! No NIC speaks in the name of another, or takes what is sent to it; a NIC may use another address of its own.
 
-use faultline::{Config, NicSettings, PollMode};
 use faultline_abi::admin::{Counter, NETDEV_UP, SET_GID, SET_NETDEV, SetGid, SetNetdev};
 use faultline_abi::steering::{CreateFlow, FLOW_KIND_ALL_DEFAULT};
 use faultline_abi::{U16, U32, cqe};
+use faultline_config::{Config, NicSettings, PollMode};
 use faultline_harness::frames::{Frame, RawReceiver, raw_qp, rule, send};
 use faultline_harness::testbed::{Fabric, Node, connect_nodes};
 use faultline_harness::traffic::{exchange, exchange_anew, impatient};

@@ -9,8 +9,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use faultline::control::ports::PortView;
-use faultline::{Config, PollMode};
+use faultline_config::{Config, PollMode};
+use faultline_control::ports::PortView;
 use faultline_harness::frames::{Frame, Network, raw_qp, send};
 use faultline_harness::testbed::{Fabric, LONG, Node, connect_nodes};
 use faultline_harness::traffic::exchange;

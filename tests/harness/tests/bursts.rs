@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use faultline::PollMode;
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe;
+use faultline_config::PollMode;
 use faultline_harness::testbed::{ALL_ACCESS, Fabric, Node};
 use faultline_harness::{
     Buf, Cq, Link, Mr, NicOptions, Qp, QpOptions, QpType, SendWr, Wc, connect,

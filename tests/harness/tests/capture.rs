@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use faultline::check::{Findings, check};
-use faultline::{Config, ControlSettings};
 use faultline_abi::wqe;
+use faultline_capture::check::{Findings, check};
+use faultline_config::{Config, ControlSettings};
 use faultline_harness::paging::{PAGE, Pager};
 use faultline_harness::testbed::{Fabric, LONG, Node, connect_nodes};
 use faultline_harness::traffic::{exchange, impatient};

@@ -7,10 +7,10 @@ mod observed;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use faultline::check::Findings;
-use faultline::control::scenario::VerdictView;
-use faultline::{Config, ControlSettings};
 use faultline_abi::admin::Counter;
+use faultline_capture::check::Findings;
+use faultline_config::{Config, ControlSettings};
+use faultline_control::scenario::VerdictView;
 use faultline_harness::frames::{raw_qp, send};
 use faultline_harness::testbed::{Fabric, LONG, Node, connect_nodes};
 use faultline_harness::traffic::{exchange_anew, impatient};

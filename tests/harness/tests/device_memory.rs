@@ -1,7 +1,7 @@
 //! Device memory over the socket: what peers write a process sees in its mapping, and the other way round.
 
-use faultline::PollMode;
 use faultline_abi::regs;
+use faultline_config::PollMode;
 use faultline_harness::client::{MAP_READ, MAP_WRITE, UNMAP_ALL};
 use faultline_harness::testbed::{ALL_ACCESS, Fabric, connect_nodes};
 use faultline_harness::{DriverError, QpType, Reset, Rng, SendWr, pattern};

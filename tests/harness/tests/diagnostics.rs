@@ -8,8 +8,8 @@ mod observed;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use faultline::{Config, ControlSettings, NicSettings};
 use faultline_abi::{Status, admin, cqe, doorbell, doorbell::Doorbell, event, regs};
+use faultline_config::{Config, ControlSettings, NicSettings};
 use faultline_harness::paging::{PAGE, Pager};
 use faultline_harness::testbed::{Fabric, LONG, Node};
 use faultline_harness::traffic::impatient;

@@ -2,9 +2,9 @@
 
 use std::mem::offset_of;
 
-use faultline::PollMode;
 use faultline_abi::admin::{ALLOC_UCTX, AdminCmd, DEALLOC_UCTX};
 use faultline_abi::doorbell::DoorbellPage;
+use faultline_config::PollMode;
 use faultline_harness::testbed::{Fabric, Node, connect_nodes};
 use faultline_harness::traffic::exchange_anew;
 use faultline_harness::{Nic, NicOptions, QpType, Reset, Rng, SendWr};

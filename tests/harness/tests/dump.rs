@@ -7,9 +7,9 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Instant;
 
-use faultline::{Config, ControlSettings};
 use faultline_abi::admin;
 use faultline_abi::steering::{FLOW_HAS_IPV4, FLOW_HAS_UDP, FlowFields, Mcast};
+use faultline_config::{Config, ControlSettings};
 use faultline_harness::frames::{raw_qp, rule};
 use faultline_harness::testbed::{Fabric, LONG, Node, connect_nodes};
 use faultline_harness::{Link, Qp, QpType, SendWr, TagOp, connect};

@@ -3,10 +3,10 @@
 use std::fs::File;
 use std::time::{Duration, Instant};
 
-use faultline::PollMode;
 use faultline_abi::qp::{ACCESS_FLUSH_GLOBAL, ACCESS_FLUSH_PERSISTENT};
 use faultline_abi::wqe::{FLUSH_PERSISTENT, FlushWqe, WR_FLAG_SIGNALED, WR_FLUSH};
 use faultline_abi::{U32, U64, cqe};
+use faultline_config::PollMode;
 use faultline_harness::client::{Client, MAP_READ, MAP_WRITE};
 use faultline_harness::testbed::{ALL_ACCESS, Fabric, LONG, Node};
 use faultline_harness::traffic::{exchange_anew, impatient};

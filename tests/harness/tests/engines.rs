@@ -7,11 +7,11 @@ mod observed;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use faultline::control::view::EngineView;
-use faultline::{Config, ControlSettings, PollMode};
 use faultline_abi::admin::Counter;
 use faultline_abi::qp::{FAULT_POLICY_STALL, QP_ATTR_FAULT_POLICY, QpAttr};
 use faultline_abi::{U32, cqe};
+use faultline_config::{Config, ControlSettings, PollMode};
+use faultline_control::view::EngineView;
 use faultline_harness::paging::Pager;
 use faultline_harness::testbed::{Fabric, LONG, Node, connect_nodes};
 use faultline_harness::traffic::{

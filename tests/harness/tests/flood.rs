@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use faultline::{Config, ControlSettings};
 use faultline_abi::doorbell::{self, Doorbell};
 use faultline_abi::{Status, admin};
+use faultline_config::{Config, ControlSettings};
 use faultline_harness::testbed::{Fabric, LONG, Node};
 use serde_json::Value;
 

@@ -7,9 +7,9 @@ mod observed;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use faultline::control::ports::{LinkLineView, PriorityView};
-use faultline::{Config, PollMode};
 use faultline_abi::admin::Counter;
+use faultline_config::{Config, PollMode};
+use faultline_control::ports::{LinkLineView, PriorityView};
 use faultline_harness::testbed::{Fabric, Node};
 use faultline_harness::traffic::exchange_over;
 use faultline_harness::{Link, Qp, QpType, Reset, Rng, SendWr, connect};

@@ -1,7 +1,6 @@
 //! A driver that does its worst with registers, commands, work requests and doorbells, over the socket, while its
 //! neighbours move verified data. A function-level reset makes its device usable again.
 
-use faultline::PollMode;
 use faultline_abi::admin::{AdminCmd, CREATE_MKEY, Counter, CreateMkey};
 use faultline_abi::doorbell::{self, Doorbell};
 use faultline_abi::qp::{QP_ATTR_STATE, QPS_ERR, QPS_RTS, QPS_SQE, QpAttr};
@@ -10,6 +9,7 @@ use faultline_abi::wqe::{
     WR_BIND_MW, WR_FLAG_FENCE, WR_FLAG_SIGNALED, WR_FLAG_SOLICITED, WR_RAW, WR_SEND,
 };
 use faultline_abi::{U32, U64, cqe, regs};
+use faultline_config::PollMode;
 use faultline_harness::client::CONFIG_REGION;
 use faultline_harness::testbed::{ALL_ACCESS, Fabric, LONG, Node, connect_nodes};
 use faultline_harness::traffic::{Neighbours, exchange_anew, impatient};

@@ -3,9 +3,9 @@
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
-use faultline::PollMode;
 use faultline_abi::admin::Counter;
 use faultline_abi::{cqe, regs};
+use faultline_config::PollMode;
 use faultline_harness::client::{CONFIG_REGION, UNMAP_ALL, command, message};
 use faultline_harness::testbed::{ALL_ACCESS, Fabric, LONG, Node, connect_nodes};
 use faultline_harness::traffic::{Neighbours, Storm, exchange, exchange_anew, impatient};

@@ -3,8 +3,8 @@
 
 use std::os::fd::AsFd;
 
-use faultline::PollMode;
 use faultline_abi::regs;
+use faultline_config::PollMode;
 use faultline_harness::client::{
     CONFIG_REGION, Client, ClientError, MAP_READ, MAP_WRITE, MSIX_IRQ, RawReply, command, message,
 };

@@ -1,7 +1,7 @@
 //! Memory maps of a guest with a virtual IOMMU, which makes as many as it likes: they are its own share of what the process
 //! may have. Neighbours reboot and map meanwhile.
 
-use faultline::PollMode;
+use faultline_config::PollMode;
 use faultline_harness::client::{MAP_READ, MAP_WRITE};
 use faultline_harness::testbed::{Fabric, Node};
 use faultline_harness::traffic::exchange_anew;

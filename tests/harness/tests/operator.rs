@@ -7,10 +7,10 @@ mod observed;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use faultline::{Config, ControlSettings};
 use faultline_abi::admin::EQ_ASYNC;
 use faultline_abi::doorbell::{self, Doorbell};
 use faultline_abi::{event, regs};
+use faultline_config::{Config, ControlSettings};
 use faultline_harness::Reset;
 use faultline_harness::testbed::{Fabric, LONG};
 use tempfile::TempDir;

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use faultline::{Config, NicSettings, PollMode};
 use faultline_abi::admin::Counter;
 use faultline_abi::qp::{FAULT_POLICY_STALL, QP_ATTR_FAULT_POLICY, QpAttr};
 use faultline_abi::translation::{self as tq, TqCmd};
 use faultline_abi::{Status, U32, U64, cqe, event, regs};
+use faultline_config::{Config, NicSettings, PollMode};
 use faultline_harness::paging::{PAGE, Pager};
 use faultline_harness::testbed::{Fabric, LONG, Node, connect_nodes};
 use faultline_harness::traffic::{Neighbours, exchange_anew, impatient};

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use faultline::PollMode;
 use faultline_abi::admin::Counter;
 use faultline_abi::doorbell::{self, Doorbell};
 use faultline_abi::{MAGIC, cqe, regs};
+use faultline_config::PollMode;
 use faultline_harness::testbed::{Fabric, LONG, connect_nodes};
 use faultline_harness::traffic::{Neighbours, exchange, impatient};
 use faultline_harness::{QpType, Reset, Rng, SendWr, connect, pattern};

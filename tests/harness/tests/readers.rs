@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use faultline::{Config, ControlSettings};
+use faultline_config::{Config, ControlSettings};
 use faultline_harness::Rng;
 use faultline_harness::testbed::{Fabric, LONG, Node};
 use faultline_harness::traffic::Storm;

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use faultline::PollMode;
+use faultline_config::PollMode;
 use faultline_harness::client::UNMAP_ALL;
 use faultline_harness::testbed::{ALL_ACCESS, Fabric, Node, connect_nodes};
 use faultline_harness::traffic::Neighbours;

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use faultline::{Config, ControlSettings, PollMode};
 use faultline_abi::doorbell::{self, Doorbell};
+use faultline_config::{Config, ControlSettings, PollMode};
 use faultline_harness::frames::{Frame, raw_qp, send};
 use faultline_harness::testbed::{Fabric, LONG, Node, connect_nodes};
 use faultline_harness::{Qp, QpType, SendWr};

@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
-use faultline::PollMode;
 use faultline_abi::admin::{Counter, DESTROY_FLOW, DESTROY_SRQ, DESTROY_WQ};
 use faultline_abi::doorbell::{self, Doorbell};
 use faultline_abi::steering::*;
 use faultline_abi::tag::CQE_TM_DATA_VALID;
 use faultline_abi::{Status, cqe, regs};
+use faultline_config::PollMode;
 use faultline_harness::frames::{RawReceiver, SLOT, Stream, rule};
 use faultline_harness::testbed::{Fabric, LONG, Node};
 use faultline_harness::traffic::{Neighbours, exchange_anew, impatient};

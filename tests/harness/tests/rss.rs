@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use faultline::PollMode;
 use faultline_abi::admin::{Counter, DESTROY_RWQ_IND_TABLE, DESTROY_WQ};
 use faultline_abi::steering::*;
 use faultline_abi::{Status, cqe};
+use faultline_config::PollMode;
 use faultline_harness::frames::{
     Frame, Network, SLOT, Stream, Transport, anything, drain_doorbells, raw_qp, rule, send,
 };

@@ -7,11 +7,11 @@ mod observed;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use faultline::control::scenario::{ScenarioView, VerdictView};
-use faultline::{Config, ControlSettings};
 use faultline_abi::admin::EQ_ASYNC;
 use faultline_abi::doorbell;
 use faultline_abi::regs;
+use faultline_config::{Config, ControlSettings};
+use faultline_control::scenario::{ScenarioView, VerdictView};
 use faultline_harness::testbed::{Fabric, Node, connect_nodes};
 use faultline_harness::traffic::{exchange_anew, impatient};
 use faultline_harness::{QpType, Rng, SendWr, connect};

@@ -6,8 +6,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 
-use faultline::server::StartError;
-use faultline::{Config, NicEntry, PollMode, Server};
+use faultline_config::{Config, NicEntry, PollMode};
+use faultline_control::ServeError;
+use faultline_daemon::server::StartError;
 use faultline_harness::testbed::{Fabric, LONG, Node};
 use faultline_harness::traffic::{Neighbours, Storm, exchange_anew};
 use faultline_harness::{Nic, Rng};
@@ -27,10 +28,10 @@ fn config(sockets: &[PathBuf]) -> Config {
 /// Starting must fail; returns the message.
 #[track_caller]
 fn refused(config: &Config) -> String {
-    match Server::start(config) {
+    match faultline_control::serve(config) {
         Ok(_) => panic!("it serves"),
         // As the emulator prints it: the error and what caused it.
-        Err(error @ StartError::Listen { .. }) => format!("{:#}", anyhow::Error::from(error)),
+        Err(error @ ServeError::Start(StartError::Listen { .. })) => format!("{:#}", anyhow::Error::from(error)),
         Err(error) => panic!("{error}"),
     }
 }
@@ -50,7 +51,7 @@ fn paths(directory: &Path, names: [&str; 2]) -> [PathBuf; 2] {
 fn sockets_are_private_and_go_with_the_server() {
     let directory = tempfile::tempdir().unwrap();
     let sockets = paths(directory.path(), ["a", "b"]);
-    let server = Server::start(&config(&sockets)).unwrap();
+    let server = faultline_control::serve(&config(&sockets)).unwrap();
     for socket in &sockets {
         let found = std::fs::metadata(socket).unwrap();
         assert!(found.file_type().is_socket());
@@ -76,7 +77,7 @@ fn sockets_are_private_and_go_with_the_server() {
         assert!(node.nic.pd().is_err());
     }
     drop((storm, a, b));
-    let _server = Server::start(&config(&sockets)).unwrap();
+    let _server = faultline_control::serve(&config(&sockets)).unwrap();
     works(&sockets);
 }
 
@@ -84,7 +85,7 @@ fn sockets_are_private_and_go_with_the_server() {
 fn a_server_that_cannot_serve_all_serves_nothing_and_harms_nobody() {
     let directory = tempfile::tempdir().unwrap();
     let first = paths(directory.path(), ["a", "b"]);
-    let _server = Server::start(&config(&first)).unwrap();
+    let _server = faultline_control::serve(&config(&first)).unwrap();
     let new = directory.path().join("new");
     let file = directory.path().join("file");
     std::fs::write(&file, "kept").unwrap();
@@ -112,7 +113,7 @@ fn sockets_that_nobody_serves_any_more_are_replaced() {
         drop(UnixListener::bind(socket).unwrap());
         assert!(socket.exists());
     }
-    let _server = Server::start(&config(&sockets)).unwrap();
+    let _server = faultline_control::serve(&config(&sockets)).unwrap();
     works(&sockets);
 }
 

@@ -9,10 +9,10 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use faultline::{Config, ControlSettings};
 use faultline_abi::admin::Counter;
 use faultline_abi::qp::QPS_ERR;
 use faultline_abi::{Status, admin, doorbell, doorbell::Doorbell};
+use faultline_config::{Config, ControlSettings};
 use faultline_harness::frames::{Frame, raw_qp, send};
 use faultline_harness::paging::{PAGE, Pager};
 use faultline_harness::testbed::{Fabric, LONG, connect_nodes};

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use faultline::{Config, ControlSettings, NicEntry, PollMode, Server};
+use faultline_config::{Config, ControlSettings, NicEntry, PollMode};
 use faultline_harness::frames::{Frame, raw_qp, send};
 use faultline_harness::testbed::{LONG, Node, connect_nodes};
 use faultline_harness::traffic::exchange;
@@ -120,11 +120,14 @@ fn be_the_process() {
         },
         ..Config::default()
     };
-    faultline::log_output::start();
-    let server = Server::start(&config).unwrap();
+    faultline_daemon::log_output::start();
+    let server = faultline_control::serve(&config).unwrap();
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     drop(server);
-    assert!(!faultline::log_output::finish(), "nothing reads the log");
+    assert!(
+        !faultline_daemon::log_output::finish(),
+        "nothing reads the log"
+    );
 }
 
 /// The value of a metric that has no label.

@@ -3,10 +3,10 @@
 
 use std::time::Instant;
 
-use faultline::PollMode;
 use faultline_abi::admin::Counter;
 use faultline_abi::steering::*;
 use faultline_abi::{cqe, event};
+use faultline_config::PollMode;
 use faultline_harness::frames::{
     Frame, Network, RawReceiver, Stream, Transport, anything, drain_doorbells, raw_qp, rule, send,
 };

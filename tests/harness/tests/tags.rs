@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use faultline::PollMode;
 use faultline_abi::cqe;
 use faultline_abi::tag::{
     CQE_TM_DATA_VALID, CQE_TM_MATCH, CQE_TM_SYNC_REQ, CQE_TM_TAGGED, TMH_FIN, TMH_RNDV,
 };
+use faultline_config::PollMode;
 use faultline_harness::testbed::{ALL_ACCESS, Fabric, LONG, Node};
 use faultline_harness::traffic::{Neighbours, exchange_anew, impatient};
 use faultline_harness::{

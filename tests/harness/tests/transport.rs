@@ -1,8 +1,8 @@
 //! Data of every transport, verified byte by byte.
 
-use faultline::PollMode;
 use faultline_abi::cqe;
 use faultline_abi::qp::{ACCESS_LOCAL_WRITE, QPS_ERR, QPS_RTS};
+use faultline_config::PollMode;
 use faultline_harness::testbed::{ALL_ACCESS, Fabric, LONG, Node, connect_nodes};
 use faultline_harness::traffic::exchange_anew;
 use faultline_harness::{

@@ -9,10 +9,10 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use faultline::{Config, ControlSettings, PollMode};
 use faultline_abi::admin::{SET_GID, SetGid};
 use faultline_abi::steering::{CreateFlow, FLOW_KIND_ALL_DEFAULT};
 use faultline_abi::{U16, cqe};
+use faultline_config::{Config, ControlSettings, PollMode};
 use faultline_harness::frames::{Frame, Network, RawReceiver, raw_qp, rule, send};
 use faultline_harness::testbed::{Fabric, LONG, Node};
 use faultline_harness::traffic::{exchange_anew, impatient};

@@ -8,9 +8,9 @@ use std::mem::offset_of;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use faultline::{Config, PollMode};
 use faultline_abi::doorbell::DoorbellPage;
 use faultline_abi::{cqe, regs};
+use faultline_config::{Config, PollMode};
 use faultline_harness::testbed::{Fabric, Node};
 use faultline_harness::traffic::impatient;
 use faultline_harness::{Link, QpType, Reset, Rng, SendWr, Wc, connect};

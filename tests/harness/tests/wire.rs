@@ -7,9 +7,9 @@ mod observed;
 use std::net::TcpListener;
 use std::path::Path;
 
-use faultline::control::scenario::VerdictView;
-use faultline::{Config, PollMode};
 use faultline_abi::admin::Counter;
+use faultline_config::{Config, PollMode};
+use faultline_control::scenario::VerdictView;
 use faultline_harness::frames::{Frame, Network, raw_qp, send};
 use faultline_harness::testbed::{Fabric, Node, connect_nodes};
 use faultline_harness::traffic::{exchange, exchange_at_all_mtus, exchange_over};

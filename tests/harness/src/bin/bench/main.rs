@@ -28,8 +28,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use clap::Parser;
-use faultline::{Config, ControlSettings, NicEntry, NicSettings, PollMode, Server};
 use faultline_abi::qp::ACCESS_LOCAL_WRITE;
+use faultline_config::{Config, ControlSettings, NicEntry, NicSettings, PollMode};
 use faultline_harness::testbed::{ALL_ACCESS, LONG, Node};
 use faultline_harness::{
     Buf, Link, Mr, Nic, NicOptions, Qp, QpOptions, QpType, RingLayout, SendWr, connect,
@@ -296,7 +296,7 @@ fn serve(directory: &Path, options: DeviceOptions<'_>) -> anyhow::Result<()> {
         },
         ..usual
     };
-    let server = Server::start(&config)?;
+    let server = faultline_control::serve(&config)?;
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     drop(server);
     Ok(())

@@ -1,0 +1,173 @@
+//! Captures of any tool against the rules of the InfiniBand specification.
+
+use std::io::{BufReader, Read};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use pcap_file::DataLink;
+use pcap_file::pcap::PcapReader;
+use pcap_file::pcapng::blocks::Block;
+use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
+use pcap_file::pcapng::blocks::opt_common::CommonOption;
+use pcap_file::pcapng::{PcapNgReader, PcapNgState};
+
+use crate::judge::{Interface, InterfaceKind, Judge, Origin};
+use crate::record::{IMPAIRMENTS, LOST_ELSEWHERE, PORT_KIND};
+
+pub use crate::judge::{Findings, Found};
+
+/// First octets of a pcapng file, in either byte order.
+const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
+
+/// A capture can't be read to its end: it is damaged, or ends inside a block.
+#[derive(Debug, thiserror::Error)]
+#[error("{reason:#}")]
+pub struct Unreadable {
+    /// Position and cause.
+    pub reason: anyhow::Error,
+    /// Findings about the frames before that position.
+    pub before: Box<Findings>,
+}
+
+/// Judges a capture: pcapng or pcap. `ready`: the adapters have agreed to exchange READY packets.
+///
+/// # Errors
+///
+/// It can't be read to its end, or is not a capture of Ethernet frames. The error has the findings about what is before.
+pub fn check(file: impl Read, ready: bool) -> Result<Findings, Unreadable> {
+    let mut judge = Judge::new(Vec::new(), ready);
+    match read(file, &mut judge) {
+        Ok(()) => Ok(judge.findings()),
+        Err(reason) => Err(Unreadable {
+            reason,
+            before: Box::new(judge.findings()),
+        }),
+    }
+}
+
+fn read(mut file: impl Read, judge: &mut Judge) -> anyhow::Result<()> {
+    let mut magic = [0; 4];
+    file.read_exact(&mut magic)
+        .context("the file is shorter than the header of a capture")?;
+    let file = magic.as_slice().chain(BufReader::new(file));
+    match magic == PCAPNG {
+        true => read_pcapng(file, judge),
+        false => read_pcap(file, judge),
+    }
+}
+
+fn read_frame(judge: &mut Judge, at: Duration, data: &[u8], length: u32, origin: Origin) {
+    let at = u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
+    let length = usize::try_from(length).unwrap_or(usize::MAX);
+    judge.frame(at, data, length, origin);
+    if length != data.len() {
+        judge.note_cut();
+    }
+}
+
+fn read_packet(
+    judge: &mut Judge,
+    packet: &EnhancedPacketBlock<'_>,
+    state: &PcapNgState,
+) -> anyhow::Result<()> {
+    check_link_type(state, packet.interface_id)?;
+    for description in state.interfaces().iter().skip(judge.interfaces.len()) {
+        judge.add(interface(description));
+    }
+    let mut origin = Origin {
+        interface: usize::try_from(packet.interface_id).unwrap_or(usize::MAX),
+        ..Origin::default()
+    };
+    for option in &packet.options {
+        match option {
+            EnhancedPacketOption::Flags(flags) => {
+                origin.is_outbound = match flags & 3 {
+                    1 => Some(false),
+                    2 => Some(true),
+                    _ => None,
+                };
+            }
+            EnhancedPacketOption::DropCount(lost) if *lost > 0 => judge.lose(*lost),
+            EnhancedPacketOption::Common(CommonOption::Comment(text)) => {
+                let mut impairments = IMPAIRMENTS.iter();
+                origin.is_impaired |= impairments.any(|begin| text.starts_with(begin));
+                if text == LOST_ELSEWHERE {
+                    judge.lose(0);
+                }
+            }
+            _ => {}
+        }
+    }
+    let (data, length) = (&packet.data, packet.original_len);
+    read_frame(judge, packet.timestamp, data, length, origin);
+    Ok(())
+}
+
+fn interface(description: &InterfaceDescriptionBlock<'_>) -> Interface {
+    let mut found = Interface {
+        name: String::new(),
+        kind: InterfaceKind::Nic,
+    };
+    for option in &description.options {
+        match option {
+            InterfaceDescriptionOption::IfName(name) => found.name = name.to_string(),
+            InterfaceDescriptionOption::IfDescription(kind) if kind == PORT_KIND => {
+                found.kind = InterfaceKind::Port;
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+fn read_pcapng(file: impl Read, judge: &mut Judge) -> anyhow::Result<()> {
+    let mut reader = PcapNgReader::new(file).context("the header is not that of a pcapng file")?;
+    while let Some(block) = reader.next_block() {
+        let after = judge.frames();
+        let (block, state) = block.with_context(|| format!("after frame {after}"))?;
+        match block {
+            Block::EnhancedPacket(packet) => read_packet(judge, &packet, state)?,
+            // It has no time; the oracle needs none on a link.
+            Block::SimplePacket(packet) => {
+                check_link_type(state, 0)?;
+                let (data, length) = (&packet.data, packet.original_len);
+                read_frame(judge, Duration::ZERO, data, length, Origin::default());
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn check_link_type(state: &PcapNgState, interface: u32) -> anyhow::Result<()> {
+    let index = usize::try_from(interface).unwrap_or(usize::MAX);
+    match state.interfaces().get(index).map(|found| found.linktype) {
+        Some(DataLink::ETHERNET) => Ok(()),
+        Some(other) => bail!("interface {interface} has link type {other:?}; Ethernet is needed"),
+        None => bail!("interface {interface} is not described"),
+    }
+}
+
+fn read_pcap(file: impl Read, judge: &mut Judge) -> anyhow::Result<()> {
+    let mut reader = PcapReader::new(file)
+        .context("the header is neither that of a pcapng nor of a pcap file")?;
+    let link = reader.header().datalink;
+    if link != DataLink::ETHERNET {
+        bail!("the link type is {link:?}; Ethernet is needed");
+    }
+    while let Some(packet) = reader.next_packet() {
+        let after = judge.frames();
+        let packet = packet.with_context(|| format!("after frame {after}"))?;
+        read_frame(
+            judge,
+            packet.timestamp(),
+            packet.data(),
+            packet.orig_len(),
+            Origin::default(),
+        );
+    }
+    Ok(())
+}

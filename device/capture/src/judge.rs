@@ -1,0 +1,413 @@
+//! Captured frames on their way to the oracle, and what it has found.
+
+use std::collections::HashMap;
+
+use faultline_oracle::{Frame, Oracle, Place, QueuePair, VIOLATION_LIMIT, Violation};
+use faultline_wire::packet::parse_trusted;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Most source addresses of an interface that are remembered. Packets of further ones are judged where they arrive, too.
+const MOST_SOURCES: usize = 1 << 10;
+/// Most queue pairs whose attributes are remembered. The path MTUs of further ones are learned from full packets.
+const MOST_PAIRS: usize = 1 << 14;
+/// Longest frame: longer ones do not exist.
+const LONGEST: usize = 1 << 17;
+
+/// A violation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Found {
+    /// Number of the frame, from 1: the one that Wireshark shows.
+    pub frame: u64,
+    /// Name of the interface whose adapter has sent the frame, if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    /// Short name of the rule.
+    pub rule: String,
+    /// Clause of the specification.
+    pub source: String,
+    /// Where, and what was wrong.
+    pub text: String,
+}
+
+/// What is at an interface of a capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum InterfaceKind {
+    /// An adapter.
+    Nic,
+    /// A port of Faultline that leads out of the process, to adapters behind it.
+    Port,
+}
+
+/// An interface, and what the adapters at it have violated.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct InterfaceFindings {
+    /// Its name.
+    pub name: String,
+    /// What is at it.
+    pub kind: InterfaceKind,
+    /// Violations by frames that come from it.
+    pub violations: u64,
+}
+
+/// What was found in captured frames.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Findings {
+    /// Frames in the capture.
+    pub frames: u64,
+    /// RoCE packets that were judged.
+    pub packets: u64,
+    /// Frames of which a file has a part only.
+    pub cut: u64,
+    /// Frames that the capture has lost.
+    pub lost: u64,
+    /// Responses whose queue pair could not be told.
+    pub responses_without_requests: u64,
+    /// Packets of connections that are not judged, because several adapters, software or several queue pairs have sent with their addresses
+    /// and numbers.
+    #[serde(default)]
+    pub mixed: u64,
+    /// The first violations of each interface.
+    pub violations: Vec<Found>,
+    /// All violations.
+    pub violation_count: u64,
+    /// The interfaces.
+    pub interfaces: Vec<InterfaceFindings>,
+}
+
+impl Findings {
+    /// The findings as text.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        for found in &self.violations {
+            text += &found.text;
+            text.push('\n');
+        }
+        let Self {
+            frames,
+            packets,
+            violation_count,
+            ..
+        } = self;
+        if *violation_count > self.violations.len() as u64 {
+            text += &format!("({VIOLATION_LIMIT} violations of each interface are shown)\n");
+        }
+        if self.cut > 0 {
+            text += &format!(
+                "{} frames are cut: their invariant CRCs were not judged, and nothing of those without whole headers; capture with a \
+                 larger snap length\n",
+                self.cut
+            );
+        }
+        if self.lost > 0 {
+            text += &format!(
+                "{} frames were lost by the capture; connections were judged anew after each loss\n",
+                self.lost
+            );
+        }
+        if self.responses_without_requests > 0 {
+            text += &format!(
+                "{} responses were not judged: their requests are not in the capture, or several connections fit\n",
+                self.responses_without_requests
+            );
+        }
+        if self.mixed > 0 {
+            text += &format!(
+                "{} packets were judged by themselves only: several senders have used the addresses and numbers of their connections\n",
+                self.mixed
+            );
+        }
+        text + &format!(
+            "{frames} frames, {packets} RoCE packets judged, {violation_count} violations\n"
+        )
+    }
+}
+
+/// An interface of a capture.
+#[derive(Clone, Debug)]
+pub struct Interface {
+    /// Its name in the capture.
+    pub name: String,
+    /// What is behind it.
+    pub kind: InterfaceKind,
+}
+
+/// Where a frame was captured.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Origin {
+    /// Number of the interface.
+    pub interface: usize,
+    /// Direction at the interface, if it is known: true if it goes out there.
+    pub is_outbound: Option<bool>,
+    /// The queue pair that has sent it, if it is known.
+    pub sender: Option<u32>,
+    /// Software has made it, and the adapter at the interface has only sent it.
+    pub is_raw: bool,
+    /// It goes no further, or differs from what was sent.
+    pub is_impaired: bool,
+}
+
+/// What is known of a queue pair.
+#[derive(Clone, Copy, Debug, Default)]
+struct Attributes {
+    mtu: Option<u32>,
+    /// READs and atomics that it may have outstanding.
+    read_limit: Option<u32>,
+}
+
+/// Shows captured frames to the oracle.
+#[derive(Debug)]
+pub struct Judge {
+    oracle: Oracle,
+    /// The interfaces of the capture.
+    pub interfaces: Vec<Interface>,
+    /// By address: the interface where frames with this source were sent.
+    sources: HashMap<[u8; 6], usize>,
+    /// By interface: addresses that were first seen there.
+    counts: HashMap<usize, usize>,
+    /// Attributes of queue pairs, by interface and number.
+    pairs: HashMap<(usize, u32), Attributes>,
+    frames: u64,
+    cut: u64,
+    lost: u64,
+    /// A cut frame, filled up.
+    filled: Vec<u8>,
+}
+
+impl Judge {
+    /// `ready`: all adapters have agreed to exchange READY packets. Otherwise those of which [`Judge::agree_to_ready`] says so have.
+    pub fn new(interfaces: Vec<Interface>, ready: bool) -> Self {
+        let mut oracle = Oracle::new(Place::Link);
+        if ready {
+            oracle.set_all_ready();
+        }
+        let mut judge = Self {
+            oracle,
+            interfaces: Vec::new(),
+            sources: HashMap::new(),
+            counts: HashMap::new(),
+            pairs: HashMap::new(),
+            frames: 0,
+            cut: 0,
+            lost: 0,
+            filled: Vec::new(),
+        };
+        interfaces
+            .into_iter()
+            .for_each(|interface| judge.add(interface));
+        judge
+    }
+
+    /// One more interface of the capture.
+    pub fn add(&mut self, interface: Interface) {
+        // Before a port, bridges and sockets may lose frames.
+        if interface.kind == InterfaceKind::Port {
+            self.oracle.set_remote(self.interfaces.len());
+        }
+        self.interfaces.push(interface);
+    }
+
+    /// The adapter of an interface has agreed to exchange READY packets with the others that have.
+    pub fn agree_to_ready(&mut self, interface: usize) {
+        self.oracle.set_ready(interface, true);
+    }
+
+    /// Frames so far.
+    pub fn frames(&self) -> u64 {
+        self.frames
+    }
+
+    /// Frames that the capture has lost.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Judges a frame of `length` octets, of which `data` are known. Returns false if these are not all of its headers: nothing of it
+    /// is judged then.
+    pub fn frame(&mut self, at: u64, data: &[u8], length: usize, origin: Origin) -> bool {
+        self.frames = self.frames.saturating_add(1);
+        if length == data.len() {
+            self.pass(at, data.into(), origin);
+            return true;
+        }
+        let mut filled = std::mem::take(&mut self.filled);
+        let is_whole = fill(data, length, &mut filled);
+        match is_whole {
+            true => self.pass(at, Frame::of_headers(&filled), origin),
+            false => self.oracle.skip(),
+        }
+        self.filled = filled;
+        is_whole
+    }
+
+    /// Counts a frame of which a file has a part only.
+    pub fn note_cut(&mut self) {
+        self.cut = self.cut.saturating_add(1);
+    }
+
+    fn pass(&mut self, at: u64, frame: Frame<'_>, origin: Origin) {
+        let interface = origin.interface;
+        if self.is_in_transit(origin, frame.octets()) {
+            self.oracle.skip();
+            return;
+        }
+        // What comes in through a port that leads elsewhere is sent by an adapter behind it.
+        let is_sent = origin
+            .is_outbound
+            .map(|is_outbound| is_outbound != self.is_port(interface));
+        let source = address(frame.octets(), SOURCE);
+        match is_sent {
+            Some(true) => {
+                // The switch takes none with the address of another NIC.
+                if let Some(source) = source.filter(|_| !origin.is_impaired) {
+                    self.learn(source, interface);
+                }
+                if origin.is_raw {
+                    self.oracle.sent_by_software(at, interface, frame);
+                    return;
+                }
+                let sender = origin.sender.map(|qpn| {
+                    let known = self.pairs.get(&(interface, qpn)).copied();
+                    let Attributes { mtu, read_limit } = known.unwrap_or_default();
+                    QueuePair {
+                        qpn,
+                        mtu,
+                        read_limit,
+                    }
+                });
+                self.oracle.sent(at, interface, sender, frame);
+            }
+            // It was judged where it was sent, or its source address is wrong, too.
+            Some(false) if origin.is_impaired => self.oracle.skip(),
+            Some(false) if source.is_some_and(|source| self.sources.contains_key(&source)) => {
+                self.oracle.skip();
+                self.oracle.received(at, interface, frame);
+            }
+            Some(false) => self.oracle.passed_to(at, interface, frame),
+            None => self.oracle.passed(at, frame),
+        }
+    }
+
+    /// True if a frame passes a port on its way between two NICs of the capture: it is judged at the NICs. At the port it is late,
+    /// and would look like a repetition. One that comes in there from a NIC has gone out through another port.
+    fn is_in_transit(&self, origin: Origin, frame: &[u8]) -> bool {
+        let is_of_nic = |place| {
+            let sent_at = address(frame, place).and_then(|address| self.sources.get(&address));
+            sent_at.is_some_and(|&sent_at| !self.is_port(sent_at))
+        };
+        let comes_in = origin.is_outbound == Some(false);
+        self.is_port(origin.interface) && is_of_nic(SOURCE) && (comes_in || is_of_nic(DESTINATION))
+    }
+
+    /// An address is that of an interface. The switch lets a NIC send with its own addresses, while what comes in through a port may be of
+    /// any of them.
+    fn learn(&mut self, address: [u8; 6], interface: usize) {
+        let is_port = self.is_port(interface);
+        match self.sources.get_mut(&address) {
+            Some(_) if is_port => {}
+            Some(sent_at) => *sent_at = interface,
+            None => {
+                let count = self.counts.entry(interface).or_default();
+                if *count < MOST_SOURCES {
+                    *count = count.saturating_add(1);
+                    self.sources.insert(address, interface);
+                }
+            }
+        }
+    }
+
+    fn is_port(&self, interface: usize) -> bool {
+        let found = self.interfaces.get(interface);
+        found.is_some_and(|found| found.kind == InterfaceKind::Port)
+    }
+
+    /// The capture has lost frames: connections are judged anew.
+    pub fn lose(&mut self, frames: u64) {
+        self.lost = self.lost.saturating_add(frames);
+        self.oracle.forget();
+    }
+
+    /// What was told of queue pairs is not complete.
+    pub fn forget_attributes(&mut self) {
+        self.pairs.clear();
+    }
+
+    /// A queue pair of the adapter at an interface begins another connection, with this path MTU; 0: it has none.
+    pub fn renew(&mut self, interface: usize, qpn: u32, mtu: u32) {
+        self.oracle.renew(interface, qpn);
+        self.pairs.remove(&(interface, qpn));
+        if mtu > 0 {
+            self.set_attribute(interface, qpn, |pair| pair.mtu = Some(mtu));
+        }
+    }
+
+    /// A queue pair of the adapter at an interface may have so many READs and atomics outstanding.
+    pub fn limit_reads(&mut self, interface: usize, qpn: u32, limit: u32) {
+        self.set_attribute(interface, qpn, |pair| pair.read_limit = Some(limit));
+    }
+
+    fn set_attribute(&mut self, interface: usize, qpn: u32, set: impl FnOnce(&mut Attributes)) {
+        let pair = (interface, qpn);
+        if self.pairs.len() < MOST_PAIRS || self.pairs.contains_key(&pair) {
+            set(self.pairs.entry(pair).or_default());
+        }
+    }
+
+    /// The oracle.
+    pub fn oracle(&self) -> &Oracle {
+        &self.oracle
+    }
+
+    /// What was found until now.
+    pub fn findings(&self) -> Findings {
+        let name = |adapter: Option<usize>| {
+            let interface = adapter.and_then(|adapter| self.interfaces.get(adapter));
+            interface.map(|interface| interface.name.clone())
+        };
+        let found = |violation: &Violation| Found {
+            frame: violation.frame,
+            interface: name(violation.adapter),
+            rule: violation.rule.name().to_owned(),
+            source: violation.rule.source().to_owned(),
+            text: violation.to_string(),
+        };
+        let interfaces = self.interfaces.iter().enumerate();
+        let interfaces = interfaces.map(|(number, interface)| InterfaceFindings {
+            name: interface.name.clone(),
+            kind: interface.kind,
+            violations: self.oracle.count_of(Some(number)),
+        });
+        Findings {
+            frames: self.frames,
+            packets: self.oracle.packets(),
+            cut: self.cut,
+            lost: self.lost,
+            responses_without_requests: self.oracle.responses_without_flow(),
+            mixed: self.oracle.mixed(),
+            violations: self.oracle.violations().iter().map(found).collect(),
+            violation_count: self.oracle.counts().values().sum(),
+            interfaces: interfaces.collect(),
+        }
+    }
+}
+
+/// Where an Ethernet frame has its addresses.
+const DESTINATION: usize = 0;
+const SOURCE: usize = 6;
+
+/// An address of an Ethernet frame.
+fn address(frame: &[u8], place: usize) -> Option<[u8; 6]> {
+    frame.get(place..)?.first_chunk().copied()
+}
+
+/// Fills a cut frame with zeros, so that its headers can be judged. Returns false if they are not whole.
+fn fill(data: &[u8], length: usize, filled: &mut Vec<u8>) -> bool {
+    filled.clear();
+    if length > LONGEST {
+        return false;
+    }
+    filled.extend_from_slice(data);
+    filled.resize(length, 0);
+    parse_trusted(filled).is_ok_and(|parsed| parsed.header.header_len() <= data.len())
+}

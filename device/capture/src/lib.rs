@@ -1,0 +1,27 @@
+//! Captures of frames, from the engines' rings to pcapng and the packet checker.
+//!
+//! Knows no engine and no NIC of a process: an engine calls [`Captures`] with the frames that it sees, and threads take the records.
+//!
+//! - [`capture`]: what an engine copies of each frame, and into which rings
+//! - [`record`]: one record of a ring, and its comments
+//! - [`records`]: the records of all engines in the order of their times
+//! - [`share`]: what the engines and the reader of a capture share
+//! - [`pcapng`]: records as a pcapng stream
+//! - [`judge`]: captured frames on their way to the oracle
+//! - [`checker`]: the packet checker of a running process
+//! - [`check`]: capture files against the rules of the specification
+
+#![forbid(unsafe_code)]
+// Values of guests, peers and files get here, and none of them may stop the process. Tests may.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
+pub mod capture;
+pub mod check;
+pub mod checker;
+pub mod judge;
+pub mod pcapng;
+pub mod record;
+pub mod records;
+pub mod share;
+
+pub use capture::Captures;

@@ -1,0 +1,361 @@
+//! The records that engines put into the rings of captures.
+
+use std::borrow::Cow;
+
+use faultline_ports::line::Effects;
+use faultline_scenario::plan::ChangeKind;
+use faultline_scenario::rules::ByRule;
+
+/// What becomes of a frame at an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It was passed on.
+    Passed,
+    /// The link of the NIC is down.
+    LinkDown,
+    /// It is longer than the MTU of the interface.
+    TooLong,
+    /// An operator has asked to drop it.
+    Requested,
+    /// A rule has taken it, and drops it or passes it on later.
+    Rule,
+    /// Its source address belongs to another NIC.
+    Forged,
+    /// The external port has no peer.
+    NoPeer,
+    /// The queue of the external port is full.
+    Overrun,
+    /// It is shorter than an Ethernet header.
+    TooShort,
+    /// A modelled link has lost it.
+    LinkLost,
+    /// The queue of a modelled link is full.
+    LinkFull,
+    /// The interface is no member of its VLAN.
+    NoMember,
+}
+
+/// Description of the interface of a NIC.
+pub const NIC_KIND: &str = "Faultline NIC";
+/// Description of the interface of a port that leads out of the process.
+pub const PORT_KIND: &str = "Faultline port";
+
+/// Begins the comments of frames that were dropped.
+pub const DROPPED: &str = "dropped: ";
+/// Begins the comments of frames that go no further, or differ from what was sent.
+pub const IMPAIRMENTS: [&str; 3] = [DROPPED, "corrupted by ", "truncated by "];
+/// What rules do to frames, in comments.
+const CHANGES: [(ChangeKind, &str); 8] = [
+    (ChangeKind::Drop, "dropped"),
+    (ChangeKind::Delay, "delayed"),
+    (ChangeKind::Duplicate, "doubled"),
+    (ChangeKind::Corrupt, "corrupted"),
+    (ChangeKind::Reorder, "reordered"),
+    (ChangeKind::Truncate, "truncated"),
+    (ChangeKind::EcnMark, "marked"),
+    (ChangeKind::MigReq, "changed in MigReq"),
+];
+/// Comments on what was done to a frame, besides losing it.
+const EFFECTS: [(Effects, &str); 4] = [
+    (
+        Effects::DUPLICATED,
+        "doubled by the model of a link: it is sent twice",
+    ),
+    (
+        Effects::REORDERED,
+        "reordered by the model of a link: others overtake it",
+    ),
+    (Effects::CORRUPTED, "corrupted by the model of a link"),
+    (
+        Effects::MARKED,
+        "marked by the model of a link: congestion experienced",
+    ),
+];
+/// Comment of the first frame after others, if one of them was lost at another interface.
+pub const LOST_ELSEWHERE: &str = "frames of other interfaces were lost before this one";
+
+impl Fate {
+    const ALL: [Self; 12] = [
+        Self::Passed,
+        Self::LinkDown,
+        Self::TooLong,
+        Self::Requested,
+        Self::Rule,
+        Self::Forged,
+        Self::NoPeer,
+        Self::Overrun,
+        Self::TooShort,
+        Self::LinkLost,
+        Self::LinkFull,
+        Self::NoMember,
+    ];
+
+    /// What becomes of a frame on a modelled link.
+    pub fn on_line(effects: Effects) -> Self {
+        if effects.contains(Effects::LOST) {
+            Self::LinkLost
+        } else if effects.contains(Effects::QUEUE_FULL) {
+            Self::LinkFull
+        } else {
+            Self::Passed
+        }
+    }
+
+    /// The comment of a frame; `None` if it has passed, or a rule has taken it.
+    fn comment(self) -> Option<&'static str> {
+        Some(match self {
+            Self::Passed | Self::Rule => return None,
+            Self::LinkDown => "dropped: the link is down, or the function has no bus mastering",
+            Self::TooLong => "dropped: longer than the MTU",
+            Self::Requested => "dropped: by request (drop-frames)",
+            Self::Forged => "dropped: the source address is that of another port",
+            Self::NoPeer => "dropped: the port has no peer",
+            Self::Overrun => "dropped: the peer takes frames too slowly",
+            Self::TooShort => "dropped: shorter than an Ethernet header",
+            Self::LinkLost => "dropped: lost at random by the model of the link",
+            Self::LinkFull => "dropped: the queue of the model of the link is full",
+            Self::NoMember => {
+                "dropped: the port, or that of the destination address, is no member of the VLAN"
+            }
+        })
+    }
+}
+
+/// More READs and atomics than a queue pair can have outstanding: its limit is not known.
+pub const NO_LIMIT: u32 = u32::MAX;
+
+/// What a record without a frame says of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// It begins another connection, with this path MTU.
+    Renewal,
+    /// It sends from now on, with at most so many READs and atomics outstanding, or [`NO_LIMIT`].
+    ReadLimit,
+}
+
+impl Notice {
+    /// Its flag in a record.
+    fn flag(self) -> u8 {
+        match self {
+            Self::Renewal => 1 << 2,
+            Self::ReadLimit => 1 << 4,
+        }
+    }
+
+    fn of_flags(flags: u8) -> Option<Self> {
+        let all = [Self::Renewal, Self::ReadLimit];
+        all.into_iter().find(|notice| flags & notice.flag() != 0)
+    }
+}
+
+/// A record in the ring of a capture: this head, then the first octets of the frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordHead {
+    /// Device time in nanoseconds.
+    pub at: u64,
+    /// Token of the page fault because of which the packet waits; 0: none.
+    pub token: u64,
+    /// Octets of the whole frame, without FCS.
+    pub length: u32,
+    /// Frames of this interface that were lost since its record before.
+    pub lost: u32,
+    /// The interface.
+    pub port: u16,
+    /// The interface has sent the frame.
+    pub is_sent: bool,
+    /// Frames of any interface were lost since the last record.
+    pub is_after_loss: bool,
+    /// Notices of this engine were lost since its last record.
+    pub is_after_lost_notice: bool,
+    /// Software has made the frame, not the NIC.
+    pub is_raw: bool,
+    /// No frame: the record is about the queue pair `sender` of this interface. The value is in `length`.
+    pub notice: Option<Notice>,
+    /// The queue pair that has sent the frame; 0: not known.
+    pub sender: u32,
+    /// What has become of the frame.
+    pub fate: Fate,
+    /// What links have done to the frame.
+    pub effects: Effects,
+    /// What a rule has done to the frame.
+    pub rule: Option<ByRule>,
+}
+
+impl RecordHead {
+    /// Octets of a head.
+    pub const LEN: usize = 36;
+
+    /// True if the frame goes no further, or differs from what was sent.
+    pub fn is_impaired(&self) -> bool {
+        self.fate != Fate::Passed
+            || self.effects.contains(Effects::CORRUPTED)
+            || self.rule.is_some_and(|rule| rule.kind.spoils())
+    }
+
+    /// The comments of the frame.
+    pub fn comments(&self) -> Vec<Cow<'static, str>> {
+        let mut comments: Vec<Cow<'static, str>> = Vec::new();
+        comments.extend(self.fate.comment().map(Cow::from));
+        comments.extend(self.rule_comment().map(Cow::from));
+        let effects = EFFECTS.iter();
+        let effects = effects.filter(|(effect, _)| self.effects.contains(*effect));
+        comments.extend(effects.map(|(_, text)| Cow::from(*text)));
+        if self.is_after_loss && self.lost == 0 {
+            comments.push(LOST_ELSEWHERE.into());
+        }
+        comments.extend(self.fault_comment().map(Cow::from));
+        comments
+    }
+
+    fn rule_comment(&self) -> Option<String> {
+        let ByRule { rule, kind } = self.rule?;
+        let (_, change) = CHANGES.iter().find(|(change, _)| *change == kind)?;
+        Some(match (self.fate, kind) {
+            (Fate::Rule, ChangeKind::Drop) => {
+                format!("{DROPPED}by rule[{rule}] of the scenario")
+            }
+            (Fate::Rule, _) => format!(
+                "{DROPPED}taken by rule[{rule}] of the scenario, which passes it on later: {change}"
+            ),
+            _ => format!("{change} by rule[{rule}] of the scenario"),
+        })
+    }
+
+    fn fault_comment(&self) -> Option<String> {
+        let token = self.token;
+        (token != 0).then(|| match self.is_sent {
+            true => format!("waits for page fault {token}"),
+            false => format!("not executed now because of page fault {token}"),
+        })
+    }
+
+    /// The octets at the beginning of the record.
+    pub fn to_octets(self) -> [u8; Self::LEN] {
+        let mut octets = [0; Self::LEN];
+        let number = Fate::ALL.iter().position(|fate| *fate == self.fate);
+        let number = number.and_then(|number| u8::try_from(number).ok());
+        let is_kind = |kind: ChangeKind| CHANGES.iter().position(|(change, _)| *change == kind);
+        // 0 is no rule.
+        let kind = self.rule.and_then(|rule| is_kind(rule.kind));
+        let kind = kind.and_then(|kind| u8::try_from(kind.saturating_add(1)).ok());
+        let rule = self.rule.map_or(0, |rule| rule.rule);
+        let fields = (self.at.to_le_bytes().into_iter())
+            .chain(self.token.to_le_bytes())
+            .chain(self.length.to_le_bytes())
+            .chain(self.lost.to_le_bytes())
+            .chain(self.sender.to_le_bytes())
+            .chain(self.port.to_le_bytes())
+            .chain(rule.to_le_bytes())
+            .chain([
+                u8::from(self.is_sent)
+                    | u8::from(self.is_after_loss) << 1
+                    | u8::from(self.is_raw) << 3
+                    | u8::from(self.is_after_lost_notice) << 5
+                    | self.notice.map_or(0, Notice::flag),
+                number.unwrap_or_default(),
+                self.effects.bits(),
+                kind.unwrap_or_default(),
+            ]);
+        for (to, from) in octets.iter_mut().zip(fields) {
+            *to = from;
+        }
+        octets
+    }
+
+    /// Takes a record apart: head and octets of the frame.
+    pub fn split(record: &[u8]) -> Option<(Self, &[u8])> {
+        let (at, rest) = record.split_first_chunk()?;
+        let (token, rest) = rest.split_first_chunk()?;
+        let (length, rest) = rest.split_first_chunk()?;
+        let (lost, rest) = rest.split_first_chunk()?;
+        let (sender, rest) = rest.split_first_chunk()?;
+        let (port, rest) = rest.split_first_chunk()?;
+        let (rule, rest) = rest.split_first_chunk()?;
+        let ([flags, fate, effects, kind], frame) = rest.split_first_chunk()?;
+        let kind = usize::from(*kind).checked_sub(1);
+        let kind = kind.and_then(|kind| CHANGES.get(kind));
+        let head = Self {
+            at: u64::from_le_bytes(*at),
+            token: u64::from_le_bytes(*token),
+            length: u32::from_le_bytes(*length),
+            lost: u32::from_le_bytes(*lost),
+            port: u16::from_le_bytes(*port),
+            is_sent: flags & 1 != 0,
+            is_after_loss: flags & 2 != 0,
+            notice: Notice::of_flags(*flags),
+            is_raw: flags & 8 != 0,
+            is_after_lost_notice: flags & 32 != 0,
+            sender: u32::from_le_bytes(*sender),
+            fate: *Fate::ALL.get(usize::from(*fate))?,
+            effects: Effects::from_bits(*effects),
+            rule: kind.map(|(kind, _)| ByRule {
+                rule: u16::from_le_bytes(*rule),
+                kind: *kind,
+            }),
+        };
+        Some((head, frame))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The comments of a record with these fates and changes, which has been in a ring.
+    fn comments(fate: Fate, effects: Effects, rule: Option<ByRule>) -> (Vec<String>, bool) {
+        let head = RecordHead {
+            at: 0,
+            token: 0,
+            length: 60,
+            lost: 0,
+            port: 0,
+            is_sent: true,
+            is_after_loss: false,
+            is_after_lost_notice: false,
+            is_raw: false,
+            notice: None,
+            sender: 0,
+            fate,
+            effects,
+            rule,
+        };
+        let octets = head.to_octets();
+        let (again, frame) = RecordHead::split(&octets).unwrap();
+        assert!(again == head && frame.is_empty());
+        let comments = head.comments().into_iter().map(Cow::into_owned);
+        (comments.collect(), head.is_impaired())
+    }
+
+    #[test]
+    fn what_rules_do_is_told_from_what_links_do() {
+        let rule = |kind| Some(ByRule { rule: 2, kind });
+        let links = comments(Fate::Passed, Effects::CORRUPTED, None);
+        assert_eq!(
+            links,
+            (vec!["corrupted by the model of a link".to_owned()], true)
+        );
+        for (kind, change) in CHANGES {
+            let passed = comments(Fate::Passed, Effects::NONE, rule(kind));
+            let text = format!("{change} by rule[2] of the scenario");
+            assert_eq!(passed, (vec![text], kind.spoils()));
+            let taken = match kind {
+                ChangeKind::Drop => "dropped: by rule[2] of the scenario".to_owned(),
+                _ => format!(
+                    "dropped: taken by rule[2] of the scenario, which passes it on later: {change}"
+                ),
+            };
+            let expected = (vec![taken], true);
+            assert_eq!(comments(Fate::Rule, Effects::NONE, rule(kind)), expected);
+        }
+        for (comments, is_impaired) in [
+            links,
+            comments(Fate::Passed, Effects::NONE, rule(ChangeKind::Truncate)),
+            comments(Fate::Passed, Effects::NONE, rule(ChangeKind::Delay)),
+            comments(Fate::Rule, Effects::NONE, rule(ChangeKind::Delay)),
+        ] {
+            let mut begins = IMPAIRMENTS.iter();
+            let begins = begins.any(|begin| comments[0].starts_with(begin));
+            assert_eq!(begins, is_impaired, "{comments:?}");
+        }
+    }
+}

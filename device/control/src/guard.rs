@@ -1,0 +1,147 @@
+//! What a TCP request must have: a `Host` header of this machine, and the token.
+//!
+//! Any program on the machine can connect to the port, also a browser that was told a name which now has the address
+//! 127.0.0.1 (DNS rebinding). A unix socket has the permissions of its file instead.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::header::{AUTHORIZATION, CONNECTION, HOST, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use subtle::ConstantTimeEq;
+
+use crate::error::ApiError;
+use crate::places::Proof;
+
+/// The checks of a TCP listener.
+#[derive(Clone, Debug)]
+pub(crate) struct Guard(Arc<Checks>);
+
+#[derive(Debug)]
+struct Checks {
+    token: String,
+    /// Values of the `Host` header that are allowed.
+    hosts: [String; 3],
+}
+
+impl Guard {
+    /// For a listener with this address.
+    pub(crate) fn new(token: String, address: SocketAddr) -> Self {
+        let hosts = ["localhost", "127.0.0.1", "[::1]"];
+        let port = address.port();
+        Self(Arc::new(Checks {
+            token,
+            hosts: hosts.map(|host| format!("{host}:{port}")),
+        }))
+    }
+
+    fn check(&self, headers: &HeaderMap) -> Result<(), ApiError> {
+        let mut hosts = headers.get_all(HOST).iter();
+        let host = hosts.next().map(HeaderValue::as_bytes).unwrap_or_default();
+        let allowed = |name: &String| name.as_bytes().eq_ignore_ascii_case(host);
+        if hosts.next().is_some() || !self.0.hosts.iter().any(allowed) {
+            return Err(ApiError::new(
+                StatusCode::MISDIRECTED_REQUEST,
+                format!("the header Host must be one of {}", self.0.hosts.join(", ")),
+            ));
+        }
+        let mut tokens = headers.get_all(AUTHORIZATION).iter();
+        let given = tokens.next().map(HeaderValue::as_bytes).unwrap_or_default();
+        let (scheme, given) = given.split_at(given.len().min("Bearer ".len()));
+        let same = self.0.token.as_bytes().ct_eq(given);
+        if tokens.next().is_some() || !scheme.eq_ignore_ascii_case(b"Bearer ") || !bool::from(same)
+        {
+            return Err(ApiError::new(
+                StatusCode::UNAUTHORIZED,
+                "the header Authorization must be \"Bearer\" and the token of control.token_file",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a request that lacks something, and closes its connection.
+pub(crate) async fn check(State(guard): State<Guard>, request: Request, next: Next) -> Response {
+    match guard.check(request.headers()) {
+        Ok(()) => {
+            if let Some(proof) = request.extensions().get::<Proof>() {
+                proof.give();
+            }
+            next.run(request).await
+        }
+        Err(error) => {
+            let mut response = error.into_response();
+            let headers = response.headers_mut();
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+            if response.status() == StatusCode::UNAUTHORIZED {
+                let scheme = HeaderValue::from_static("Bearer");
+                response.headers_mut().insert(WWW_AUTHENTICATE, scheme);
+            }
+            response
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOKEN: &str = "0123456789abcdef";
+
+    fn status(headers: &[(&str, &str)]) -> Option<StatusCode> {
+        let guard = Guard::new(TOKEN.to_owned(), "127.0.0.1:9180".parse().unwrap());
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            let name: axum::http::HeaderName = name.parse().unwrap();
+            map.append(name, value.parse().unwrap());
+        }
+        let refused = guard.check(&map).err();
+        refused.map(|error| error.into_response().status())
+    }
+
+    #[test]
+    fn a_request_needs_the_host_and_the_token() {
+        let good = format!("Bearer {TOKEN}");
+        for host in [
+            "localhost:9180",
+            "127.0.0.1:9180",
+            "[::1]:9180",
+            "LOCALHOST:9180",
+        ] {
+            assert_eq!(status(&[("host", host), ("authorization", &good)]), None);
+            let other = format!("bearer {TOKEN}");
+            assert_eq!(status(&[("host", host), ("authorization", &other)]), None);
+        }
+        for host in [
+            "localhost",
+            "127.0.0.1:80",
+            "evil.example:9180",
+            "localhost:9180.evil",
+        ] {
+            let refused = status(&[("host", host), ("authorization", &good)]);
+            assert_eq!(refused, Some(StatusCode::MISDIRECTED_REQUEST), "{host}");
+        }
+        let none = status(&[("authorization", &good)]);
+        assert_eq!(none, Some(StatusCode::MISDIRECTED_REQUEST));
+        let twice = [("host", "localhost:9180"), ("host", "evil:9180")];
+        assert_eq!(status(&twice), Some(StatusCode::MISDIRECTED_REQUEST));
+        for token in [
+            "",
+            "Bearer",
+            "Bearer ",
+            TOKEN,
+            "Bearer 0123456789abcdeF",
+            "Bearer 0123456789abcde",
+            "Bearer 0123456789abcdef0",
+            "Basic 0123456789abcdef",
+        ] {
+            let refused = status(&[("host", "localhost:9180"), ("authorization", token)]);
+            assert_eq!(refused, Some(StatusCode::UNAUTHORIZED), "{token:?}");
+        }
+        let refused = status(&[("host", "localhost:9180")]);
+        assert_eq!(refused, Some(StatusCode::UNAUTHORIZED));
+    }
+}
