@@ -506,7 +506,7 @@ mod tests {
 
     #[test]
     fn crates_of_others_are_listed_once() {
-        let tree = "faultline v0.1.0 (/work/device/daemon) Apache-2.0 OR MIT\nb v2.0.0 MIT\na v1.0.0 (proc-macro) MIT\nb v2.0.0 MIT (*)\n";
+        let tree = "faultline v0.1.0 (/work/device/cli) Apache-2.0 OR MIT\nb v2.0.0 MIT\na v1.0.0 (proc-macro) MIT\nb v2.0.0 MIT (*)\n";
         assert_eq!(crates_of_others(tree), "a v1.0.0 MIT\nb v2.0.0 MIT\n");
     }
 }

@@ -43,7 +43,20 @@ const TESTS: &[Step] = &[
         name: "thread-daemon",
         sanitizer: "thread",
         // Without the model of the engine's sleep, whose threads take turns on one.
-        words: &["-p", "faultline", "--lib", "--bins", "--test", "process"],
+        words: &[
+            "-p",
+            "faultline-capture",
+            "-p",
+            "faultline-control",
+            "-p",
+            "faultline-daemon",
+            "--lib",
+        ],
+    },
+    Step {
+        name: "thread-process",
+        sanitizer: "thread",
+        words: &["-p", "faultline", "--test", "cli", "process::"],
     },
     // The others have the engine work for a minute with sanitizers, and look for the same races.
     Step {
