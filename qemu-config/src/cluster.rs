@@ -11,15 +11,14 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 
 use crate::command::say;
-use crate::debug_kernel;
-use crate::driver::Driver;
 use crate::emulator::{self, Emulator, Profile, Settings};
 use crate::guest::{Booting, Guest, complaints, without_rxe_warnings};
 use crate::host;
-use crate::image::{Base, Image, Kernel};
+use crate::image::{Base, Kernel};
 use crate::initrd;
+use crate::prepare::{self, Needs, Prepared};
 use crate::priority::Priority;
-use crate::programs::Programs;
+use crate::programs::Selection;
 use crate::qemu::{Backing, Hardware, Machine, Qemu, Wire};
 use crate::races;
 use crate::vmlinux;
@@ -62,6 +61,8 @@ pub struct Plan {
     pub kernel: Kernel,
     /// Packages to install on top of the base image.
     pub packages: Vec<String>,
+    /// The programs of `tests/guest` that the guests get.
+    pub programs: Selection,
     /// A configuration file for the emulator.
     pub config: Option<PathBuf>,
     /// Profile of the NICs: its name, or the path of a file.
@@ -109,6 +110,7 @@ impl Default for Plan {
             guests: 2,
             kernel: Kernel::Stable,
             packages: Vec::new(),
+            programs: Selection::All,
             config: None,
             nic_profile: None,
             control: None,
@@ -197,22 +199,21 @@ impl<'a> Parts<'a> {
             !plan.wiring.is_between_emulators() || plan.guests == 2 && plan.nic == Nic::Faultline,
             "a wire between emulators needs exactly two guests with the project's NIC"
         );
-        host::ensure_packages(workspace)?;
-        let qemu = Qemu::obtain(workspace)?;
-        let base = Base::obtain(workspace, plan.kernel.debian())?;
-        debug_kernel::obtain(workspace, &base, plan.kernel)?;
-        let disk = match &plan.stock {
-            Some(disk) => disk.clone(),
-            None => Image::obtain(workspace, &base, &plan.packages)?.disk,
+        let has_nic = !matches!(plan.nic, Nic::Rxe | Nic::None);
+        let needs = Needs {
+            kernel: plan.kernel,
+            packages: &plan.packages,
+            programs: plan.programs,
+            disk: plan.stock.as_deref(),
+            driver: has_nic && plan.stock.is_none(),
+            emulator: has_nic.then_some(plan.profile),
         };
-        let driver = match plan.nic {
-            Nic::Faultline | Nic::Mixed | Nic::Vhost if plan.stock.is_none() => {
-                Some(Driver::obtain(workspace, &base, plan.kernel)?)
-            }
-            _ => None,
-        };
-        let mut overlays = vec![Programs::obtain(workspace, &base)?.overlay];
-        overlays.extend(driver.map(|driver| driver.overlay));
+        let Prepared {
+            qemu,
+            base,
+            disk,
+            overlays,
+        } = prepare::obtain(workspace, &needs)?;
         let kvm = host::has_kvm();
         Ok(Self {
             workspace,

@@ -19,14 +19,34 @@ pub fn say(text: impl AsRef<str>) {
     progress::print_error(&format!("lab: {}", text.as_ref()));
 }
 
-/// Runs `command` with its output in `log`; says what is being done and how long it took.
+/// Does a step of a build; says what is being done, how long it took, and how long others will take.
+pub fn step<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    // While things are built at the same time, the line of progress says what is being done.
+    if progress::left_of_builds().is_none() {
+        say(format!("{what} …"));
+    }
+    progress::begin(what);
+    let started = Instant::now();
+    let result = work()?;
+    progress::begin("");
+    progress::end(what, started.elapsed(), 0);
+    let left = progress::left_of_builds().map_or_else(String::new, |left| format!("; {left}"));
+    say(format!(
+        "{what}: done in {:.1} s{left}",
+        started.elapsed().as_secs_f64()
+    ));
+    Ok(result)
+}
+
+/// Runs `command` as a step, with its output in `log`.
 ///
 /// # Errors
 /// With the end of the log in the message if the program cannot be started or fails.
 pub fn run_logged(what: &str, command: &mut Command, log: &Path) -> Result<()> {
-    say(format!("{what} …"));
-    progress::begin(what);
-    let started = Instant::now();
+    step(what, || run_into(what, command, log))
+}
+
+fn run_into(what: &str, command: &mut Command, log: &Path) -> Result<()> {
     let file = File::options()
         .create(true)
         .append(true)
@@ -49,10 +69,6 @@ pub fn run_logged(what: &str, command: &mut Command, log: &Path) -> Result<()> {
             log.display()
         );
     }
-    say(format!(
-        "{what}: done in {:.1} s",
-        started.elapsed().as_secs_f64()
-    ));
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 
 use crate::command::{run_logged, say};
 use crate::host;
-use crate::image::{self, Base, Image, Kernel};
+use crate::image::{self, Base, IMAGES, Image, Kernel};
 use crate::workspace::{Fingerprint, Workspace};
 
 /// Bumped when the way of building changes.
@@ -48,7 +48,7 @@ pub fn obtain(workspace: &Workspace, base: &Base, kernel: Kernel) -> Result<()> 
     if is_there() {
         return Ok(());
     }
-    let _lock = workspace.lock_cache()?;
+    let _lock = workspace.lock_cache(name)?;
     if is_there() {
         return Ok(());
     }
@@ -63,6 +63,7 @@ pub fn obtain(workspace: &Workspace, base: &Base, kernel: Kernel) -> Result<()> 
     let result = build(base, kernel, &config, &root, &work);
     let _ = fs::remove_dir_all(&root);
     result?;
+    let _images = workspace.lock_cache(IMAGES)?;
     overlay(&work.join("out"), &base.root)?;
     // They would lack the kernel's lists of what is built in.
     Image::remove_all(&cache, base)?;

@@ -7,11 +7,15 @@ use anyhow::{Context, Result, bail};
 use crate::cluster::{Cluster, Plan};
 use crate::command::say;
 use crate::exchange::{self, Exchange, Ready};
+use crate::programs::Selection;
 use crate::workspace::Workspace;
 use crate::{figures, qemu};
 
 /// MiB of swap that the demonstration needs in each guest.
 pub const SWAP: u32 = 128;
+
+/// The programs of `tests/guest` that it runs.
+const PROGRAMS: Selection = Selection::Only(&["odp_story"]);
 
 struct Step {
     what: &'static str,
@@ -82,7 +86,11 @@ const STEPS: &[Step] = &[
 pub fn run(workspace: &Workspace, plan: &Plan) -> Result<bool> {
     let dir = workspace.new_run("demo")?;
     let started = Instant::now();
-    let cluster = Cluster::boot(workspace, plan, &dir)?;
+    let plan = Plan {
+        programs: PROGRAMS,
+        ..plan.clone()
+    };
+    let cluster = Cluster::boot(workspace, &plan, &dir)?;
     let [server, client] = cluster.guests.as_slice() else {
         bail!("the demonstration needs two guests")
     };

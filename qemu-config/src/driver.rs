@@ -1,4 +1,5 @@
-//! Building the guest's driver: kernel module and libibverbs provider, natively inside the unpacked guest root.
+//! Building the guest's driver: kernel module and libibverbs provider, natively inside the unpacked guest root. They do not depend
+//! on each other, and are built at the same time.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,7 +14,7 @@ use crate::image::{Base, FETCH_SOURCE, Kernel, STALE, version_in};
 use crate::workspace::{Fingerprint, Workspace, files_below};
 
 /// Bumped when the way of building changes. The scripts are part of the keys themselves.
-const RECIPE: &str = "6";
+const RECIPE: &str = "7";
 const BUILD_MODULES: &str = include_str!("../recipes/build-modules.sh");
 const MODULE_FACTS: &str = include_str!("../recipes/module-facts.sh");
 const INDEX_MODULES: &str = include_str!("../recipes/index-modules.sh");
@@ -21,8 +22,16 @@ const CONFIGURE_RDMA_CORE: &str = include_str!("../recipes/configure-rdma-core.s
 const BUILD_PROVIDER: &str = include_str!("../recipes/build-provider.sh");
 const BUILD_STATIC_PROVIDER: &str = include_str!("../recipes/build-static-provider.sh");
 const TEST_PROVIDER: &str = include_str!("../recipes/test-provider.sh");
+/// The script of the driver that finds out what a kernel declares; modules of tests use it too.
+const PROBE: &str = "compat_probe.sh";
 /// Name of the module, the provider and its driver file.
 const NAME: &str = "faultline";
+/// The step in which the module is built for a kernel, of which the name follows.
+pub const BUILDING: &str = "building faultline.ko for the kernel ";
+/// The part of the cache with the source of rdma-core, in which the provider is built.
+const RDMA_CORE: &str = "rdma-core";
+/// Debian's folder of libraries.
+const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 /// Version of the provider as a library that programs link with.
 const SOVERSION: u32 = 1;
 
@@ -30,7 +39,7 @@ const SOVERSION: u32 = 1;
 /// and have parameters without use, as do callbacks.
 pub const WARNINGS: &str = "-Wall -Wextra -Wno-unused-parameter -Wno-sign-compare";
 
-/// Built driver files for one kernel, as a tree to lay over a guest's root.
+/// The built module for one kernel, with the index that makes `modprobe` and udev know it, as a tree to lay over a guest's root.
 #[derive(Debug, Clone)]
 pub struct Driver {
     /// The tree.
@@ -38,57 +47,146 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// The driver for `kernel`, built if its sources have changed.
+    /// The module for `kernel`, built if its sources have changed.
     pub fn obtain(workspace: &Workspace, base: &Base, kernel: Kernel) -> Result<Self> {
         let source = workspace.guest_driver();
-        for part in ["kernel/Kbuild", "provider", "include"] {
-            if !source.join(part).exists() {
-                bail!("there is no {}", source.join(part).display());
-            }
-        }
-        let release = base.kernel_release(kernel)?;
-        let key = Fingerprint::new()
-            .text(RECIPE)
-            .text(BUILD_MODULES)
+        let key = of_kernel(base, kernel)?
             .text(INDEX_MODULES)
-            .text(CONFIGURE_RDMA_CORE)
-            .text(BUILD_PROVIDER)
-            .text(&base.kernel_key(kernel))
-            .text(&release)
-            .tree(&source)?
-            .tree(&test_modules(workspace))?
+            .tree(&source.join("kernel"))?
+            .tree(&source.join("include"))?
             .finish();
-        let cache = workspace.cache()?;
-        let overlay = cache.join(format!("driver-{}-{key}", kernel.name()));
-        if overlay.is_dir() {
-            return Ok(Self { overlay });
-        }
-        let _lock = workspace.lock_cache()?;
-        if overlay.is_dir() {
-            return Ok(Self { overlay });
-        }
-        host::require_root("building the guest driver")?;
-        let partial = cache.join(format!("driver-{}.partial", kernel.name()));
-        let _ = fs::remove_dir_all(&partial);
-        let module = build_module(workspace, base, kernel, &partial);
-        module.and_then(|()| build_provider(workspace, base, &partial))?;
-        remove_others(&cache, &format!("driver-{}-", kernel.name()))?;
-        fs::rename(
-            partial.with_extension("warnings"),
-            overlay.with_extension("warnings"),
-        )
-        .context("keeping the warnings")?;
-        fs::rename(&partial, &overlay)
-            .with_context(|| format!("renaming {}", partial.display()))?;
+        let name = format!("driver-{}", kernel.name());
+        let overlay = obtain(workspace, &name, &key, |overlay| {
+            build_module(workspace, base, kernel, overlay)
+        })?;
         Ok(Self { overlay })
     }
 }
 
-impl Driver {
-    /// The compiler's warnings when the module was built.
-    pub fn warnings(&self) -> String {
-        fs::read_to_string(self.overlay.with_extension("warnings")).unwrap_or_default()
+/// The modules of `tests/guest/kernel`, which only tests load, by path: they are not in the index.
+#[derive(Debug, Clone)]
+pub struct TestModules {
+    /// The tree to lay over a guest's root.
+    pub overlay: PathBuf,
+}
+
+impl TestModules {
+    /// The modules for `kernel`, built if their sources have changed.
+    pub fn obtain(workspace: &Workspace, base: &Base, kernel: Kernel) -> Result<Self> {
+        let probe = workspace.guest_driver().join("kernel").join(PROBE);
+        let key = of_kernel(base, kernel)?
+            .tree(&test_modules(workspace))?
+            .file(&probe)?
+            .finish();
+        let name = format!("test-modules-{}", kernel.name());
+        let overlay = obtain(workspace, &name, &key, |overlay| {
+            let work = workspace.cache()?.join(format!("{name}.work"));
+            let _ = fs::remove_dir_all(&work);
+            copy_tree(&test_modules(workspace), &work.join("test"))?;
+            fs::create_dir_all(work.join("kernel"))?;
+            fs::copy(&probe, work.join("kernel").join(PROBE)).context("copying the probe")?;
+            let release = base.kernel_release(kernel)?;
+            run_logged(
+                &format!("building modules of tests for the kernel {}", kernel.name()),
+                base.chroot(&work, BUILD_MODULES)
+                    .args([&release, "test", &flags()]),
+                &work.join("build.log"),
+            )?;
+            let target = overlay.join("usr/lib/modules").join(&release);
+            fs::create_dir_all(&target)
+                .with_context(|| format!("creating {}", target.display()))?;
+            for file in files_below(&work.join("test"))? {
+                let name = file.file_name().unwrap_or_default();
+                if file.extension().is_some_and(|extension| extension == "ko") {
+                    fs::copy(&file, target.join(name))
+                        .with_context(|| format!("copying {}", file.display()))?;
+                }
+            }
+            Ok(())
+        })?;
+        Ok(Self { overlay })
     }
+}
+
+/// The built libibverbs provider, as a tree to lay over a guest's root. It is for the root's rdma-core, so it serves all kernels.
+#[derive(Debug, Clone)]
+pub struct Provider {
+    /// The tree.
+    pub overlay: PathBuf,
+}
+
+impl Provider {
+    /// The provider, built if its sources have changed.
+    pub fn obtain(workspace: &Workspace, base: &Base) -> Result<Self> {
+        let source = workspace.guest_driver();
+        let key = Fingerprint::new()
+            .text(RECIPE)
+            .text(FETCH_SOURCE)
+            .text(CONFIGURE_RDMA_CORE)
+            .text(BUILD_PROVIDER)
+            .tree(&source.join("provider"))?
+            .tree(&source.join("include"))?
+            .finish();
+        let name = format!("provider-{}", base.key);
+        let overlay = obtain(workspace, &name, &key, |overlay| {
+            build_provider(workspace, base, overlay)
+        })?;
+        Ok(Self { overlay })
+    }
+
+    /// Copies its header and library into the folders `include` and `lib` of a folder, to compile programs with.
+    pub fn copy(&self, to: &Path) -> Result<()> {
+        copy_tree(&self.overlay.join("usr/include"), &to.join("include"))?;
+        let library = format!("lib{NAME}.so");
+        copy_tree(&self.overlay.join(LIBRARIES), &to.join("lib"))?;
+        symlink(
+            format!("{library}.{SOVERSION}"),
+            to.join("lib").join(library),
+        )
+        .context("linking the library")
+    }
+}
+
+/// The beginning of the key of modules for a kernel.
+fn of_kernel(base: &Base, kernel: Kernel) -> Result<Fingerprint> {
+    Ok(Fingerprint::new()
+        .text(RECIPE)
+        .text(BUILD_MODULES)
+        .text(&flags())
+        .text(&base.kernel_key(kernel))
+        .text(&base.kernel_release(kernel)?))
+}
+
+/// The variable of make with the compiler's options for modules. Without debug information, which is not kept, the compiler is a
+/// fifth faster.
+fn flags() -> String {
+    format!("KCFLAGS={WARNINGS} -g0")
+}
+
+/// A folder of the cache that `make` fills if there is none with this key. Folders with other keys are removed.
+pub fn obtain(
+    workspace: &Workspace,
+    name: &str,
+    key: &str,
+    make: impl FnOnce(&Path) -> Result<()>,
+) -> Result<PathBuf> {
+    let cache = workspace.cache()?;
+    let folder = cache.join(format!("{name}-{key}"));
+    if folder.is_dir() {
+        return Ok(folder);
+    }
+    let _lock = workspace.lock_cache(name)?;
+    if folder.is_dir() {
+        return Ok(folder);
+    }
+    host::require_root(&format!("building {name}"))?;
+    let partial = cache.join(format!("{name}.partial"));
+    let _ = fs::remove_dir_all(&partial);
+    fs::create_dir_all(&partial).with_context(|| format!("creating {}", partial.display()))?;
+    make(&partial)?;
+    remove_others(&cache, &format!("{name}-"))?;
+    fs::rename(&partial, &folder).with_context(|| format!("renaming {}", partial.display()))?;
+    Ok(folder)
 }
 
 /// Removes the cache's entries that begin with `prefix`, but for young ones: another lab may need them that runs from other
@@ -158,12 +256,12 @@ pub fn module_folder(workspace: &Workspace, kernel: Kernel) -> Result<PathBuf> {
     Ok(workspace.cache()?.join(format!("module-{}", kernel.name())))
 }
 
-/// Modules that only tests load, by path: they are not in the index.
+/// The sources of modules that only tests load.
 fn test_modules(workspace: &Workspace) -> PathBuf {
     workspace.root().join("tests/guest/kernel")
 }
 
-/// Builds `faultline.ko` and the module index that makes `modprobe` and udev know it.
+/// Builds `faultline.ko` and the module index.
 ///
 /// The sources are copied first: kbuild writes beside them, and the objects of two kernels must be separate.
 fn build_module(workspace: &Workspace, base: &Base, kernel: Kernel, overlay: &Path) -> Result<()> {
@@ -173,14 +271,11 @@ fn build_module(workspace: &Workspace, base: &Base, kernel: Kernel, overlay: &Pa
     let _ = fs::remove_dir_all(&work);
     copy_tree(&source.join("kernel"), &work.join("kernel"))?;
     copy_tree(&source.join("include"), &work.join("include"))?;
-    copy_tree(&test_modules(workspace), &work.join("test"))?;
     let log = work.join("build.log");
-    // sparse of this release can't read the headers of newer kernels.
-    let check = if kernel == Kernel::Stable { "1" } else { "0" };
     run_logged(
-        &format!("building {NAME}.ko for {release}"),
+        &format!("{BUILDING}{}", kernel.name()),
         base.chroot(&work, BUILD_MODULES)
-            .args([&release, check, WARNINGS]),
+            .args([&release, "kernel", &flags()]),
         &log,
     )?;
     let warnings = warnings(&fs::read_to_string(&log).unwrap_or_default());
@@ -194,9 +289,6 @@ fn build_module(workspace: &Workspace, base: &Base, kernel: Kernel, overlay: &Pa
             say(format!("  {warning}"));
         }
     }
-    fs::create_dir_all(overlay).with_context(|| format!("creating {}", overlay.display()))?;
-    fs::write(overlay.with_extension("warnings"), warnings.join("\n"))
-        .context("noting the warnings")?;
     let index = module_index(workspace, base, kernel, &work)?;
     let target = overlay.join("usr/lib/modules").join(&release);
     fs::create_dir_all(target.join("updates"))
@@ -207,11 +299,46 @@ fn build_module(workspace: &Workspace, base: &Base, kernel: Kernel, overlay: &Pa
         target.join("updates").join(&module),
     )
     .context("copying the module")?;
-    for module in ["moving_buffer.ko", "kernel_verbs.ko", "failing_receive.ko"] {
-        fs::copy(work.join("test").join(module), target.join(module))
-            .with_context(|| format!("copying {module}"))?;
-    }
     copy_tree(&index, &target)
+}
+
+/// Builds all modules for a kernel once more, as a check: with the kernel's own additional warnings (`W=1`), and with sparse.
+/// Returns the warnings.
+pub fn module_warnings(workspace: &Workspace, base: &Base, kernel: Kernel) -> Result<String> {
+    let source = workspace.guest_driver();
+    let parts = [
+        (source.join("kernel"), "kernel"),
+        (source.join("include"), "include"),
+        (test_modules(workspace), "test"),
+    ];
+    let mut key = of_kernel(base, kernel)?;
+    for (from, _) in &parts {
+        key = key.tree(from)?;
+    }
+    let name = format!("module-check-{}", kernel.name());
+    let folder = obtain(workspace, &name, &key.finish(), |folder| {
+        for (from, to) in &parts {
+            copy_tree(from, &folder.join(to))?;
+        }
+        let release = base.kernel_release(kernel)?;
+        // sparse of this release can't read the headers of newer kernels.
+        let check = if kernel == Kernel::Stable { "1" } else { "0" };
+        for part in ["kernel", "test"] {
+            run_logged(
+                &format!(
+                    "checking the modules in {part} for the kernel {}",
+                    kernel.name()
+                ),
+                base.chroot(folder, BUILD_MODULES)
+                    .args([&release, part, &flags(), "W=1"])
+                    .arg(format!("C={check}")),
+                &folder.join("build.log"),
+            )?;
+        }
+        Ok(())
+    })?;
+    let log = fs::read_to_string(folder.join("build.log")).context("reading a log")?;
+    Ok(warnings(&log).join("\n"))
 }
 
 /// Builds the module in a folder, with another text in one of its files.
@@ -232,7 +359,6 @@ pub fn changed_module(
     for (from, to) in [
         (workspace.guest_driver().join("kernel"), "kernel"),
         (workspace.guest_driver().join("include"), "include"),
-        (test_modules(workspace), "test"),
     ] {
         copy_changed(&from, &work.join(to))?;
     }
@@ -247,7 +373,7 @@ pub fn changed_module(
     run_logged(
         &format!("building {NAME}.ko with {text} = {other}"),
         base.chroot(&work, BUILD_MODULES)
-            .args([&release, "0", WARNINGS]),
+            .args([&release, "kernel", &flags()]),
         &work.join("build.log"),
     )?;
     Ok(work.join(format!("kernel/{NAME}.ko")))
@@ -315,7 +441,8 @@ fn warnings(log: &str) -> Vec<String> {
 
 /// Builds and runs the provider's own test, which simulates kernel and device, so it needs no guest.
 pub fn test_provider(workspace: &Workspace, base: &Base) -> Result<()> {
-    let work = provider_tree(workspace, base)?;
+    let _lock = workspace.lock_cache(RDMA_CORE)?;
+    let work = prepare_tree(workspace, base)?;
     run_logged(
         "testing the libibverbs provider",
         base.chroot(&work, TEST_PROVIDER).arg(NAME),
@@ -327,6 +454,12 @@ pub fn test_provider(workspace: &Workspace, base: &Base) -> Result<()> {
 /// libibverbs and its providers is private to a release, and its headers are not installed. Returns the folder that
 /// holds `source` and `build`.
 pub fn provider_tree(workspace: &Workspace, base: &Base) -> Result<PathBuf> {
+    let _lock = workspace.lock_cache(RDMA_CORE)?;
+    prepare_tree(workspace, base)
+}
+
+/// Does the same while the lock is held.
+fn prepare_tree(workspace: &Workspace, base: &Base) -> Result<PathBuf> {
     let status = fs::read_to_string(base.root.join("var/lib/dpkg/status"))
         .context("reading dpkg's status")?;
     let version =
@@ -405,7 +538,7 @@ pub fn verbs_headers(workspace: &Workspace, base: &Base) -> Result<Vec<PathBuf>>
 }
 
 fn build_provider(workspace: &Workspace, base: &Base, overlay: &Path) -> Result<()> {
-    let libraries = overlay.join("usr/lib/x86_64-linux-gnu");
+    let libraries = overlay.join(LIBRARIES);
     let plugin = install_provider(workspace, base, &overlay.join("usr/include"), &libraries)?;
     let plugins = libraries.join("libibverbs");
     fs::create_dir_all(&plugins).with_context(|| format!("creating {}", plugins.display()))?;
@@ -429,7 +562,8 @@ pub fn install_provider(
     headers: &Path,
     libraries: &Path,
 ) -> Result<String> {
-    let work = provider_tree(workspace, base)?;
+    let _lock = workspace.lock_cache(RDMA_CORE)?;
+    let work = prepare_tree(workspace, base)?;
     run_logged(
         "building the libibverbs provider",
         base.chroot(&work, BUILD_PROVIDER)
@@ -458,7 +592,8 @@ pub fn install_provider(
 /// Builds the provider as a static library for the `libibverbs.a` of the guest root. To be called after [`install_provider`]. Returns the
 /// library.
 pub fn build_static_provider(workspace: &Workspace, base: &Base) -> Result<PathBuf> {
-    let work = provider_tree(workspace, base)?;
+    let _lock = workspace.lock_cache(RDMA_CORE)?;
+    let work = prepare_tree(workspace, base)?;
     run_logged(
         "building the provider as a static library",
         base.chroot(&work, BUILD_STATIC_PROVIDER).arg(NAME),

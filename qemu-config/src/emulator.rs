@@ -12,8 +12,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::command::{Owned, bound_to_us, capture, say, tail};
+use crate::command::{Owned, bound_to_us, capture, step, tail};
 use crate::workspace::Workspace;
+
+/// The step in which it is built.
+pub const BUILDING: &str = "building the emulator";
+/// The package with its binary.
+const PACKAGE: &str = "faultline";
+const BINARY: &str = "faultline";
 
 /// Time limit for the creation of the emulator's sockets.
 const START_LIMIT: Duration = Duration::from_secs(20);
@@ -85,8 +91,18 @@ pub fn build(workspace: &Workspace, profile: Profile) -> Result<PathBuf> {
     Ok(program)
 }
 
+/// The file that cargo makes in a profile. Once it is there, little is left to do.
+pub fn binary(workspace: &Workspace, profile: Profile) -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    let folder = workspace.root().join(target).join(profile.name());
+    folder.join(BINARY)
+}
+
 fn build_now(workspace: &Workspace, profile: Profile) -> Result<PathBuf> {
-    say("building the emulator …");
+    step(BUILDING, || run_cargo(workspace, profile))
+}
+
+fn run_cargo(workspace: &Workspace, profile: Profile) -> Result<PathBuf> {
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args([
             "build",
@@ -94,7 +110,7 @@ fn build_now(workspace: &Workspace, profile: Profile) -> Result<PathBuf> {
             profile.name(),
             "--quiet",
             "-p",
-            "faultline",
+            PACKAGE,
             "--message-format=json-render-diagnostics",
         ])
         .current_dir(workspace.root())
@@ -106,8 +122,8 @@ fn build_now(workspace: &Workspace, profile: Profile) -> Result<PathBuf> {
         output.status.success(),
         "the emulator does not build (see above)"
     );
-    executable(&String::from_utf8_lossy(&output.stdout), "faultline")
-        .context("cargo named no executable for the package faultline")
+    executable(&String::from_utf8_lossy(&output.stdout), BINARY)
+        .with_context(|| format!("cargo named no executable for the package {PACKAGE}"))
 }
 
 /// The path of a binary in cargo's JSON messages.

@@ -110,6 +110,11 @@ pub fn ensure_tshark(workspace: &Workspace) -> Result<()> {
     ensure(workspace, || missing(DECODERS))
 }
 
+/// Fails if something is missing that [`ensure_packages`] may not install.
+pub fn check_packages() -> Result<()> {
+    may_install(&missing_packages())
+}
+
 /// The path of ruff. No Debian release has it, so pip installs it into the cache.
 pub fn ruff(workspace: &Workspace) -> Result<PathBuf> {
     let requirement = format!("ruff=={RUFF}");
@@ -214,7 +219,7 @@ fn fetched(
         return Ok(folder);
     }
     ensure(workspace, missing)?;
-    let _lock = workspace.lock_cache()?;
+    let _lock = workspace.lock_cache(name)?;
     if folder.is_dir() {
         return Ok(folder);
     }
@@ -232,13 +237,8 @@ fn ensure(workspace: &Workspace, missing_packages: fn() -> Vec<&'static str>) ->
     if missing.is_empty() {
         return Ok(());
     }
-    if !is_root() {
-        let names = missing.join(" ");
-        bail!(
-            "packages are missing on this host; run\n    sudo apt-get update && sudo apt-get install -y {names}"
-        );
-    }
-    let _lock = workspace.lock_cache()?;
+    may_install(&missing)?;
+    let _lock = workspace.lock_cache("host-packages")?;
     let missing = missing_packages();
     if missing.is_empty() {
         return Ok(());
@@ -263,6 +263,17 @@ fn ensure(workspace: &Workspace, missing_packages: fn() -> Vec<&'static str>) ->
         &log,
     )
     .context("is the network there? packages could not be installed")
+}
+
+/// Fails if packages are missing and the lab does not run as root.
+fn may_install(missing: &[&str]) -> Result<()> {
+    if missing.is_empty() || is_root() {
+        return Ok(());
+    }
+    let names = missing.join(" ");
+    bail!(
+        "packages are missing on this host; run\n    sudo apt-get update && sudo apt-get install -y {names}"
+    );
 }
 
 /// The packages of programs that are not installed.

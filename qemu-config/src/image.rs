@@ -70,6 +70,13 @@ fn packages(release: Release) -> Vec<&'static str> {
 /// Free space in an image for the guest's files, in bytes. Images are sparse, and guests write to an overlay.
 const FREE_SPACE: u64 = 4 << 30;
 
+/// The step in which a root is made.
+pub const BOOTSTRAP: &str = "unpacking and configuring Debian packages";
+/// The step in which an image is made of it.
+pub const PACKING: &str = "packing the guest image";
+/// The part of the cache with images.
+pub const IMAGES: &str = "images";
+
 /// Derived images kept; the least recently made are removed.
 const KEPT_DERIVED: usize = 6;
 
@@ -149,21 +156,26 @@ pub struct Base {
 }
 
 impl Base {
+    /// The place of a release's root in the cache.
+    pub fn root(workspace: &Workspace, release: Release) -> Result<PathBuf> {
+        Ok(workspace
+            .cache()?
+            .join(format!("root-{}", Self::key(release))))
+    }
+
     /// The cached root of a release, or a new one.
     pub fn obtain(workspace: &Workspace, release: Release) -> Result<Self> {
-        let key = Self::key(release);
-        let cache = workspace.cache()?;
         let base = Self {
             release,
-            root: cache.join(format!("root-{key}")),
-            key,
+            root: Self::root(workspace, release)?,
+            key: Self::key(release),
         };
         if base.root.is_dir() {
             return Ok(base);
         }
-        let _lock = workspace.lock_cache()?;
+        let _lock = workspace.lock_cache("root")?;
         if !base.root.is_dir() {
-            base.build(&cache)?;
+            base.build(&workspace.cache()?)?;
         }
         Ok(base)
     }
@@ -196,6 +208,8 @@ impl Base {
             &packages(self.release),
             &[
                 "--variant=apt",
+                // A root that a crash of the host leaves incomplete is made anew.
+                "--dpkgopt=force-unsafe-io",
                 "--dpkgopt=path-exclude=/usr/share/man/*",
                 "--dpkgopt=path-exclude=/usr/share/locale/*",
                 // The lists stay, so that packages can be added later without fetching them again.
@@ -303,7 +317,8 @@ pub fn bootstrap(
     log: &Path,
 ) -> Result<()> {
     let mirror = Mirror::of_host()?;
-    let sources = root.with_file_name("sources.list");
+    // QEMU may be unpacked at the same time.
+    let sources = root.with_extension("list");
     fs::write(&sources, mirror.sources(release)).context("writing the package sources")?;
     // In a mount namespace of its own, so that the host's /sys is not mounted in the remains of an interrupted build.
     let mut command = Command::new("unshare");
@@ -322,12 +337,8 @@ pub fn bootstrap(
         .arg(release.suite())
         .arg(root)
         .arg(&sources);
-    run_logged(
-        "unpacking and configuring Debian packages",
-        &mut command,
-        log,
-    )
-    .context("could not make a root from the Debian mirror; check that this host has a network")
+    run_logged(BOOTSTRAP, &mut command, log)
+        .context("could not make a root from the Debian mirror; check that this host has a network")
 }
 
 /// A command that runs a shell script in `root`, with `work` mounted at `/mnt`, in a mount namespace of its own. The
@@ -398,7 +409,7 @@ impl Image {
         if image.disk.is_file() {
             return Ok(image);
         }
-        let _lock = workspace.lock_cache()?;
+        let _lock = workspace.lock_cache(IMAGES)?;
         if image.disk.is_file() {
             return Ok(image);
         }
@@ -515,7 +526,7 @@ fn make_disk(root: &Path, disk: &Path, cache: &Path) -> Result<()> {
     let _ = fs::remove_file(&log);
     let blocks = (used + used / 8 + FREE_SPACE) / 4096;
     run_logged(
-        "packing the guest image",
+        PACKING,
         Command::new(crate::command::which("mke2fs").context("mke2fs is not in PATH")?)
             // No journal: the image is thrown away after each boot, and guests boot faster without.
             .args([
@@ -567,6 +578,8 @@ fn remove_stale(cache: &Path, keys: &[String]) -> Result<()> {
             || name.starts_with("image-")
             || name.starts_with("kernel-")
             || name.starts_with("programs-")
+            || name.starts_with("selected-programs-")
+            || name.starts_with("provider-")
             || name.starts_with("rdma-core-"))
             && !keys.iter().any(|key| name.contains(key.as_str()))
         {

@@ -19,6 +19,7 @@ mod host;
 mod image;
 mod initrd;
 mod package;
+mod prepare;
 mod priority;
 mod programs;
 mod progress;
@@ -42,10 +43,10 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use cluster::{Nic, Plan};
-use driver::Driver;
+use driver::{Driver, TestModules};
 use host::Release;
 use image::{Base, Image, Kernel};
-use programs::Programs;
+use programs::{Programs, Selection};
 use wiring::Wiring;
 use workspace::Workspace;
 
@@ -317,6 +318,7 @@ impl GuestOptions {
             guests: self.guests,
             kernel: self.kernel,
             packages: self.packages,
+            programs: Selection::All,
             config: self.config,
             nic_profile: None,
             control: self.control,
@@ -479,8 +481,9 @@ fn build_image(packages: &[String], release: Release) -> Result<()> {
     let image = Image::obtain(&workspace, &base, packages)?;
     for &kernel in Kernel::of(release) {
         Driver::obtain(&workspace, &base, kernel)?;
+        TestModules::obtain(&workspace, &base, kernel)?;
     }
-    Programs::obtain(&workspace, &base)?;
+    Programs::obtain(&workspace, &base, Selection::All)?;
     for (name, version) in base.versions()? {
         println!("{name} {version}");
     }

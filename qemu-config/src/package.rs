@@ -276,7 +276,7 @@ pub fn make(workspace: &Workspace, profile: Profile) -> Result<Packages> {
     let root = root(workspace, &base)?;
     let program = emulator::build(workspace, profile)?;
     let work = workspace.cache()?.join("packages.work");
-    let _lock = workspace.lock_cache()?;
+    let _lock = workspace.lock_cache("packages")?;
     let _ = fs::remove_dir_all(&work);
     stage(workspace, &base, &program, &work.join("source"))?;
     let tarball = archive(workspace, &work)?;
@@ -301,7 +301,7 @@ pub fn root(workspace: &Workspace, base: &Base) -> Result<PathBuf> {
     if root.is_dir() {
         return Ok(root);
     }
-    let _lock = workspace.lock_cache()?;
+    let _lock = workspace.lock_cache("packages-root")?;
     if root.is_dir() {
         return Ok(root);
     }

@@ -7,13 +7,22 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use crate::command::run_logged;
-use crate::driver::{self, copy_tree, remove_others};
-use crate::host;
+use crate::driver::{self, Provider, copy_tree};
 use crate::image::Base;
 use crate::workspace::{Fingerprint, Workspace, files_below};
 
 /// Bumped when the way of building changes.
-const RECIPE: &str = "4";
+const RECIPE: &str = "5";
+const BUILD: &str = r#"make -C /mnt/source -j"$(nproc)" OUT=/mnt/out FAULTLINE=/mnt "$@""#;
+
+/// The programs that guests need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Selection {
+    /// All of them, and the modules of tests.
+    All,
+    /// These.
+    Only(&'static [&'static str]),
+}
 
 /// The sources of the programs.
 fn compiled(source: &Path) -> Result<Vec<PathBuf>> {
@@ -33,48 +42,65 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// The programs, built if their sources have changed.
-    pub fn obtain(workspace: &Workspace, base: &Base) -> Result<Self> {
+    /// The programs, built if their sources have changed, with the provider, which some of them use.
+    pub fn obtain(workspace: &Workspace, base: &Base, selection: Selection) -> Result<Self> {
         let source = workspace.root().join("tests/guest");
         let key = Fingerprint::new()
             .text(RECIPE)
-            .text(&base.key)
             .files(&source, &compiled(&source)?)?
             .tree(&workspace.guest_driver().join("provider"))?
-            .tree(&workspace.guest_driver().join("include"))?
-            .finish();
-        let cache = workspace.cache()?;
-        let overlay = cache.join(format!("programs-{}-{key}", base.key));
-        if overlay.is_dir() {
-            return Ok(Self { overlay });
-        }
-        let _lock = workspace.lock_cache()?;
-        if overlay.is_dir() {
-            return Ok(Self { overlay });
-        }
-        host::require_root("building the guests' test programs")?;
-        let work = cache.join("guest-programs.work");
-        let _ = fs::remove_dir_all(&work);
-        copy_tree(&source, &work.join("source"))?;
-        // Some use what the provider offers beyond libibverbs.
-        driver::install_provider(workspace, base, &work.join("include"), &work.join("lib"))?;
-        run_logged(
-            "building the guests' test programs",
-            &mut base.chroot(&work, "make -C /mnt/source OUT=/mnt/out FAULTLINE=/mnt"),
-            &work.join("build.log"),
-        )?;
-        let target = work.join("overlay/usr/local/bin");
-        fs::create_dir_all(&target).with_context(|| format!("creating {}", target.display()))?;
-        for program in files_below(&work.join("out"))? {
-            let name = program.file_name().unwrap_or_default();
-            fs::copy(&program, target.join(name))
-                .with_context(|| format!("copying {}", program.display()))?;
-        }
-        remove_others(&cache, &format!("programs-{}-", base.key))?;
-        fs::rename(work.join("overlay"), &overlay)
-            .with_context(|| format!("making {}", overlay.display()))?;
+            .tree(&workspace.guest_driver().join("include"))?;
+        let name = format!("programs-{}", base.key);
+        let all = key.clone().finish();
+        let (name, key, targets) = match selection {
+            Selection::Only(programs)
+                if !workspace.cache()?.join(format!("{name}-{all}")).is_dir() =>
+            {
+                let key = programs.iter().fold(key, |key, program| key.text(program));
+                (format!("selected-{name}"), key.finish(), programs)
+            }
+            // Those that are there already serve too.
+            _ => (name, all, &["all"][..]),
+        };
+        let overlay = driver::obtain(workspace, &name, &key, |overlay| {
+            build(workspace, base, &name, targets, overlay)
+        })?;
         Ok(Self { overlay })
     }
+}
+
+fn build(
+    workspace: &Workspace,
+    base: &Base,
+    name: &str,
+    targets: &[&str],
+    overlay: &Path,
+) -> Result<()> {
+    let work = workspace.cache()?.join(format!("{name}.work"));
+    let _ = fs::remove_dir_all(&work);
+    copy_tree(&workspace.root().join("tests/guest"), &work.join("source"))?;
+    // Some use what the provider offers beyond libibverbs.
+    Provider::obtain(workspace, base)?.copy(&work)?;
+    let mut command = base.chroot(&work, BUILD);
+    for target in targets {
+        command.arg(match *target {
+            "all" => "all".to_owned(),
+            program => format!("/mnt/out/{program}"),
+        });
+    }
+    run_logged(
+        "building the guests' test programs",
+        &mut command,
+        &work.join("build.log"),
+    )?;
+    let target = overlay.join("usr/local/bin");
+    fs::create_dir_all(&target).with_context(|| format!("creating {}", target.display()))?;
+    for program in files_below(&work.join("out"))? {
+        let name = program.file_name().unwrap_or_default();
+        fs::copy(&program, target.join(name))
+            .with_context(|| format!("copying {}", program.display()))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Progress of `cargo lab test`: the number of tests that have ended, the expected remaining time, and the current
-//! step.
+//! Progress of `cargo lab test`, and of what is built before guests boot: the number of tests that have ended, the expected
+//! remaining time, and the current steps.
 //!
 //! On a terminal this is one line below all others, rewritten each second. Elsewhere (CI) it is plain lines, few enough
 //! for a log: one for each twentieth of the expected time, and one when the same step has taken a minute, two, four, ….
@@ -159,20 +159,44 @@ impl Meter {
     fn left(&self, now: Duration) -> Duration {
         // Until enough steps have ended, the machine is assumed to be as fast as expected.
         const WEIGHT: f64 = 60.0;
-        let pace = (now.as_secs_f64() + WEIGHT) / (self.ended_seconds + WEIGHT);
-        let seconds = self.left_seconds.max(0.0) * pace.clamp(0.5, 4.0);
+        let spent = self.spent(now);
+        let pace = (now.as_secs_f64() + WEIGHT) / (self.ended_seconds + spent + WEIGHT);
+        let seconds = (self.left_seconds - spent).max(0.0) * pace.clamp(0.5, 4.0);
         Duration::from_secs_f64(seconds)
     }
 
-    fn text(&self, now: Duration) -> String {
-        let left = match self.left(now).as_secs() {
-            seconds @ 0..=89 => format!("{} s", seconds.next_multiple_of(10)),
-            seconds => format!("{} min", (seconds + 30) / 60),
-        };
-        let counts = format!("{} of {} tests, about {left} left", self.ended, self.total);
+    /// The part of the expected time of current steps that has passed. A step that takes longer than expected keeps a tenth of it.
+    fn spent(&self, now: Duration) -> f64 {
+        let steps = self.current().filter_map(|activity| {
+            let expected = self.left.get(&activity.what)?.last()?;
+            let share = now.saturating_sub(activity.since).as_secs_f64()
+                / self.current().count().max(1) as f64;
+            Some(share.min(0.9 * expected))
+        });
+        steps.sum()
+    }
+
+    fn current(&self) -> impl Iterator<Item = &Activity> {
         let activities = self.activities.iter().map(|(_, activity)| activity);
-        let shown: Vec<String> = activities
-            .filter(|activity| !activity.what.is_empty())
+        activities.filter(|activity| !activity.what.is_empty())
+    }
+
+    /// The expected remaining time in words.
+    fn left_text(&self, now: Duration) -> String {
+        match self.left(now).as_secs() {
+            seconds @ 0..=89 => format!("about {} s left", seconds.next_multiple_of(10)),
+            seconds => format!("about {} min left", (seconds + 30) / 60),
+        }
+    }
+
+    fn text(&self, now: Duration) -> String {
+        let left = self.left_text(now);
+        let counts = match self.total {
+            0 => left,
+            total => format!("{} of {total} tests, {left}", self.ended),
+        };
+        let shown: Vec<String> = self
+            .current()
             .map(|activity| {
                 let since = now.saturating_sub(activity.since).as_secs();
                 format!("{} ({since} s)", activity.what)
@@ -339,6 +363,18 @@ pub fn expected(name: &str) -> f64 {
     past.map_or_else(|| guess(name), |past| past.seconds)
 }
 
+/// True while progress is reported.
+pub fn is_running() -> bool {
+    run().is_some()
+}
+
+/// The expected remaining time, if things are built and no tests run.
+pub fn left_of_builds() -> Option<String> {
+    let run = run();
+    let run = run.as_ref().filter(|run| run.meter.total == 0)?;
+    Some(run.meter.left_text(run.started.elapsed()))
+}
+
 /// Sets the current step or wait of this thread. Only threads that take part in the run are shown.
 pub fn begin(what: &str) {
     if let Some(run) = run().as_mut()
@@ -451,6 +487,27 @@ mod tests {
         let text = meter.text(seconds(610));
         assert!(text.ends_with("left; b (600 s)"), "{text}");
         assert_eq!(meter.history["a"].seconds, 600.0);
+    }
+
+    #[test]
+    fn builds_count_while_they_run() {
+        let mut builds = items(&["emulator boot", "image boot"]);
+        for (item, seconds) in builds.iter_mut().zip([200, 100]) {
+            item.least = seconds;
+            item.beside = 2;
+        }
+        let mut meter = Meter::new(&builds, History::new());
+        assert_eq!(meter.text(Duration::ZERO), "about 3 min left");
+        let other = thread::spawn(|| thread::current().id()).join().unwrap();
+        meter.begin(this(), "emulator boot", Duration::ZERO);
+        meter.begin(other, "image boot", Duration::ZERO);
+        assert_eq!(meter.left(seconds(60)), seconds(90));
+        meter.begin(other, "", seconds(100));
+        meter.end("image boot", seconds(100), 0);
+        assert_eq!(
+            meter.text(seconds(150)),
+            "about 10 s left; emulator boot (150 s)"
+        );
     }
 
     #[test]

@@ -15,6 +15,9 @@ use crate::workspace::{Fingerprint, Workspace};
 /// Bumped when the way of unpacking changes.
 const RECIPE: &str = "1";
 
+/// The step in which one is unpacked.
+pub const UNPACKING: &str = "unpacking QEMU from backports";
+
 /// What each guest's kernel is told.
 ///
 /// `no_timer_check`: on a busy host the kernel's test of its timer interrupt fails. `watchdog_thresh`: a guest that gets no processor
@@ -67,7 +70,7 @@ impl Qemu {
         if qemu.program.is_file() {
             return Ok(qemu);
         }
-        let _lock = workspace.lock_cache()?;
+        let _lock = workspace.lock_cache("qemu")?;
         if qemu.program.is_file() {
             return Ok(qemu);
         }
@@ -77,7 +80,7 @@ impl Qemu {
         let mirror = Mirror::of_host()?;
         let partial = cache.join(format!("qemu-{key}.partial"));
         let _ = fs::remove_dir_all(&partial);
-        let sources = cache.join("sources.list");
+        let sources = cache.join("qemu-sources.list");
         fs::write(&sources, mirror.sources(Release::Trixie))
             .context("writing the package sources")?;
         let mut command = Command::new("mmdebstrap");
@@ -100,12 +103,8 @@ impl Qemu {
             .arg(suite)
             .arg(&partial)
             .arg(&sources);
-        run_logged(
-            "unpacking QEMU from backports",
-            &mut command,
-            &cache.join("qemu.log"),
-        )
-        .context("is the network there? QEMU could not be fetched from the Debian mirror")?;
+        run_logged(UNPACKING, &mut command, &cache.join("qemu.log"))
+            .context("is the network there? QEMU could not be fetched from the Debian mirror")?;
         fs::rename(&partial, &root).with_context(|| format!("renaming {}", partial.display()))?;
         Ok(qemu)
     }

@@ -36,6 +36,14 @@ impl Workspace {
         })
     }
 
+    /// One for tests, in an empty folder.
+    #[cfg(test)]
+    pub fn at(root: &Path) -> Self {
+        Self {
+            root: root.to_owned(),
+        }
+    }
+
     /// The repository's top folder.
     pub fn root(&self) -> &Path {
         &self.root
@@ -82,9 +90,10 @@ impl Workspace {
         bail!("no free run number under {}", parent.display())
     }
 
-    /// A lock held while something in the cache is being built, so that it is not built twice at once.
-    pub fn lock_cache(&self) -> Result<fs::File> {
-        let path = self.cache()?.join("lock");
+    /// A lock held while a part of the cache is being built, so that it is not built twice at once. Other parts can be built at
+    /// the same time.
+    pub fn lock_cache(&self, part: &str) -> Result<fs::File> {
+        let path = self.cache()?.join(format!("{part}.lock"));
         let file = fs::OpenOptions::new()
             .create(true)
             .truncate(false)
@@ -92,7 +101,9 @@ impl Workspace {
             .open(&path)
             .with_context(|| format!("opening {}", path.display()))?;
         if file.try_lock().is_err() {
-            crate::command::say("waiting for what is being built in the same cache");
+            crate::command::say(format!(
+                "waiting for another thread or process that builds {part} in the same cache"
+            ));
             file.lock()
                 .with_context(|| format!("locking {}", path.display()))?;
         }
@@ -236,6 +247,19 @@ mod tests {
         let third = Fingerprint::new().tree(dir.path()).unwrap().finish();
         assert_ne!(first, second);
         assert_ne!(second, third);
+    }
+
+    #[test]
+    fn parts_of_the_cache_are_locked_on_their_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let workspace = Workspace::at(dir.path());
+        let root = workspace.lock_cache("root").unwrap();
+        // Would block for ever if there were one lock.
+        let _images = workspace.lock_cache("images").unwrap();
+        let again = fs::File::open(dir.path().join("target/lab-cache/root.lock")).unwrap();
+        assert!(again.try_lock().is_err());
+        drop(root);
+        assert!(again.try_lock().is_ok());
     }
 
     #[test]

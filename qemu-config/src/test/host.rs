@@ -14,7 +14,6 @@ use super::tally::{Tally, Verdict};
 use super::test_programs;
 use super::workflows;
 use crate::command::tail;
-use crate::driver::Driver;
 use crate::host::Release;
 use crate::image::{Base, Kernel};
 use crate::workspace::Workspace;
@@ -220,8 +219,7 @@ fn driver(workspace: &Workspace, kernel: Kernel) -> Result<Option<String>> {
     }
     crate::host::ensure_packages(workspace)?;
     let base = Base::obtain(workspace, kernel.debian())?;
-    let driver = Driver::obtain(workspace, &base, kernel)?;
-    let warnings = driver.warnings();
+    let warnings = crate::driver::module_warnings(workspace, &base, kernel)?;
     ensure!(
         warnings.is_empty(),
         "the module builds with warnings:\n{warnings}"
