@@ -31,10 +31,10 @@ pub fn harness_arguments(profile: Profile) -> [&'static str; 9] {
     ]
 }
 
-/// Runs the harness's benchmark in the profile in which users build the emulator.
+/// Runs the harness's benchmark.
 pub fn harness(workspace: &Workspace, json: Option<&Path>, only: Option<&str>) -> Result<bool> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(harness_arguments(Profile::Release));
+    command.args(harness_arguments(Profile::Quick));
     if let Some(json) = json {
         let absolute = std::path::absolute(json).with_context(|| format!("{}", json.display()))?;
         command.arg("--json").arg(absolute);
@@ -157,7 +157,6 @@ pub fn guest(workspace: &Workspace, plan: &Plan, json: Option<&Path>) -> Result<
             nic,
             // Within one guest, two programs poll at once.
             cpus: plan.cpus.or(Some(2)),
-            profile: Profile::Release,
             ..plan.clone()
         };
         let cluster = Cluster::boot(workspace, &plan, &dir)?;

@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 use crate::bench;
 use crate::cluster::{Cluster, Nic, Plan};
 use crate::command::say;
-use crate::emulator::Profile;
 use crate::exchange::{self, Exchange, Ready};
 use crate::guest::Guest;
 use crate::workspace::Workspace;
@@ -101,7 +100,6 @@ pub fn run(
         let plan = Plan {
             nic: network.nic,
             packages: vec!["iperf3".to_owned()],
-            profile: Profile::Release,
             neighbours: 2 * (NETWORKS.len() - 1),
             // The same for both netdevs.
             mtu: plan.mtu.or(Some(1500)),
