@@ -157,10 +157,9 @@ fn of_kernel(base: &Base, kernel: Kernel) -> Result<Fingerprint> {
         .text(&base.kernel_release(kernel)?))
 }
 
-/// The variable of make with the compiler's options for modules. Without debug information, which is not kept, the compiler is a
-/// fifth faster.
+/// The variable of make with the compiler's options for modules. Debug information is not kept, but kbuild makes BTF of it.
 fn flags() -> String {
-    format!("KCFLAGS={WARNINGS} -g0")
+    format!("KCFLAGS={WARNINGS}")
 }
 
 /// A folder of the cache that `make` fills if there is none with this key. Folders with other keys are removed.
