@@ -30,7 +30,10 @@ pub fn step<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let result = work()?;
     progress::begin("");
     progress::end(what, started.elapsed(), 0);
-    let left = progress::left_of_builds().map_or_else(String::new, |left| format!("; {left}"));
+    let left = match progress::left_of_builds() {
+        Some(left) if !left.is_zero() => format!("; {}", progress::in_words(left)),
+        _ => String::new(),
+    };
     say(format!(
         "{what}: done in {:.1} s{left}",
         started.elapsed().as_secs_f64()

@@ -181,19 +181,17 @@ impl Meter {
         activities.filter(|activity| !activity.what.is_empty())
     }
 
-    /// The expected remaining time in words.
-    fn left_text(&self, now: Duration) -> String {
-        match self.left(now).as_secs() {
-            seconds @ 0..=89 => format!("about {} s left", seconds.next_multiple_of(10)),
-            seconds => format!("about {} min left", (seconds + 30) / 60),
-        }
-    }
-
     fn text(&self, now: Duration) -> String {
-        let left = self.left_text(now);
+        let left = self.left(now);
         let counts = match self.total {
-            0 => left,
-            total => format!("{} of {total} tests, {left}", self.ended),
+            // Nothing is known of the steps of an unexpected build.
+            0 if left.is_zero() => None,
+            0 => Some(in_words(left)),
+            total => Some(format!(
+                "{} of {total} tests, {}",
+                self.ended,
+                in_words(left)
+            )),
         };
         let shown: Vec<String> = self
             .current()
@@ -202,10 +200,9 @@ impl Meter {
                 format!("{} ({since} s)", activity.what)
             })
             .collect();
-        match shown.is_empty() {
-            true => counts,
-            false => format!("{counts}; {}", shown.join(", ")),
-        }
+        let steps = (!shown.is_empty()).then(|| shown.join(", "));
+        let parts: Vec<String> = counts.into_iter().chain(steps).collect();
+        parts.join("; ")
     }
 
     /// The next plain line, if it is time for one.
@@ -228,6 +225,14 @@ impl Meter {
         // Fractions that one step has skipped need no lines of their own.
         self.lines = self.lines.max((share as u32).min(PLAIN_LINES));
         Some(self.text(now))
+    }
+}
+
+/// A remaining time.
+pub fn in_words(left: Duration) -> String {
+    match left.as_secs() {
+        seconds @ 0..=89 => format!("about {} s left", seconds.next_multiple_of(10)),
+        seconds => format!("about {} min left", (seconds + 30) / 60),
     }
 }
 
@@ -369,10 +374,10 @@ pub fn is_running() -> bool {
 }
 
 /// The expected remaining time, if things are built and no tests run.
-pub fn left_of_builds() -> Option<String> {
+pub fn left_of_builds() -> Option<Duration> {
     let run = run();
     let run = run.as_ref().filter(|run| run.meter.total == 0)?;
-    Some(run.meter.left_text(run.started.elapsed()))
+    Some(run.meter.left(run.started.elapsed()))
 }
 
 /// Sets the current step or wait of this thread. Only threads that take part in the run are shown.
@@ -508,6 +513,8 @@ mod tests {
             meter.text(seconds(150)),
             "about 10 s left; emulator boot (150 s)"
         );
+        meter.end("emulator boot", seconds(200), 0);
+        assert_eq!(meter.text(seconds(200)), "emulator boot (200 s)");
     }
 
     #[test]
