@@ -16,15 +16,14 @@ use crate::figures;
 use crate::guest::Guest;
 use crate::workspace::Workspace;
 
-/// Arguments with which cargo runs the harness's benchmark in a profile; the benchmark's own follow.
-pub fn harness_arguments(profile: Profile) -> [&'static str; 9] {
+/// Arguments with which cargo runs the harness's benchmark in a profile; the benchmark's own follow. No package is named, see
+/// [`emulator::build`](crate::emulator::build).
+pub fn harness_arguments(profile: Profile) -> [&'static str; 7] {
     [
         "run",
         "--profile",
         profile.name(),
         "--quiet",
-        "-p",
-        "faultline-harness",
         "--bin",
         "bench",
         "--",

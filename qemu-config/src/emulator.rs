@@ -17,8 +17,6 @@ use crate::workspace::Workspace;
 
 /// The step in which it is built.
 pub const BUILDING: &str = "building the emulator";
-/// The package with its binary.
-const PACKAGE: &str = "faultline";
 const BINARY: &str = "faultline";
 
 /// Time limit for the creation of the emulator's sockets.
@@ -80,6 +78,9 @@ impl Profile {
 
 /// Builds the `faultline` binary and returns its path. A lab builds it once in each profile: all guests of a run have the
 /// same.
+///
+/// The lab names binaries to cargo, never packages: cargo then enables the features of all packages, so what two binaries have in
+/// common is compiled once.
 pub fn build(workspace: &Workspace, profile: Profile) -> Result<PathBuf> {
     static BUILT: Mutex<Vec<(Profile, PathBuf)>> = Mutex::new(Vec::new());
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -109,8 +110,8 @@ fn run_cargo(workspace: &Workspace, profile: Profile) -> Result<PathBuf> {
             "--profile",
             profile.name(),
             "--quiet",
-            "-p",
-            PACKAGE,
+            "--bin",
+            BINARY,
             "--message-format=json-render-diagnostics",
         ])
         .current_dir(workspace.root())
@@ -123,7 +124,7 @@ fn run_cargo(workspace: &Workspace, profile: Profile) -> Result<PathBuf> {
         "the emulator does not build (see above)"
     );
     executable(&String::from_utf8_lossy(&output.stdout), BINARY)
-        .with_context(|| format!("cargo named no executable for the package {PACKAGE}"))
+        .with_context(|| format!("cargo named no executable {BINARY}"))
 }
 
 /// The path of a binary in cargo's JSON messages.

@@ -46,7 +46,7 @@ pub fn run(workspace: &Workspace, plan: &Plan, simulator_only: bool) -> Result<b
     say("simulations");
     let status = cargo(workspace)
         .args(["run", "--profile", Profile::Quick.name(), "--quiet"])
-        .args(["-p", "faultline-experiments", "--"])
+        .args(["--bin", "faultline-experiments", "--"])
         .args(arguments)
         .status()
         .context("starting the simulations")?;

@@ -56,7 +56,7 @@ pub fn run_host(workspace: &Workspace, filter: &str, when: When, dir: &Path, tal
             }
             if measures {
                 let words = ["build", "--profile", Profile::Quick.name(), "--quiet"];
-                let bench = ["-p", "faultline-harness", "--bin", "bench"];
+                let bench = ["--bin", "bench"];
                 let words = [&words[..], &bench[..]].concat();
                 // The measurement builds it again, and reports errors.
                 let _ = cargo(workspace, dir, "build-bench", &words);
