@@ -51,7 +51,15 @@ pub fn run_host(workspace: &Workspace, filter: &str, when: When, dir: &Path, tal
         When::Beside => {
             if "simulator".contains(filter) {
                 // The same programs as `host` builds.
-                let words = ["test", "--workspace", "--all-features", "--test", "keys"];
+                let words = [
+                    "test",
+                    "--workspace",
+                    "--all-features",
+                    "--test",
+                    "simulator",
+                    "--",
+                    "keys::",
+                ];
                 count_cargo_test(workspace, dir, "keys::simulator", &words, &[], tally);
             }
             if measures {

@@ -8,6 +8,8 @@ use faultline_abi::wqe as wr;
 use faultline_simulator::driver::ALL_ACCESS;
 use faultline_simulator::{Cq, Mr, Pair, Qp, Rule, Send, World, expect_cqe};
 
+use crate::common::state;
+
 const LEN: u64 = 64 << 10;
 /// DMA address where no guest has memory.
 const NOWHERE: u64 = 0x10_0000;
@@ -29,10 +31,6 @@ fn torn(world: &mut World, host: usize) -> Mr {
         .unwrap();
     host.driver.map(&mr, va, &[good]).unwrap();
     mr
-}
-
-fn state(world: &mut World, host: usize, qp: &Qp) -> u8 {
-    world.hosts[host].driver.query_qp(qp.qpn).unwrap().state
 }
 
 fn dma_errors(world: &mut World, host: usize) -> u64 {

@@ -57,7 +57,7 @@ fn one_interrupt_per_arming_of_an_event_queue() {
     world.hosts[0].driver.arm_cq(&pair.cq[0], false);
     let host = &mut world.hosts[0];
     host.driver.arm_eq(&host.eq);
-    assert_eq!(world.take_interrupts(0), []);
+    assert_eq!(world.take_interrupts(0), [0_u16; 0]);
     world.post_write(&mut pair, 8);
     world.run();
     assert_eq!(world.take_interrupts(0), [1]);

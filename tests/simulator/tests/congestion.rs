@@ -11,6 +11,8 @@ use faultline_wire::opcode::Opcode;
 use faultline_wire::packet::RoceHeader;
 use faultline_wire::{Ip, parse};
 
+use crate::common::counter;
+
 const MICROSECOND: u64 = 1000;
 /// The NIC hands over all packets of a message at once, so a sender that is to notice something needs many messages.
 const LEN: u32 = 16 << 10;
@@ -39,10 +41,6 @@ fn world(congestion: Option<Dcqcn>, marking: u32) -> World {
         ..Impairment::default()
     });
     world
-}
-
-fn counter(world: &mut World, host: usize, counter: Counter) -> u64 {
-    world.hosts[host].driver.counter(counter).unwrap()
 }
 
 fn post(world: &mut World, pair: &mut Pair, opcode: u8) {

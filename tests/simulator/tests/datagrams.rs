@@ -14,6 +14,8 @@ use faultline_wire::ip::Ip;
 use faultline_wire::opcode::Opcode;
 use faultline_wire::packet::RoceHeader;
 
+use crate::common::{counter, state};
+
 const LEN: u64 = 64 << 10;
 const QKEY: u32 = 0x1111_2222;
 const GSI_QKEY: u32 = 0x8001_0000;
@@ -77,14 +79,6 @@ impl Ends {
         });
         header
     }
-}
-
-fn state(world: &mut World, host: usize, qp: &Qp) -> u8 {
-    world.hosts[host].driver.query_qp(qp.qpn).unwrap().state
-}
-
-fn counter(world: &mut World, host: usize, counter: Counter) -> u64 {
-    world.hosts[host].driver.counter(counter).unwrap()
 }
 
 #[test]

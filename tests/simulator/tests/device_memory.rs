@@ -10,6 +10,8 @@ use faultline_abi::{Status, U32, U64};
 use faultline_simulator::driver::{ALL_ACCESS, Dm};
 use faultline_simulator::{Bus, Error, Mr, Pair, Send, World, expect_cqe};
 
+use crate::common::pattern;
+
 const PAGE: u64 = 4096;
 
 /// Two connected hosts; the device memory is host 1's.
@@ -65,10 +67,6 @@ impl Setup {
         bus.read(self.dm.addr + at, &mut bytes);
         bytes
     }
-}
-
-fn pattern(len: u32) -> Vec<u8> {
-    (0..len).map(|i| (i * 7 + 1) as u8).collect()
 }
 
 fn refused<T: std::fmt::Debug>(result: Result<T, Error>) -> Status {

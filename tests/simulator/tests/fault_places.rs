@@ -9,14 +9,12 @@ use faultline_simulator::{
 };
 use faultline_wire::aeth::{Syndrome, rnr_timer_ns};
 
+use crate::common::counter;
+
 const VA: u64 = 0x7f12_3456_0000;
 const PAGE: u64 = 4096;
 const US: u64 = 1_000;
 const SEC: u64 = 1_000_000_000;
-
-fn counter(world: &mut World, host: usize, counter: Counter) -> u64 {
-    world.hosts[host].driver.counter(counter).unwrap()
-}
 
 /// Entries of the device for queue pairs of host 0 that wait.
 fn waits(world: &World) -> usize {

@@ -16,6 +16,8 @@ use faultline_wire::opcode::Opcode;
 use faultline_wire::packet::RoceHeader;
 use faultline_wire::reth::Reth;
 
+use crate::common::counter;
+
 const VA: u64 = 0x7f12_3456_0000;
 const PAGE: u64 = 4096;
 const US: u64 = 1_000;
@@ -25,10 +27,6 @@ fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64)
         .map(|i| ((i + seed * 7).wrapping_mul(0x9e37_79b9) >> 11) as u8)
         .collect()
-}
-
-fn counter(world: &mut World, host: usize, counter: Counter) -> u64 {
-    world.hosts[host].driver.counter(counter).unwrap()
 }
 
 fn set_policy(world: &mut World, host: usize, qpn: u32, policy: u8) {

@@ -12,12 +12,10 @@ use faultline_wire::packet::{Parsed, RoceHeader};
 use faultline_wire::udp::{flow_label_for_qpns, src_port_for_flow_label};
 use faultline_wire::{Ip, MacAddr, Syndrome, parse};
 
+use crate::common::counter;
+
 const LEN: u64 = 4096;
 const VLAN: u16 = 0x123;
-
-fn counter(world: &mut World, host: usize, counter: Counter) -> u64 {
-    world.hosts[host].driver.counter(counter).unwrap()
-}
 
 fn read(frame: &[u8]) -> Parsed<'_> {
     let packet = parse(frame).unwrap();

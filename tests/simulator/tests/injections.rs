@@ -9,6 +9,8 @@ use faultline_nic::injection::{ALWAYS, MAX_DELAYED, MAX_INJECTIONS, RNR_NAK};
 use faultline_nic::{Diagnostic, Fact, Filter, Injection, InjectionError, Nanos, Outcome, Point};
 use faultline_simulator::{Error, Pager, Pair, Send, World, expect_cqe, pager};
 
+use crate::common::counter;
+
 const VA: u64 = 0x7f12_3456_0000;
 const PAGE: u64 = 4096;
 const US: u64 = 1_000;
@@ -43,10 +45,6 @@ fn add(world: &World, host: usize, injection: Injection) {
 
 fn clear(world: &World, host: usize) {
     world.with_nic(host, faultline_nic::Nic::clear_injections);
-}
-
-fn counter(world: &mut World, host: usize, counter: Counter) -> u64 {
-    world.hosts[host].driver.counter(counter).unwrap()
 }
 
 fn diagnostics(world: &World, host: usize) -> Vec<Diagnostic> {

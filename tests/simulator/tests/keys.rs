@@ -13,6 +13,8 @@ use faultline_simulator::driver::ALL_ACCESS;
 use faultline_simulator::{Bus, Cq, Error, Impairment, Mr, Pair, Qp, Send, World, expect_cqe};
 use zerocopy::IntoBytes;
 
+use crate::common::pattern;
+
 const PAGE: u64 = 4096;
 /// First address of fast registrations.
 const VA: u64 = 0x1_2345_6000;
@@ -166,10 +168,6 @@ fn invalidate(key: u32) -> wr::SqWqe {
         rkey: U32::new(key),
         ..wr::SqWqe::default()
     }
-}
-
-fn pattern(len: u32) -> Vec<u8> {
-    (0..len).map(|i| (i * 7 + 1) as u8).collect()
 }
 
 /// A registration gives a key memory, an invalidation on any QP of the domain takes it, and the next version of the

@@ -2,13 +2,13 @@
 
 #[expect(dead_code, reason = "`main` is called by cargo only")]
 #[path = "../examples/loopback.rs"]
-mod loopback;
+mod example;
 
 const TUTORIAL: &str = include_str!("../../../docs/tutorial.md");
 
 #[test]
 fn the_tutorial_shows_the_output_of_the_example() {
-    let story = loopback::story().unwrap();
+    let story = example::story().unwrap();
     assert!(story.len() > 10, "{story:?}");
     let shown: Vec<&str> = TUTORIAL
         .lines()

@@ -14,6 +14,8 @@ use faultline_wire::opcode::Opcode;
 use faultline_wire::packet::RoceHeader;
 use faultline_wire::{Gid, MacAddr};
 
+use crate::common::counter;
+
 const LEN: u64 = 64 << 10;
 const QKEY: u32 = 0x0123_4567;
 const MULTICAST_QPN: u32 = 0xff_ffff;
@@ -101,10 +103,6 @@ impl End {
     fn expect_nothing(&mut self, world: &mut World) {
         assert_eq!(world.completions(self.host, &mut self.cq), []);
     }
-}
-
-fn counter(world: &mut World, host: usize, counter: Counter) -> u64 {
-    world.hosts[host].driver.counter(counter).unwrap()
 }
 
 fn payload(len: usize) -> Vec<u8> {

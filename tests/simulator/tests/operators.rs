@@ -7,14 +7,12 @@ use faultline_abi::{Status, cqe, wqe as wr};
 use faultline_nic::{Diagnostic, Nanos, TURN_WORK};
 use faultline_simulator::{Bus, Pager, Pair, Send, World, expect_cqe, pager};
 
+use crate::common::counter;
+
 const VA: u64 = 0x7f12_3456_0000;
 const PAGE: u64 = 4096;
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
-
-fn counter(world: &mut World, host: usize, counter: Counter) -> u64 {
-    world.hosts[host].driver.counter(counter).unwrap()
-}
 
 #[test]
 fn the_driver_reads_the_speed_of_the_link() {
@@ -158,7 +156,7 @@ fn a_held_fault_queue_shows_no_records() {
     }
     f.world.run_for(10 * MS);
     f.pager.collect(&mut f.world);
-    assert_eq!(f.pages(), []);
+    assert_eq!(f.pages(), [0_u64; 0]);
     assert_eq!(f.world.with_nic(1, |nic| nic.faults(10).len()), 3);
     hold(&mut f, false);
     f.pager.collect(&mut f.world);
@@ -172,7 +170,7 @@ fn a_held_fault_queue_shows_no_records() {
     f.expect(cqe::REM_ACCESS_ERR);
     hold(&mut f, false);
     f.run();
-    assert_eq!(f.pages(), []);
+    assert_eq!(f.pages(), [0_u64; 0]);
 }
 
 /// More records are released than the queue has room for: the driver gets them as it reads, and new ones behind them.
@@ -223,7 +221,7 @@ fn a_full_fault_queue_has_no_room() {
     assert!(counter(&mut f.world, 1, Counter::page_fault_overflow) >= 2);
     assert!(counter(&mut f.world, 1, Counter::rnr_nak_sent) >= 1);
     f.run_until_now();
-    assert_eq!(f.pages(), []);
+    assert_eq!(f.pages(), [0_u64; 0]);
     f.world
         .operate(1, |nic, now, mem| nic.set_fault_queue_full(now, mem, false));
     f.run();
@@ -260,7 +258,7 @@ fn a_reset_leaves_the_switches_and_drops_the_records() {
     });
     let mut f = Faults { ..f };
     f.run();
-    assert_eq!(f.pages(), []);
+    assert_eq!(f.pages(), [0_u64; 0]);
 }
 
 #[test]

@@ -7,20 +7,12 @@ use faultline_abi::qp::*;
 use faultline_abi::wqe as wr;
 use faultline_abi::{Status, U32, doorbell};
 use faultline_simulator::driver::ALL_ACCESS;
-use faultline_simulator::{
-    Error, Impairment, Pair, Qp, QpConfig, Rng, Send, Sge, World, expect_cqe,
-};
+use faultline_simulator::{Error, Impairment, Pair, QpConfig, Rng, Send, Sge, World, expect_cqe};
 use faultline_wire::opcode::OpKind;
 
+use crate::common::{counter, state};
+
 const LEN: u64 = 64 << 10;
-
-fn state(world: &mut World, host: usize, qp: &Qp) -> u8 {
-    world.hosts[host].driver.query_qp(qp.qpn).unwrap().state
-}
-
-fn counter(world: &mut World, host: usize, counter: Counter) -> u64 {
-    world.hosts[host].driver.counter(counter).unwrap()
-}
 
 fn write<'a>(pair: &Pair, sges: &'a [Sge]) -> Send<'a> {
     Send {

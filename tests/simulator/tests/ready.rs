@@ -10,16 +10,14 @@ use faultline_wire::opcode::{OpKind, Opcode};
 use faultline_wire::packet::RoceHeader;
 use faultline_wire::{Ip, Syndrome};
 
+use crate::common::counter;
+
 const VA: u64 = 0x7f12_3456_0000;
 const PAGE: u64 = 4096;
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 /// Time of the service of a fault.
 const SERVICE: u64 = 3 * MS;
-
-fn counter(world: &mut World, host: usize, counter: Counter) -> u64 {
-    world.hosts[host].driver.counter(counter).unwrap()
-}
 
 /// Host 0 writes to pages of host 1 that are absent.
 struct Faulting {

@@ -12,6 +12,8 @@ use faultline_wire::opcode::{OpKind, Opcode};
 use faultline_wire::packet::RoceHeader;
 use faultline_wire::reth::Reth;
 
+use crate::common::counter;
+
 const LEN: u64 = 256 << 10;
 
 fn data(len: usize, salt: usize) -> Vec<u8> {
@@ -35,10 +37,6 @@ fn post(world: &mut World, pair: &mut Pair, opcode: u8, local: u64, remote: u64,
         ..Send::default()
     };
     world.hosts[0].driver.post_send(&mut pair.qp[0], &send);
-}
-
-fn counter(world: &mut World, host: usize, counter: Counter) -> u64 {
-    world.hosts[host].driver.counter(counter).unwrap()
 }
 
 fn statuses(world: &mut World, pair: &mut Pair) -> Vec<u8> {

@@ -12,6 +12,8 @@ use faultline_simulator::{Error, Impairment, Pair, Qp, QpConfig, Send, Sge, Worl
 use faultline_wire::aeth::Syndrome;
 use faultline_wire::opcode::OpKind;
 
+use crate::common::counter;
+
 const LEN: u64 = 64 << 10;
 const ALL_LOST: Impairment = Impairment {
     loss: 1000,
@@ -40,10 +42,6 @@ fn verified_write(world: &mut World, pair: &mut Pair) {
 
 fn state_of(world: &mut World, host: usize, qp: &Qp) -> u8 {
     world.hosts[host].driver.query_qp(qp.qpn).unwrap().state
-}
-
-fn counter(world: &mut World, host: usize, counter: Counter) -> u64 {
-    world.hosts[host].driver.counter(counter).unwrap()
 }
 
 #[test]
