@@ -208,7 +208,7 @@ fn any_other_sigbus_ends_the_process() {
     }
     for how in ["signal", "access"] {
         let mut child = Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", "any_other_sigbus_ends_the_process"]);
+        child.args(["--exact", "lost_pages::any_other_sigbus_ends_the_process"]);
         let output = child.env(CHILD, how).output().unwrap();
         let sigbus = rustix::process::Signal::BUS.as_raw();
         assert_eq!(output.status.signal(), Some(sigbus), "{how}: {output:?}");

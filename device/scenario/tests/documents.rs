@@ -24,7 +24,7 @@ fn compare(name: &str, made: &str) {
     let found = fs::read_to_string(&path).unwrap_or_default();
     assert!(
         found == made,
-        "docs/{name} is not that of the code: FAULTLINE_BLESS=1 cargo test -p faultline-scenario --test documents"
+        "docs/{name} is not that of the code: FAULTLINE_BLESS=1 cargo test -p faultline-scenario documents::"
     );
 }
 

@@ -6,9 +6,7 @@
     reason = "test data is cut to the width of a field"
 )]
 
-mod common;
-
-use common::{Pair, TestDevice, VECTORS, borrow, memfd, message, words};
+use crate::common::{self, Pair, TestDevice, VECTORS, borrow, memfd, message, words};
 use faultline_vfio_user::{DmaUnmap, ListenError, Listener, Shutdown, pci_index};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};

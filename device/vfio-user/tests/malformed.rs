@@ -6,9 +6,7 @@
     reason = "test data is cut to the width of a field"
 )]
 
-mod common;
-
-use common::{Client, Pair, access, borrow, memfd, message, version, words};
+use crate::common::{Client, Pair, access, borrow, memfd, message, version, words};
 use faultline_vfio_user::{Ended, Errno, MAX_DATA_XFER, MAX_DRAIN, MAX_MESSAGE, MAX_MSG_FDS};
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};

@@ -7,9 +7,7 @@
     reason = "test data is cut to the width of a field"
 )]
 
-mod common;
-
-use common::{Pair, memfd, message, words};
+use crate::common::{self, Pair, memfd, message, words};
 use faultline_vfio_user::Ended;
 use proptest::prelude::*;
 use std::io::Write;

@@ -6,9 +6,9 @@
     reason = "test data is cut to the width of a field"
 )]
 
-mod common;
-
-use common::{Client, Log, Reply, TestDevice, access, borrow, memfd, message, version, words};
+use crate::common::{
+    Client, Log, Reply, TestDevice, access, borrow, memfd, message, version, words,
+};
 use faultline_vfio_user::{Listener, Relay, Shutdown, pci_index};
 use proptest::prelude::*;
 use rustix::event::{EventfdFlags, eventfd};

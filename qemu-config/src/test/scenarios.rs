@@ -63,9 +63,10 @@ pub fn run_host(workspace: &Workspace, filter: &str, when: When, dir: &Path, tal
             "-p",
             "faultline-simulation",
             "--test",
-            "library",
-            "--test",
-            "scenarios",
+            "simulation",
+            "--",
+            "library::",
+            "scenarios::",
         ];
         count_cargo_test(workspace, dir, "scenarios::meta", &words, &[], tally);
     }

@@ -458,6 +458,75 @@ fn guests_know_each_kind_of_completion() {
     assert!(count >= 18, "{count}");
 }
 
+/// Files of tests that are modules of no program or of several, as "file: number of programs". `roots` are the texts of the
+/// programs.
+fn misplaced_modules(files: &[&str], roots: &[String]) -> Vec<String> {
+    let programs = |file: &str| {
+        let line = format!("mod {file};");
+        let named = roots
+            .iter()
+            .filter(|text| text.lines().any(|other| other == line));
+        named.count()
+    };
+    files
+        .iter()
+        .map(|file| (file, programs(file)))
+        .filter(|(_, count)| *count != 1)
+        .map(|(file, count)| format!("{file}: {count}"))
+        .collect()
+}
+
+/// Cargo finds no files of tests in a crate that lists its test programs: a file without its `mod` line would not be compiled.
+#[test]
+fn each_file_of_tests_is_in_one_program() {
+    let root = root();
+    let mut crates = 0;
+    for manifest in files(&root, &["toml"]) {
+        let text = fs::read_to_string(&manifest).expect("manifest can be read");
+        if !manifest.ends_with("Cargo.toml") || !text.contains("autotests = false") {
+            continue;
+        }
+        crates += 1;
+        let folder = manifest.parent().expect("manifest is in a folder");
+        let programs: Vec<&str> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("path = \"tests/")?.strip_suffix(".rs\""))
+            .collect();
+        let all: Vec<String> = fs::read_dir(folder.join("tests"))
+            .expect("a folder of tests")
+            .map(|entry| entry.expect("entry can be read").file_name())
+            .filter_map(|name| Some(name.to_str()?.strip_suffix(".rs")?.to_owned()))
+            .collect();
+        let modules: Vec<&str> = all
+            .iter()
+            .map(String::as_str)
+            .filter(|name| !programs.contains(name))
+            .collect();
+        assert!(modules.len() > 1, "{}", folder.display());
+        let roots: Vec<String> = programs
+            .iter()
+            .map(|name| folder.join(format!("tests/{name}.rs")))
+            .map(|path| fs::read_to_string(path).expect("a program can be read"))
+            .collect();
+        let misplaced = misplaced_modules(&modules, &roots);
+        assert!(
+            misplaced.is_empty(),
+            "{}: files of tests and the number of their programs: {misplaced:?}",
+            folder.display()
+        );
+    }
+    assert!(crates >= 7, "only {crates} crates");
+}
+
+#[test]
+fn a_file_of_tests_without_a_program_is_found() {
+    let roots = ["mod a;\nmod b;\n", "mod b;\n// mod c;\n"].map(str::to_owned);
+    assert_eq!(
+        misplaced_modules(&["a", "b", "c"], &roots),
+        ["b: 2", "c: 0"]
+    );
+}
+
 #[test]
 fn nothing_is_left_unfinished() {
     // Put together here so that this file does not find itself.

@@ -1,8 +1,4 @@
 //! A device in memory and a client that can also speak badly.
-#![allow(
-    dead_code,
-    reason = "a module of several test programs, each of which uses a part of it"
-)]
 
 use faultline_vfio_user::{
     Device, DeviceInfo, DmaMap, DmaUnmap, Ended, Errno, IrqFlags, IrqInfo, IrqSet, IrqVectors,
@@ -260,10 +256,6 @@ pub(crate) struct Reply {
 impl Reply {
     pub(crate) fn word(&self, at: usize) -> u32 {
         u32::from_le_bytes(self.body[at..at + 4].try_into().unwrap())
-    }
-
-    pub(crate) fn long(&self, at: usize) -> u64 {
-        u64::from_le_bytes(self.body[at..at + 8].try_into().unwrap())
     }
 }
 

@@ -1,0 +1,10 @@
+//! Scenario files: one program, which is linked once.
+
+#![cfg(test)]
+
+mod documents;
+mod examples;
+mod lumina;
+mod random_files;
+mod rules;
+mod wrong_files;

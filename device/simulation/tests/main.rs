@@ -1,0 +1,9 @@
+//! Simulated hosts: one program, which is linked once.
+
+#![cfg(test)]
+
+mod library;
+mod many_connections;
+mod profiles;
+mod scenarios;
+mod traffic;

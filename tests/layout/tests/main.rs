@@ -1,0 +1,6 @@
+//! The rules of the source tree: one program, which is linked once.
+
+mod compatibility;
+mod requirements;
+mod tree;
+mod upstream;
