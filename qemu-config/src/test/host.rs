@@ -89,7 +89,7 @@ const TABLE: [Step; 15] = [
     }),
     one("tshark", When::Beside, |workspace, dir| {
         crate::host::ensure_tshark(workspace)?;
-        ignored_test(workspace, dir, ("capture", "tshark"), &[]).map(|()| None)
+        ignored_test(workspace, dir, ("harness", "capture::tshark"), &[]).map(|()| None)
     }),
     one("migration", When::Beside, |workspace, dir| {
         migration::check(workspace, dir).map(|()| None)
@@ -244,14 +244,14 @@ fn perfetto(workspace: &Workspace, dir: &Path) -> Result<()> {
             perfetto.trace_processor.display().to_string(),
         ),
     ];
-    ignored_test(workspace, dir, ("perfetto", "sql"), &paths)
+    ignored_test(workspace, dir, ("telemetry", "perfetto::sql"), &paths)
 }
 
-/// Runs a test that is ignored by default because it needs another program: the name of its file, and a part of its own.
+/// Runs a test that is ignored by default because it needs another program: the name of its test program, and a part of its own.
 fn ignored_test(
     workspace: &Workspace,
     dir: &Path,
-    (file, name): (&str, &str),
+    (program, name): (&str, &str),
     environment: &[(&str, String)],
 ) -> Result<()> {
     // With the features of all packages, with which everything is built already.
@@ -260,12 +260,13 @@ fn ignored_test(
         "--workspace",
         "--all-features",
         "--test",
-        file,
+        program,
         name,
         "--",
         "--ignored",
     ];
-    let output = cargo_with(workspace, dir, file, &words, environment)?;
+    let step = name.replace("::", "-");
+    let output = cargo_with(workspace, dir, &step, &words, environment)?;
     ensure!(
         output.contains("1 passed"),
         "the test {name} was not run:\n{output}"

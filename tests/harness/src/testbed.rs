@@ -6,7 +6,7 @@ use std::time::Duration;
 use faultline_abi::qp::{
     ACCESS_LOCAL_WRITE, ACCESS_REMOTE_ATOMIC, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE,
 };
-use faultline_config::{Config, EngineCount, NicEntry, PollMode};
+use faultline_config::{Config, ControlSettings, EngineCount, NicEntry, PollMode};
 use faultline_daemon::Server;
 use tempfile::TempDir;
 
@@ -34,6 +34,9 @@ const FREE_STEPS: u64 = 1 << 16;
 /// they are.
 const ENGINES: &str = "FAULTLINE_TEST_ENGINES";
 
+/// Name of the control server's socket.
+const CONTROL: &str = "control";
+
 /// A process with NICs, on threads of this one.
 #[derive(Debug)]
 pub struct Fabric {
@@ -55,7 +58,20 @@ impl Fabric {
 
     /// As [`Fabric::start`], with everything else of a configuration: also settings of NICs of these names.
     pub fn start_with(config: Config, names: &[&str]) -> anyhow::Result<Self> {
+        Self::start_in(tempfile::tempdir()?, config, names)
+    }
+
+    /// As [`Fabric::start_with`], with a control server.
+    pub fn start_controlled(config: Config, names: &[&str]) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir()?;
+        let control = ControlSettings {
+            socket: Some(directory.path().join(CONTROL)),
+            ..config.control
+        };
+        Self::start_in(directory, Config { control, ..config }, names)
+    }
+
+    fn start_in(directory: TempDir, config: Config, names: &[&str]) -> anyhow::Result<Self> {
         let configured = |name: &str| config.nics.iter().find(|nic| nic.name == name);
         let nics = names
             .iter()
@@ -93,6 +109,11 @@ impl Fabric {
     /// Socket of a NIC.
     pub fn socket(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
+    }
+
+    /// Socket of the control server.
+    pub fn control(&self) -> PathBuf {
+        self.socket(CONTROL)
     }
 
     /// Opens a NIC.

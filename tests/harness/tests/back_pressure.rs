@@ -1,9 +1,5 @@
 //! Connections and datagrams to peers of ports which take slowly, or nothing.
 
-#![cfg(test)]
-
-mod observed;
-
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -18,7 +14,7 @@ use faultline_harness::{Qp, QpType, Rng, SendWr};
 use faultline_wire::packet::parse_trusted;
 use tempfile::TempDir;
 
-use observed::request;
+use crate::observed::request;
 
 /// Octets of a message, and messages of a test: together several times what a port has room for.
 const LENGTH: usize = Node::BUF / 2;

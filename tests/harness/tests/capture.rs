@@ -1,9 +1,5 @@
 //! Captures through the control socket: what they have, what they lose, and that the NICs do not wait for them.
 
-#![cfg(test)]
-
-mod observed;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -13,7 +9,7 @@ use std::time::Instant;
 
 use faultline_abi::wqe;
 use faultline_capture::check::{Findings, check};
-use faultline_config::{Config, ControlSettings};
+use faultline_config::Config;
 use faultline_harness::paging::{PAGE, Pager};
 use faultline_harness::testbed::{Fabric, LONG, Node, connect_nodes};
 use faultline_harness::traffic::{exchange, impatient};
@@ -34,9 +30,8 @@ use pcap_file::pcapng::blocks::interface_statistics::InterfaceStatisticsOption;
 use pcap_file::pcapng::blocks::opt_common::CommonOption;
 use pcap_file::pcapng::{PcapNgReader, PcapNgWriter};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
-use observed::{exchange as http, request};
+use crate::observed::{exchange as http, request};
 
 /// Half of a node's memory is for what leaves, half for what arrives.
 const IN: usize = Node::BUF / 2;
@@ -44,7 +39,6 @@ const IN: usize = Node::BUF / 2;
 /// NICs `a` and `b`, and a control socket.
 struct Stage {
     fabric: Fabric,
-    directory: TempDir,
 }
 
 impl Stage {
@@ -54,16 +48,9 @@ impl Stage {
 
     /// With this configuration.
     fn with(config: &str) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let config = Config {
-            control: ControlSettings {
-                socket: Some(directory.path().join("control")),
-                ..ControlSettings::default()
-            },
-            ..Config::from_toml(config).unwrap()
-        };
-        let fabric = Fabric::start_with(config, &["a", "b"]).unwrap();
-        Self { fabric, directory }
+        let config = Config::from_toml(config).unwrap();
+        let fabric = Fabric::start_controlled(config, &["a", "b"]).unwrap();
+        Self { fabric }
     }
 
     fn nodes(&self) -> (Node, Node) {
@@ -72,7 +59,7 @@ impl Stage {
     }
 
     fn socket(&self) -> PathBuf {
-        self.directory.path().join("control")
+        self.fabric.control()
     }
 
     /// Begins a capture.
@@ -752,7 +739,7 @@ fn tshark_decodes_a_capture_of_every_opcode() {
     connected(&mut a, &mut b, &Link::default());
     unreliable(&mut a, &mut b);
     let captured = stage.end(capture);
-    let file = stage.directory.path().join("x.pcapng");
+    let file = stage.fabric.socket("x.pcapng");
     std::fs::write(&file, &captured.bytes).unwrap();
     let decoded = tshark(&file, "infiniband");
     assert_eq!(decoded.len(), captured.packets.len());

@@ -1,15 +1,11 @@
 //! The packet checker of a running process, through the control socket.
 
-#![cfg(test)]
-
-mod observed;
-
 use std::path::PathBuf;
 use std::time::Instant;
 
 use faultline_abi::admin::Counter;
 use faultline_capture::check::Findings;
-use faultline_config::{Config, ControlSettings};
+use faultline_config::Config;
 use faultline_control::scenario::VerdictView;
 use faultline_harness::frames::{raw_qp, send};
 use faultline_harness::testbed::{Fabric, LONG, Node, connect_nodes};
@@ -18,9 +14,8 @@ use faultline_harness::{Link, QpType, Rng, SendWr, connect};
 use faultline_wire::packet::{RoceHeader, seal};
 use faultline_wire::{Bth, Ip, Ipv4, MacAddr, Opcode, Psn};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
-use observed::{exchange as http, request};
+use crate::observed::{exchange as http, request};
 
 /// Half of a node's memory is for what leaves, half for what arrives.
 const IN: usize = Node::BUF / 2;
@@ -29,7 +24,6 @@ const PATH: &str = "/v1/check";
 /// NICs `a` and `b`, and a control socket.
 struct Stage {
     fabric: Fabric,
-    directory: TempDir,
 }
 
 impl Stage {
@@ -39,15 +33,9 @@ impl Stage {
 
     /// With these settings.
     fn with(config: &str) -> Self {
-        let directory = tempfile::tempdir().unwrap();
         let config = Config::from_toml(config).unwrap();
-        let control = ControlSettings {
-            socket: Some(directory.path().join("control")),
-            ..ControlSettings::default()
-        };
-        let config = Config { control, ..config };
-        let fabric = Fabric::start_with(config, &["a", "b"]).unwrap();
-        Self { fabric, directory }
+        let fabric = Fabric::start_controlled(config, &["a", "b"]).unwrap();
+        Self { fabric }
     }
 
     fn nodes(&self) -> (Node, Node) {
@@ -56,7 +44,7 @@ impl Stage {
     }
 
     fn socket(&self) -> PathBuf {
-        self.directory.path().join("control")
+        self.fabric.control()
     }
 
     #[track_caller]

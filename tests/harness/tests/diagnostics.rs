@@ -1,31 +1,24 @@
 //! Each kind of diagnostic is provoked over the socket, and found under the same ids in the log, in the metrics, in the trace and
 //! through the API.
 
-#![cfg(test)]
-
-mod observed;
-
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use faultline_abi::{Status, admin, cqe, doorbell, doorbell::Doorbell, event, regs};
-use faultline_config::{Config, ControlSettings, NicSettings};
+use faultline_config::{Config, NicSettings};
 use faultline_harness::paging::{PAGE, Pager};
 use faultline_harness::testbed::{Fabric, LONG, Node};
 use faultline_harness::traffic::impatient;
 use faultline_harness::{Link, Qp, QpType, SendWr, connect};
 use faultline_telemetry::DiagnosticKind;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
-use observed::{Log, request};
+use crate::log::Log;
+use crate::observed::request;
 
 /// A process with NICs a and b, whose names begin with that of the test.
 struct Process {
     name: &'static str,
     fabric: Fabric,
-    socket: PathBuf,
-    _directory: TempDir,
 }
 
 const A: &str = "a";
@@ -36,23 +29,15 @@ const PART: usize = 4096;
 impl Process {
     fn start(name: &'static str, settings: NicSettings) -> Self {
         Log::start();
-        let directory = tempfile::tempdir().unwrap();
-        let socket = directory.path().join("control");
         let config = Config {
             defaults: settings,
-            control: ControlSettings {
-                socket: Some(socket.clone()),
-                ..ControlSettings::default()
-            },
             ..Config::default()
         };
         let names = [A, B].map(|nic| format!("{name}-{nic}"));
         let names = names.each_ref().map(String::as_str);
         Self {
             name,
-            fabric: Fabric::start_with(config, &names).unwrap(),
-            socket,
-            _directory: directory,
+            fabric: Fabric::start_controlled(config, &names).unwrap(),
         }
     }
 
@@ -74,7 +59,7 @@ impl Process {
 
     /// The body of the answer to a request.
     fn request(&self, method: &str, path: &str, body: &str) -> String {
-        request(&self.socket, method, path, body)
+        request(&self.fabric.control(), method, path, body)
     }
 
     /// What the API says about a NIC: `path` is below that of the NIC.

@@ -1,15 +1,13 @@
 //! A dump of a NIC has each of its objects, and no secrets of its guest.
 
-#![cfg(test)]
-
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use faultline_abi::admin;
 use faultline_abi::steering::{FLOW_HAS_IPV4, FLOW_HAS_UDP, FlowFields, Mcast};
-use faultline_config::{Config, ControlSettings};
+use faultline_config::Config;
 use faultline_harness::frames::{raw_qp, rule};
 use faultline_harness::testbed::{Fabric, LONG, Node, connect_nodes};
 use faultline_harness::{Link, Qp, QpType, SendWr, TagOp, connect};
@@ -22,16 +20,10 @@ const GROUP: [u8; 16] = [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7];
 const CONTENT: &[u8; 16] = b"secret of guest!";
 
 /// A process with two NICs, and its control socket.
-fn start() -> (Fabric, tempfile::TempDir) {
-    let directory = tempfile::tempdir().unwrap();
-    let config = Config {
-        control: ControlSettings {
-            socket: Some(directory.path().join("control")),
-            ..ControlSettings::default()
-        },
-        ..Config::default()
-    };
-    (Fabric::start_with(config, &["a", "b"]).unwrap(), directory)
+fn start() -> (Fabric, PathBuf) {
+    let fabric = Fabric::start_controlled(Config::default(), &["a", "b"]).unwrap();
+    let socket = fabric.control();
+    (fabric, socket)
 }
 
 /// The dump of a NIC: its text, and what it says.
@@ -82,8 +74,7 @@ fn exchange(a: &mut Node, b: &mut Node, qa: &mut Qp, qb: &mut Qp) {
 
 #[test]
 fn a_dump_has_each_object_and_no_secret() {
-    let (fabric, directory) = start();
-    let socket = directory.path().join("control");
+    let (fabric, socket) = start();
     let (mut a, mut b) = (fabric.node("a").unwrap(), fabric.node("b").unwrap());
     let (mut qa, mut qb) = connect_nodes(&a, &b, QpType::Rc).unwrap();
     exchange(&mut a, &mut b, &mut qa, &mut qb);
@@ -167,8 +158,7 @@ fn a_dump_has_each_object_and_no_secret() {
 
 #[test]
 fn a_dump_has_running_timers() {
-    let (fabric, directory) = start();
-    let socket = directory.path().join("control");
+    let (fabric, socket) = start();
     let (a, b) = (fabric.node("a").unwrap(), fabric.node("b").unwrap());
     let (mut qa, qb) = (a.qp(QpType::Rc).unwrap(), b.qp(QpType::Rc).unwrap());
     // The longest timeout: hours.

@@ -1,16 +1,12 @@
 //! NICs on several engine threads of one process, and the links between the engines.
 
-#![cfg(test)]
-
-mod observed;
-
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use faultline_abi::admin::Counter;
 use faultline_abi::qp::{FAULT_POLICY_STALL, QP_ATTR_FAULT_POLICY, QpAttr};
 use faultline_abi::{U32, cqe};
-use faultline_config::{Config, ControlSettings, PollMode};
+use faultline_config::{Config, PollMode};
 use faultline_control::view::EngineView;
 use faultline_harness::paging::Pager;
 use faultline_harness::testbed::{Fabric, LONG, Node, connect_nodes};
@@ -19,31 +15,21 @@ use faultline_harness::traffic::{
 };
 use faultline_harness::{Link, QpOptions, QpType, Reset, Rng, SendWr, connect};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
-use observed::{exchange as http, request};
+use crate::observed::{exchange as http, request};
 
 /// A process with two engines and a control socket.
 struct Stage {
     fabric: Fabric,
-    directory: TempDir,
 }
 
 impl Stage {
     /// With NICs of these names, in turn on the first and on the second engine.
     fn new(poll: PollMode, names: &[&str], config: &str) -> Self {
-        let directory = tempfile::tempdir().unwrap();
         let config = Config::from_toml(&format!("engines = 2\n{config}")).unwrap();
-        let config = Config {
-            poll,
-            control: ControlSettings {
-                socket: Some(directory.path().join("control")),
-                ..ControlSettings::default()
-            },
-            ..config
-        };
-        let fabric = Fabric::start_with(config, names).unwrap();
-        Self { fabric, directory }
+        let config = Config { poll, ..config };
+        let fabric = Fabric::start_controlled(config, names).unwrap();
+        Self { fabric }
     }
 
     fn two(poll: PollMode) -> (Self, Node, Node) {
@@ -57,7 +43,7 @@ impl Stage {
     }
 
     fn socket(&self) -> PathBuf {
-        self.directory.path().join("control")
+        self.fabric.control()
     }
 
     #[track_caller]

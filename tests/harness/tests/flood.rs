@@ -1,20 +1,17 @@
 //! A guest that causes events as fast as it can fills neither the log nor the metrics, and hides no other NIC.
 
-#![cfg(test)]
-
-mod observed;
-
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use faultline_abi::doorbell::{self, Doorbell};
 use faultline_abi::{Status, admin};
-use faultline_config::{Config, ControlSettings};
+use faultline_config::Config;
 use faultline_harness::testbed::{Fabric, LONG, Node};
 use serde_json::Value;
 
-use observed::{Log, request};
+use crate::log::Log;
+use crate::observed::request;
 
 /// Refused doorbells, each of another object, and so of another text.
 const DOORBELLS: u64 = 30_000;
@@ -71,17 +68,12 @@ fn flood(node: &Node) {
 #[test]
 fn a_flood_of_events_fills_nothing_and_hides_no_other_nic() {
     let log = Log::start();
-    let directory = tempfile::tempdir().unwrap();
-    let socket = directory.path().join("control");
     let config = Config {
-        control: ControlSettings {
-            socket: Some(socket.clone()),
-            ..ControlSettings::default()
-        },
         trace_records: RECORDS,
         ..Config::default()
     };
-    let fabric = Fabric::start_with(config, &["loud", "quiet"]).unwrap();
+    let fabric = Fabric::start_controlled(config, &["loud", "quiet"]).unwrap();
+    let socket = fabric.control();
     let (loud, quiet) = (fabric.node("loud").unwrap(), fabric.node("quiet").unwrap());
     let refused = "faultline_diagnostics_total{nic=\"loud\",kind=\"doorbell_refused\"}";
     let wait_for = |count: u64| {

@@ -1,9 +1,5 @@
 //! Links that pause single priorities, in a running process.
 
-#![cfg(test)]
-
-mod observed;
-
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,9 +9,8 @@ use faultline_control::ports::{LinkLineView, PriorityView};
 use faultline_harness::testbed::{Fabric, Node};
 use faultline_harness::traffic::exchange_over;
 use faultline_harness::{Link, Qp, QpType, Reset, Rng, SendWr, connect};
-use tempfile::TempDir;
 
-use observed::request;
+use crate::observed::request;
 
 /// A link of 100 Mb/s, which engines fill also on a busy machine. It pauses priority 3, and has room for what is under way then.
 const LINK: &str = "{ rate_mbps = 100, queue_bytes = 400000, pause_bytes = 40000, pfc = [3] }";
@@ -35,21 +30,17 @@ fn link(traffic_class: u8) -> Link {
 /// A process with a control socket.
 struct Stage {
     fabric: Fabric,
-    directory: TempDir,
 }
 
 impl Stage {
     /// `config` is the rest of the configuration, and has the settings of all NICs.
     fn new(names: &[&str], config: &str) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let socket = directory.path().join("control");
-        let text = format!("{config}\n[control]\nsocket = \"{}\"\n", socket.display());
         let config = Config {
             poll: PollMode::Adaptive,
-            ..Config::from_toml(&text).unwrap()
+            ..Config::from_toml(config).unwrap()
         };
-        let fabric = Fabric::start_with(config, names).unwrap();
-        Self { fabric, directory }
+        let fabric = Fabric::start_controlled(config, names).unwrap();
+        Self { fabric }
     }
 
     fn node(&self, name: &str) -> Node {
@@ -57,7 +48,7 @@ impl Stage {
     }
 
     fn socket(&self) -> PathBuf {
-        self.directory.path().join("control")
+        self.fabric.control()
     }
 
     /// The link to this NIC.

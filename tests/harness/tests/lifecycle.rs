@@ -391,7 +391,7 @@ const FULL: &str = "FAULTLINE_TEST_FULL";
 fn a_hole_that_cannot_be_filled_is_an_error_of_its_guest() {
     const LEN: u64 = 1 << 20;
     const IOVA: u64 = 0x55_0000_0000;
-    const NAME: &str = "a_hole_that_cannot_be_filled_is_an_error_of_its_guest";
+    const NAME: &str = "lifecycle::a_hole_that_cannot_be_filled_is_an_error_of_its_guest";
     let Some(directory) = std::env::var_os(FULL) else {
         let directory = tempfile::tempdir().unwrap();
         let script =

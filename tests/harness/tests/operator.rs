@@ -1,21 +1,16 @@
 //! What an operator does through the control socket while a driver uses the device.
 
-#![cfg(test)]
-
-mod observed;
-
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use faultline_abi::admin::EQ_ASYNC;
 use faultline_abi::doorbell::{self, Doorbell};
 use faultline_abi::{event, regs};
-use faultline_config::{Config, ControlSettings};
+use faultline_config::Config;
 use faultline_harness::Reset;
 use faultline_harness::testbed::{Fabric, LONG};
-use tempfile::TempDir;
 
-use observed::exchange;
+use crate::observed::exchange;
 
 /// Long enough for an engine to make some hundred passes.
 const WHILE: Duration = Duration::from_millis(50);
@@ -23,25 +18,16 @@ const WHILE: Duration = Duration::from_millis(50);
 /// A process with a NIC `a` and a control socket.
 struct Operated {
     fabric: Fabric,
-    directory: TempDir,
 }
 
 impl Operated {
     fn start() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let config = Config {
-            control: ControlSettings {
-                socket: Some(directory.path().join("control")),
-                ..ControlSettings::default()
-            },
-            ..Config::default()
-        };
-        let fabric = Fabric::start_with(config, &["a"]).unwrap();
-        Self { fabric, directory }
+        let fabric = Fabric::start_controlled(Config::default(), &["a"]).unwrap();
+        Self { fabric }
     }
 
     fn socket(&self) -> PathBuf {
-        self.directory.path().join("control")
+        self.fabric.control()
     }
 
     #[track_caller]

@@ -1,17 +1,17 @@
 //! Clients of the control server that do not read, while two NICs exchange data as fast as they can.
 
-#![cfg(test)]
-
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use faultline_config::{Config, ControlSettings};
+use faultline_config::Config;
 use faultline_harness::Rng;
 use faultline_harness::testbed::{Fabric, LONG, Node};
 use faultline_harness::traffic::Storm;
 use serde_json::Value;
+
+use crate::alone;
 
 /// Time in which messages are counted.
 const WINDOW: Duration = Duration::from_millis(400);
@@ -31,6 +31,17 @@ const PATHS: [&str; 4] = [
 ];
 /// Readers of each path.
 const READERS: usize = 6;
+
+/// A process with two NICs, and its control socket.
+fn start() -> (Fabric, PathBuf) {
+    let config = Config {
+        trace_records: RECORDS as usize,
+        ..Config::default()
+    };
+    let fabric = Fabric::start_controlled(config, &["a", "b"]).unwrap();
+    let socket = fabric.control();
+    (fabric, socket)
+}
 
 /// A client that asks again and again, and never reads.
 fn silent(socket: &Path, path: &str) -> UnixStream {
@@ -113,17 +124,8 @@ fn fill(storm: &mut Storm, nodes: [&Node; 2], socket: &Path) {
 
 #[test]
 fn readers_that_do_not_read_hold_up_neither_data_nor_others() {
-    let directory = tempfile::tempdir().unwrap();
-    let socket = directory.path().join("control");
-    let config = Config {
-        control: ControlSettings {
-            socket: Some(socket.clone()),
-            ..ControlSettings::default()
-        },
-        trace_records: RECORDS as usize,
-        ..Config::default()
-    };
-    let fabric = Fabric::start_with(config, &["a", "b"]).unwrap();
+    let _alone = alone();
+    let (fabric, socket) = start();
     let (a, b) = (fabric.node("a").unwrap(), fabric.node("b").unwrap());
     let nodes = [&a, &b];
     let mut storm = Storm::new(nodes, &mut Rng::new(18)).unwrap();
@@ -177,18 +179,9 @@ fn status(socket: &Path, path: &str) -> u16 {
 
 #[test]
 fn snapshots_that_are_not_read_have_a_limit() {
+    let _alone = alone();
     const SNAPSHOT: &str = "/v1/trace/snapshot";
-    let directory = tempfile::tempdir().unwrap();
-    let socket = directory.path().join("control");
-    let config = Config {
-        control: ControlSettings {
-            socket: Some(socket.clone()),
-            ..ControlSettings::default()
-        },
-        trace_records: RECORDS as usize,
-        ..Config::default()
-    };
-    let fabric = Fabric::start_with(config, &["a", "b"]).unwrap();
+    let (fabric, socket) = start();
     let (a, b) = (fabric.node("a").unwrap(), fabric.node("b").unwrap());
     let mut storm = Storm::new([&a, &b], &mut Rng::new(18)).unwrap();
     storm_for(&mut storm, [&a, &b], WINDOW);

@@ -9,6 +9,8 @@ use faultline_harness::testbed::{ALL_ACCESS, Fabric, Node, connect_nodes};
 use faultline_harness::traffic::Neighbours;
 use faultline_harness::{NicOptions, QpType, Remote, SendWr};
 
+use crate::alone;
+
 const RAM: usize = 512 << 20;
 const STEP: usize = Node::BUF;
 
@@ -48,6 +50,7 @@ fn touch(node: &mut Node) {
 
 #[test]
 fn the_engine_does_not_wait_for_memory_that_is_given_back() {
+    let _alone = alone();
     let fabric = Fabric::start(PollMode::Never, &["a", "b", "c"]).unwrap();
     let options = NicOptions {
         ram: RAM,

@@ -1,43 +1,25 @@
 //! What the engine records and counts at the boundary of the NICs: traces under load, frames, doorbells, interrupts.
 
-#![cfg(test)]
-
-mod observed;
-
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use faultline_abi::doorbell::{self, Doorbell};
-use faultline_config::{Config, ControlSettings, PollMode};
+use faultline_config::{Config, PollMode};
 use faultline_harness::frames::{Frame, raw_qp, send};
 use faultline_harness::testbed::{Fabric, LONG, Node, connect_nodes};
 use faultline_harness::{Qp, QpType, SendWr};
 use serde_json::{Value, json};
-use tempfile::TempDir;
+
+use crate::observed;
 
 struct Process {
     fabric: Fabric,
-    control: PathBuf,
-    _directory: TempDir,
 }
 
 impl Process {
     fn start(names: &[&str], config: Config) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let control = directory.path().join("control");
-        let config = Config {
-            control: ControlSettings {
-                socket: Some(control.clone()),
-                ..ControlSettings::default()
-            },
-            ..config
-        };
-        Self {
-            fabric: Fabric::start_with(config, names).unwrap(),
-            control,
-            _directory: directory,
-        }
+        let fabric = Fabric::start_controlled(config, names).unwrap();
+        Self { fabric }
     }
 
     fn node(&self, name: &str) -> Node {
@@ -45,7 +27,7 @@ impl Process {
     }
 
     fn request(&self, method: &str, path: &str, body: &str) -> String {
-        observed::request(&self.control, method, path, body)
+        observed::request(&self.fabric.control(), method, path, body)
     }
 
     /// The sum of the series of a metric that have all of these labels.
@@ -62,7 +44,7 @@ impl Process {
 
     /// Header and records of all that the trace has.
     fn snapshot(&self) -> (Value, Vec<Value>) {
-        observed::trace(&self.control, "/v1/trace/snapshot")
+        observed::trace(&self.fabric.control(), "/v1/trace/snapshot")
     }
 }
 

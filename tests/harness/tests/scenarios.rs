@@ -1,24 +1,19 @@
 //! Scenarios on a running process: started, observed and stopped through the control socket.
 
-#![cfg(test)]
-
-mod observed;
-
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use faultline_abi::admin::EQ_ASYNC;
 use faultline_abi::doorbell;
 use faultline_abi::regs;
-use faultline_config::{Config, ControlSettings};
+use faultline_config::Config;
 use faultline_control::scenario::{ScenarioView, VerdictView};
 use faultline_harness::testbed::{Fabric, Node, connect_nodes};
 use faultline_harness::traffic::{exchange_anew, impatient};
 use faultline_harness::{QpType, Rng, SendWr, connect};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
-use observed::{exchange, request};
+use crate::observed::{self, exchange, request};
 
 /// A scenario that passes.
 const NO_VIOLATION: &str = "[[expect]]\nviolation = { count = 0 }\n";
@@ -27,7 +22,6 @@ const PATH: &str = "/v1/scenario";
 /// Two NICs, `a` and `b`, and a control socket.
 struct Stage {
     fabric: Fabric,
-    directory: TempDir,
 }
 
 impl Stage {
@@ -37,18 +31,12 @@ impl Stage {
 
     /// With NICs that have these settings.
     fn with(config: Config) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let control = ControlSettings {
-            socket: Some(directory.path().join("control")),
-            ..ControlSettings::default()
-        };
-        let config = Config { control, ..config };
-        let fabric = Fabric::start_with(config, &["a", "b"]).unwrap();
-        Self { fabric, directory }
+        let fabric = Fabric::start_controlled(config, &["a", "b"]).unwrap();
+        Self { fabric }
     }
 
     fn socket(&self) -> PathBuf {
-        self.directory.path().join("control")
+        self.fabric.control()
     }
 
     fn nodes(&self) -> (Node, Node) {

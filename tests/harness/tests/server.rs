@@ -31,7 +31,9 @@ fn refused(config: &Config) -> String {
     match faultline_control::serve(config) {
         Ok(_) => panic!("it serves"),
         // As the emulator prints it: the error and what caused it.
-        Err(error @ ServeError::Start(StartError::Listen { .. })) => format!("{:#}", anyhow::Error::from(error)),
+        Err(error @ ServeError::Start(StartError::Listen { .. })) => {
+            format!("{:#}", anyhow::Error::from(error))
+        }
         Err(error) => panic!("{error}"),
     }
 }

@@ -1,26 +1,21 @@
 //! What a NIC reports is found under the same ids in the log, in the metrics, in the trace and through the API.
 
-#![cfg(test)]
-
-mod observed;
-
 use std::collections::BTreeMap;
-use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use faultline_abi::admin::Counter;
 use faultline_abi::qp::QPS_ERR;
 use faultline_abi::{Status, admin, doorbell, doorbell::Doorbell};
-use faultline_config::{Config, ControlSettings};
+use faultline_config::Config;
 use faultline_harness::frames::{Frame, raw_qp, send};
 use faultline_harness::paging::{PAGE, Pager};
 use faultline_harness::testbed::{Fabric, LONG, connect_nodes};
 use faultline_harness::{QpType, SendWr};
 use serde_json::Value;
-use tempfile::TempDir;
 
-use observed::{Log, request};
+use crate::log::Log;
+use crate::observed::{self, request};
 
 /// Waits for a line with all of these words.
 #[track_caller]
@@ -37,38 +32,10 @@ fn expect_logged(log: &Log, words: &[&str]) {
 }
 
 /// A process with NICs of these names, and its control socket.
-fn observed(names: &[&str]) -> (Observed, PathBuf) {
-    let directory = tempfile::tempdir().unwrap();
-    let socket = directory.path().join("control");
-    let config = Config {
-        control: ControlSettings {
-            socket: Some(socket.clone()),
-            ..ControlSettings::default()
-        },
-        ..Config::default()
-    };
-    let fabric = Fabric::start_with(config, names).unwrap();
-    (
-        Observed {
-            fabric,
-            _directory: directory,
-        },
-        socket,
-    )
-}
-
-/// A process and the directory of its control socket.
-struct Observed {
-    fabric: Fabric,
-    _directory: TempDir,
-}
-
-impl Deref for Observed {
-    type Target = Fabric;
-
-    fn deref(&self) -> &Fabric {
-        &self.fabric
-    }
+fn observed(names: &[&str]) -> (Fabric, PathBuf) {
+    let fabric = Fabric::start_controlled(Config::default(), names).unwrap();
+    let socket = fabric.control();
+    (fabric, socket)
 }
 
 fn get(socket: &Path, path: &str) -> Value {

@@ -1,7 +1,5 @@
 //! A reader of standard error that has stopped holds up neither NICs nor the end of the process.
 
-#![cfg(test)]
-
 use std::io::{PipeReader, Read, Write, pipe};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -16,7 +14,7 @@ use faultline_harness::{Nic, QpType, Rng, SendWr};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use tempfile::TempDir;
 
-mod observed;
+use crate::observed;
 
 /// Directory of the sockets: this test program is the served process then.
 const DIRECTORY: &str = "FAULTLINE_TEST_STDERR";
@@ -46,7 +44,12 @@ impl Process {
         let directory = tempfile::tempdir().unwrap();
         let (reader, stderr) = full_pipe();
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "be_the_process", "--nocapture"])
+            .args([
+                "--ignored",
+                "--exact",
+                "stderr::be_the_process",
+                "--nocapture",
+            ])
             .env(DIRECTORY, directory.path())
             .env("RUST_LOG", "trace")
             .stdin(Stdio::piped())

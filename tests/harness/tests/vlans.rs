@@ -1,9 +1,5 @@
 //! Frames reach members of their VLAN only, with the tag that the port has for it.
 
-#![cfg(test)]
-
-mod observed;
-
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -12,12 +8,14 @@ use std::time::Instant;
 use faultline_abi::admin::{SET_GID, SetGid};
 use faultline_abi::steering::{CreateFlow, FLOW_KIND_ALL_DEFAULT};
 use faultline_abi::{U16, cqe};
-use faultline_config::{Config, ControlSettings, PollMode};
+use faultline_config::{Config, PollMode};
 use faultline_harness::frames::{Frame, Network, RawReceiver, raw_qp, rule, send};
 use faultline_harness::testbed::{Fabric, LONG, Node};
 use faultline_harness::traffic::{exchange_anew, impatient};
 use faultline_harness::{Flow, Qp, QpType, Rng, SendWr, connect};
 use tempfile::TempDir;
+
+use crate::observed;
 
 /// Access ports of VLANs 10 and 20, and a NIC with tagged frames of both.
 const NICS: &str = "[[nic]]\nname = \"a\"\npvid = 10\n\
@@ -37,14 +35,10 @@ impl Process {
         let config = Config::from_toml(&format!("{config}{NICS}")).unwrap();
         let config = Config {
             poll: PollMode::Adaptive,
-            control: ControlSettings {
-                socket: Some(directory.path().join("control")),
-                ..ControlSettings::default()
-            },
             ..config
         };
         Self {
-            fabric: Fabric::start_with(config, &["a", "b", "c"]).unwrap(),
+            fabric: Fabric::start_controlled(config, &["a", "b", "c"]).unwrap(),
             directory,
         }
     }
@@ -54,7 +48,7 @@ impl Process {
     }
 
     fn request(&self, path: &str) -> serde_json::Value {
-        let answer = observed::request(&self.path("control"), "GET", path, "");
+        let answer = observed::request(&self.fabric.control(), "GET", path, "");
         serde_json::from_str(&answer).unwrap()
     }
 

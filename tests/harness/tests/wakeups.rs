@@ -5,7 +5,6 @@
 //! act: the engine sleeps, and has done so for long, while a doorbell stands in the ring.
 
 use std::mem::offset_of;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use faultline_abi::doorbell::DoorbellPage;
@@ -14,6 +13,8 @@ use faultline_config::{Config, PollMode};
 use faultline_harness::testbed::{Fabric, Node};
 use faultline_harness::traffic::impatient;
 use faultline_harness::{Link, QpType, Reset, Rng, SendWr, Wc, connect};
+
+use crate::alone;
 
 /// For each way to sleep.
 const DOORBELLS: u32 = 50_000;
@@ -95,9 +96,6 @@ fn awaited(node: &mut Node, number: u32) -> Wc {
     }
 }
 
-/// One test at a time: times mean little if the processors are busy with something else.
-static ALONE: Mutex<()> = Mutex::new(());
-
 /// With the processor kept or given away, as the engine may be on the same.
 fn pause(longest: Duration, rng: &mut Rng) {
     let pause = Duration::from_nanos(rng.below(longest.as_nanos() as u64));
@@ -116,7 +114,7 @@ fn pause(longest: Duration, rng: &mut Rng) {
 /// before the one before is completed, while the engine is about to sleep. No other doorbells are rung, because they
 /// would wake it.
 fn ring(poll: PollMode, longest: Duration, max_len: u64) {
-    let _alone = ALONE.lock();
+    let _alone = alone();
     let config = Config {
         poll,
         poll_time_us: POLL_TIME.as_micros() as u64,
@@ -191,7 +189,7 @@ fn processor_time() -> Duration {
 #[test]
 fn an_engine_with_nothing_to_do_sleeps_even_if_timers_are_due() {
     const WATCHED: Duration = Duration::from_millis(300);
-    let _alone = ALONE.lock();
+    let _alone = alone();
     let fabric = Fabric::start(PollMode::Adaptive, &["a", "b"]).unwrap();
     let (mut a, b) = (fabric.node("a").unwrap(), fabric.node("b").unwrap());
     let (mut qa, qb) = (a.qp(QpType::Rc).unwrap(), b.qp(QpType::Rc).unwrap());

@@ -1,9 +1,5 @@
 //! Two processes of Faultline whose switches are connected by a wire.
 
-#![cfg(test)]
-
-mod observed;
-
 use std::net::TcpListener;
 use std::path::Path;
 
@@ -16,7 +12,7 @@ use faultline_harness::traffic::{exchange, exchange_at_all_mtus, exchange_over};
 use faultline_harness::{Counters, Link, QpType, Rng, SendWr, connect};
 use serde_json::json;
 
-use observed::{exchange as http, request};
+use crate::observed::{exchange as http, request};
 
 /// A process with one NIC, and this configuration.
 fn process(nic: &str, config: &str) -> Fabric {
