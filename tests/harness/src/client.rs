@@ -57,7 +57,8 @@ pub const UNMAP_ALL: u32 = 1 << 1;
 const SET_EVENTFDS: u32 = 1 << 2 | 1 << 5;
 
 const HEADER: usize = 16;
-/// Time limit for a reply of the device; the same as QEMU's.
+/// Time limit for a reply of the device. It is QEMU's, which takes a device that exceeds it for dead: a property of the product, and
+/// not the patience of tests.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest reply that makes sense: the largest region read and its header.
 const MAX_REPLY: usize = (1 << 20) + 4096;

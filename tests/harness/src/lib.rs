@@ -28,6 +28,7 @@ mod event;
 pub mod frames;
 mod nic;
 pub mod paging;
+mod patience;
 mod qp;
 mod ram;
 mod ring;

@@ -22,10 +22,9 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::client::{CONFIG_REGION, Client, MAP_READ, MAP_WRITE, MSIX_IRQ};
 use crate::error::{DriverError, RingError};
+use crate::patience::LONG;
 use crate::ram::{Buf, Ram};
 
-/// Time limit for an answer of the device.
-const TIMEOUT: Duration = Duration::from_secs(5);
 /// Time without an answer after which the driver checks that the device still works.
 const CHECK_AFTER: Duration = Duration::from_millis(50);
 /// log2 of the entries of each command ring.
@@ -487,7 +486,7 @@ impl Nic {
             if self.generation() != generation {
                 return Err(RingError::Down);
             }
-            if start.elapsed() > TIMEOUT {
+            if start.elapsed() > LONG {
                 return Err(RingError::Stuck(page));
             }
             std::thread::yield_now();
@@ -726,7 +725,11 @@ impl Nic {
             let what = "reason to stop";
             return Err(DriverError::Nonsense { what, value });
         }
-        if start.elapsed() > TIMEOUT {
+        if status & regs::ENABLED == 0 {
+            self.mark_down();
+            return Err(RingError::Down.into());
+        }
+        if start.elapsed() > LONG {
             self.mark_down();
             return Err(DriverError::Timeout(what));
         }

@@ -18,12 +18,11 @@ use crate::nic::{Nic, NicOptions};
 use crate::qp::{Link, Qp, QpOptions, QpType, Srq, connect};
 use crate::ram::Buf;
 
+pub use crate::patience::{LONG, until};
+
 /// All rights.
 pub const ALL_ACCESS: u32 =
     ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE | ACCESS_REMOTE_READ | ACCESS_REMOTE_ATOMIC;
-/// Long enough for anything that is going to happen.
-pub const LONG: Duration = Duration::from_secs(5);
-
 /// Longest time that one pass of the engine may take on a machine that does other things, too: beyond some seconds QEMU and
 /// drivers take a device for dead. Mostly it is a few milliseconds.
 const LONGEST_PASS: Duration = Duration::from_secs(1);
@@ -36,6 +35,12 @@ const ENGINES: &str = "FAULTLINE_TEST_ENGINES";
 
 /// Name of the control server's socket.
 const CONTROL: &str = "control";
+
+/// True if the NICs of a process are on several threads unless its configuration says otherwise. Each waits for a processor for itself
+/// then, and not with its peer.
+pub(crate) fn has_several_engines() -> bool {
+    std::env::var(ENGINES).is_ok_and(|count| count != "1")
+}
 
 /// A process with NICs, on threads of this one.
 #[derive(Debug)]
