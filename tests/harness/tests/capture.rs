@@ -296,6 +296,13 @@ fn unreliable(a: &mut Node, b: &mut Node) {
 
 #[test]
 fn a_capture_has_every_packet_where_it_is_sent_and_where_it_arrives() {
+    let since_1970 = || {
+        std::time::SystemTime::UNIX_EPOCH
+            .elapsed()
+            .unwrap()
+            .as_nanos()
+    };
+    let begun = since_1970();
     let stage = Stage::new();
     let (mut a, mut b) = stage.nodes();
     let capture = stage.capture("");
@@ -328,9 +335,11 @@ fn a_capture_has_every_packet_where_it_is_sent_and_where_it_arrives() {
     }
     let times: Vec<u128> = captured.packets.iter().map(|packet| packet.time).collect();
     assert!(times.is_sorted());
-    let since_1970 = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
-    let age = since_1970.as_nanos() - times[0];
-    assert!(age < 60_000_000_000, "{age} ns ago");
+    let last = times[times.len() - 1];
+    assert!(
+        begun <= times[0] && last <= since_1970(),
+        "{begun} {times:?}"
+    );
     let found = captured.check();
     assert_eq!(found.violation_count, 0, "{}", found.text());
     let sent = captured.at(0, true).count() + captured.at(1, true).count();
@@ -652,7 +661,7 @@ fn a_reader_that_stops_holds_up_nothing_and_learns_what_it_has_lost() {
     let mut rng = Rng::new(5);
     let start = Instant::now();
     while stage.running()[0].1 == 0 {
-        assert!(start.elapsed() < 6 * LONG, "{:?}", stage.running());
+        assert!(start.elapsed() < LONG, "{:?}", stage.running());
         for _ in 0..20 {
             exchange((&mut a, &mut qa), (&mut b, &mut qb), &mut rng);
         }

@@ -1,20 +1,21 @@
 //! The packet checker of a running process, through the control socket.
 
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::Duration;
 
 use faultline_abi::admin::Counter;
 use faultline_capture::check::Findings;
 use faultline_config::Config;
 use faultline_control::scenario::VerdictView;
 use faultline_harness::frames::{raw_qp, send};
-use faultline_harness::testbed::{Fabric, LONG, Node, connect_nodes};
+use faultline_harness::testbed::{Fabric, Node, connect_nodes};
 use faultline_harness::traffic::{exchange_anew, impatient};
 use faultline_harness::{Link, QpType, Rng, SendWr, connect};
 use faultline_wire::packet::{RoceHeader, seal};
 use faultline_wire::{Bth, Ip, Ipv4, MacAddr, Opcode, Psn};
 use serde_json::{Value, json};
 
+use crate::held_clock::HeldClock;
 use crate::observed::{exchange as http, request};
 
 /// Half of a node's memory is for what leaves, half for what arrives.
@@ -95,7 +96,7 @@ fn connect_many_times(engines: usize) {
         // The same queue pairs with other connections, whose PSNs are the same.
         qa.to_reset().unwrap();
         qb.to_reset().unwrap();
-        connect(&qa, &qb, &impatient()).unwrap();
+        connect(&qa, &qb, &Link::default()).unwrap();
         let sges = [a.mr.sge(0, 50_000)];
         for wr in [
             SendWr::write(&sges, b.mr.remote(IN)),
@@ -140,26 +141,29 @@ fn lose_requests(engines: usize) {
     let link = Link {
         // 81.92 ms.
         rnr_timer: 26,
-        // 537 ms: within this time after the wait the next request is posted, which follows the gap.
+        // 537 ms, then the lost request is repeated. The one behind the gap waits for the device when the clock goes on.
         timeout: 17,
         ..Link::default()
     };
     connect(&qa, &qb, &link).unwrap();
     let sges = [a.mr.sge(0, 100)];
     let send = SendWr::send(&sges).signaled();
+    let socket = stage.socket();
+    let clock = HeldClock::hold(&socket);
     qa.post_send(&send).unwrap();
-    let start = Instant::now();
-    while stage.counter("a", Counter::rnr_nak_received) == 0 {
-        assert!(start.elapsed() < LONG);
-    }
+    clock.advance(Duration::ZERO);
+    assert_eq!(stage.counter("a", Counter::rnr_nak_received), 1);
     // It is lost, because the queue pair waits.
     qa.post_send(&send).unwrap();
+    clock.advance(Duration::ZERO);
     for tag in 0..3 {
         qb.post_recv(tag, &[b.mr.sge(IN, 100)]).unwrap();
     }
+    clock.advance(Duration::from_millis(82));
     let wc = a.good_completion();
     qa.retire(&wc);
     qa.post_send(&send).unwrap();
+    clock.release();
     for _ in 0..2 {
         let wc = a.good_completion();
         qa.retire(&wc);

@@ -12,6 +12,7 @@ mod dump;
 mod durability;
 mod engines;
 mod flow_control;
+mod held_clock;
 mod hostile;
 mod lifecycle;
 mod malformed;

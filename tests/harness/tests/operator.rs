@@ -1,19 +1,17 @@
 //! What an operator does through the control socket while a driver uses the device.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use faultline_abi::admin::EQ_ASYNC;
 use faultline_abi::doorbell::{self, Doorbell};
 use faultline_abi::{event, regs};
 use faultline_config::Config;
 use faultline_harness::Reset;
-use faultline_harness::testbed::{Fabric, LONG};
+use faultline_harness::testbed::{Fabric, LONG, until};
 
+use crate::held_clock::HeldClock;
 use crate::observed::exchange;
-
-/// Long enough for an engine to make some hundred passes.
-const WHILE: Duration = Duration::from_millis(50);
 
 /// A process with a NIC `a` and a control socket.
 struct Operated {
@@ -52,7 +50,13 @@ fn without_bus_mastering_an_operator_causes_no_dma() {
     nic.set_d3hot(true).unwrap();
     operated.expect(("PUT", LINK, r#"{"up": false}"#), 200);
     operated.expect(("POST", ACTIONS, r#"{"action": "fail_faults"}"#), 409);
-    std::thread::sleep(WHILE);
+    // Passes in which it could write an event, and time for all of the device's timers.
+    let socket = operated.socket();
+    let clock = HeldClock::hold(&socket);
+    for _ in 0..10 {
+        clock.advance(Duration::from_secs(1));
+    }
+    clock.release();
     let early = events.poll();
     assert!(early.is_none(), "{early:?}");
     nic.set_d3hot(false).unwrap();
@@ -79,11 +83,9 @@ fn a_doorbell_from_before_a_reset_is_not_kept_in_a_pause() {
     std::thread::scope(|scope| {
         // It waits for its first command until the end of the pause.
         let started = scope.spawn(|| nic.start());
-        let start = Instant::now();
-        while nic.read_reg(regs::STATUS).unwrap() & regs::ENABLED == 0 {
-            assert!(start.elapsed() < LONG);
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until("enabled", || {
+            nic.read_reg(regs::STATUS).unwrap() & regs::ENABLED != 0
+        });
         operated.expect(("PUT", "/v1/engine", r#"{"paused": false}"#), 200);
         started.join().unwrap().unwrap();
     });

@@ -12,6 +12,8 @@ use faultline_harness::testbed::{Fabric, LONG, Node, connect_nodes};
 use faultline_harness::traffic::{Neighbours, exchange_anew, impatient};
 use faultline_harness::{DriverError, QpType, Reset, Rng, SendWr, connect};
 
+use crate::held_clock::HeldClock;
+
 /// A fabric of two that page, and two that must not notice.
 fn fabric(settings: NicSettings) -> Fabric {
     let config = Config {
@@ -115,18 +117,32 @@ fn answers_to_nothing_are_refused() {
 
 #[test]
 fn a_driver_that_never_answers_harms_only_who_waits() {
-    let fabric = fabric(NicSettings {
-        fault_timeout_ms: Some(100),
-        ..NicSettings::default()
-    });
+    let config = Config {
+        defaults: NicSettings {
+            fault_timeout_ms: Some(100),
+            ..NicSettings::default()
+        },
+        ..Config::default()
+    };
+    let fabric = Fabric::start_controlled(config, &["a", "b", "c", "d"]).unwrap();
+    let socket = fabric.control();
     let neighbours = Neighbours::start(&fabric, ["c", "d"]).unwrap();
     let (mut a, mut b) = (fabric.node("a").unwrap(), fabric.node("b").unwrap());
     let (mut qa, _qb) = connect_nodes(&a, &b, QpType::Rc).unwrap();
     let mut pager = Pager::new(&b, 4).unwrap();
     let write = SendWr::write_inline(b"nobody home", pager.mr.remote(0)).signaled();
-    qa.post_send(&write).unwrap();
-    let token = pager.record(LONG).unwrap().token.get();
-    exchange_anew(&mut a, &mut b, &mut Rng::new(4));
+    let clock = HeldClock::hold(&socket);
+    let token = clock.standing(|| {
+        qa.post_send(&write).unwrap();
+        let token = pager.record(LONG).unwrap().token.get();
+        exchange_anew(&mut a, &mut b, &mut Rng::new(4));
+        neighbours.unharmed();
+        token
+    });
+    clock.advance(Duration::from_millis(99));
+    assert!(a.cq.poll().is_none(), "before the time limit");
+    clock.advance(Duration::from_millis(1));
+    clock.release();
     assert_eq!(a.completion().status, cqe::REM_ACCESS_ERR);
     assert_eq!(refused(pager.resume(token, Status::Ok)), Status::BadToken);
     assert_eq!(b.nic.counters().unwrap()[Counter::page_fault_timeouts], 1);

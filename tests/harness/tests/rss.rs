@@ -5,12 +5,14 @@ use std::time::{Duration, Instant};
 use faultline_abi::admin::{Counter, DESTROY_RWQ_IND_TABLE, DESTROY_WQ};
 use faultline_abi::steering::*;
 use faultline_abi::{Status, cqe};
-use faultline_config::PollMode;
+use faultline_config::{Config, PollMode};
 use faultline_harness::frames::{
     Frame, Network, SLOT, Stream, Transport, anything, drain_doorbells, raw_qp, rule, send,
 };
 use faultline_harness::testbed::{Fabric, LONG, Node};
 use faultline_harness::{Cq, EventQueue, Flow, HASH_KEY_LEN, RssQp, RwqIndTable, Wq, pattern};
+
+use crate::held_clock::HeldClock;
 
 /// The key, addresses, ports and hashes of Microsoft's "Verifying the RSS Hash Calculation".
 const KEY: [u8; HASH_KEY_LEN] = [
@@ -128,7 +130,12 @@ fn frames_go_to_the_queue_of_the_published_hash_and_interrupt_only_there() {
 
 #[test]
 fn notices_of_frames_wait_as_they_are_told() {
-    let fabric = Fabric::start(PollMode::Adaptive, &["a", "b"]).unwrap();
+    let config = Config {
+        poll: PollMode::Adaptive,
+        ..Config::default()
+    };
+    let fabric = Fabric::start_controlled(config, &["a", "b"]).unwrap();
+    let socket = fabric.control();
     let (mut a, b) = (fabric.node("a").unwrap(), fabric.node("b").unwrap());
     let mut qa = raw_qp(&a, &a.cq, 6).unwrap();
     let mut rss = RssQueues::new(&b, 1, ADDRESSES);
@@ -136,46 +143,42 @@ fn notices_of_frames_wait_as_they_are_told() {
     for n in 0..40 {
         rss.post(&b, 0, n);
     }
-    // As many as it waits for, if they come soon enough.
+    // As many as it waits for, without a delay.
     const PERIOD: Duration = Duration::from_millis(60);
     let queue = &mut rss.queues[0];
     queue.cq.moderate(4, PERIOD.as_micros() as u16).unwrap();
-    let mut measured = 0;
+    let clock = HeldClock::hold(&socket);
     for _ in 0..5 {
-        queue.cq.arm(false).unwrap();
-        queue.eq.arm().unwrap();
-        drain_doorbells(&b);
-        let start = Instant::now();
-        (0..3).for_each(|_| send(&mut a, &mut qa, &frame));
-        let told = queue.eq.signalled();
-        // If this thread did not run for so long, the round shows nothing.
-        if start.elapsed() < PERIOD {
-            assert!(!told, "told of three");
-            measured += 1;
-        }
-        send(&mut a, &mut qa, &frame);
-        assert!(told || queue.eq.sleep(PERIOD / 2).unwrap() || queue.eq.sleep(LONG).unwrap());
+        clock.standing(|| {
+            queue.cq.arm(false).unwrap();
+            queue.eq.arm().unwrap();
+            drain_doorbells(&b);
+            (0..3).for_each(|_| send(&mut a, &mut qa, &frame));
+            assert!(!queue.eq.signalled(), "told of three");
+            send(&mut a, &mut qa, &frame);
+            assert!(queue.eq.sleep(LONG).unwrap(), "not told of four");
+        });
         assert_eq!(queue.eq.poll().unwrap().object.get(), queue.cq.number());
         assert_eq!(std::iter::from_fn(|| queue.cq.poll()).count(), 4);
     }
-    assert!(measured > 0, "this machine is too busy to tell");
     // Fewer: at the end of the period, and not before.
-    queue.cq.moderate(100, PERIOD.as_micros() as u16).unwrap();
+    const TICK: Duration = Duration::from_micros(1);
+    clock.standing(|| queue.cq.moderate(100, PERIOD.as_micros() as u16).unwrap());
     for _ in 0..3 {
-        queue.cq.arm(false).unwrap();
-        queue.eq.arm().unwrap();
-        drain_doorbells(&b);
-        let start = Instant::now();
-        send(&mut a, &mut qa, &frame);
-        assert!(queue.eq.sleep(LONG).unwrap(), "never told");
-        assert!(
-            start.elapsed() >= PERIOD,
-            "told after {:?}",
-            start.elapsed()
-        );
+        clock.standing(|| {
+            queue.cq.arm(false).unwrap();
+            queue.eq.arm().unwrap();
+            drain_doorbells(&b);
+            send(&mut a, &mut qa, &frame);
+        });
+        clock.advance(PERIOD - TICK);
+        assert!(!queue.eq.signalled(), "told before the end of the period");
+        clock.advance(TICK);
+        assert!(queue.eq.signalled(), "not told at the end of the period");
         queue.eq.poll().unwrap();
         assert_eq!(std::iter::from_fn(|| queue.cq.poll()).count(), 1);
     }
+    clock.release();
     // A failure at once.
     queue.cq.arm(false).unwrap();
     queue.eq.arm().unwrap();

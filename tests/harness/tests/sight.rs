@@ -10,7 +10,7 @@ use faultline_abi::{Status, admin, doorbell, doorbell::Doorbell};
 use faultline_config::Config;
 use faultline_harness::frames::{Frame, raw_qp, send};
 use faultline_harness::paging::{PAGE, Pager};
-use faultline_harness::testbed::{Fabric, LONG, connect_nodes};
+use faultline_harness::testbed::{Fabric, LONG, connect_nodes, until};
 use faultline_harness::{QpType, SendWr};
 use serde_json::Value;
 
@@ -306,12 +306,22 @@ fn a_peer_with_the_address_of_a_nic_is_logged() {
         send(&mut far, &mut raw, &frame.bytes());
         std::thread::sleep(Duration::from_millis(20));
     }
+    let arrived = || near.nic.counters().unwrap()[Counter::rx_packets];
+    let before = arrived();
     for _ in 0..5 {
         send(&mut far, &mut raw, &frame.bytes());
     }
-    let arrived = near.nic.counters().unwrap()[Counter::rx_packets];
-    assert!(arrived > 0);
-    // Longer than the log takes.
-    std::thread::sleep(Duration::from_millis(300));
+    until("arrived", || arrived() >= before + 5);
+    // What the process logs of these is in the log before what it logs of this.
+    let bell = Doorbell {
+        kind: doorbell::SQ,
+        object: 0xfffd,
+        value: 1,
+    };
+    near.nic.ring(0, bell).unwrap();
+    expect_logged(
+        log,
+        &["nic{name=doubled}", "doorbell_refused", "object=65533"],
+    );
     assert_eq!(lines(), 1);
 }
