@@ -7,20 +7,20 @@ use std::time::{Duration, Instant};
 
 use faultline_config::Config;
 use faultline_harness::Rng;
-use faultline_harness::testbed::{Fabric, LONG, Node};
+use faultline_harness::testbed::{Fabric, LONG, Node, until};
 use faultline_harness::traffic::Storm;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::Value;
 
 use crate::alone;
 
-/// Time in which messages are counted.
-const WINDOW: Duration = Duration::from_millis(400);
-/// Pairs of windows, without and with the readers.
-const PAIRS: usize = 7;
-/// The rate with the readers must be at least this part of the rate without. They take no part of the engine's time once their
-/// buffers are full; the rest is noise of the machine.
-const LEAST: f64 = 0.7;
-/// Records of the trace; a storm makes more in each window.
+/// Time for which data is exchanged between two looks at the server.
+const WINDOW: Duration = Duration::from_millis(100);
+/// How often readers come, stop, and go.
+const ROUNDS: usize = 3;
+/// The engine's thread must have had at least so many times as much of the processors as that of the server.
+const MORE: u32 = 4;
+/// Records of the trace.
 const RECORDS: u64 = 16_384;
 /// What the readers ask for, each more often than its socket has room for answers.
 const PATHS: [&str; 4] = [
@@ -29,8 +29,11 @@ const PATHS: [&str; 4] = [
     "/v1/nics/a/dump",
     "/v1/nics/b/queue-pairs",
 ];
-/// Readers of each path.
-const READERS: usize = 6;
+/// Readers of each path. The server sends readers away that take nothing for some seconds: on a busy machine it must have filled the
+/// buffers of all before.
+const READERS: usize = 2;
+/// Readers of snapshots: more than the server makes at a time.
+const SNAPSHOTS: usize = 6;
 
 /// A process with two NICs, and its control socket.
 fn start() -> (Fabric, PathBuf) {
@@ -61,10 +64,9 @@ fn readers(socket: &Path) -> Vec<UnixStream> {
     PATHS.iter().flat_map(|path| each(path)).collect()
 }
 
-/// The body of an answer, and how long it took.
+/// The body of an answer.
 #[track_caller]
-fn answer(socket: &Path, path: &str) -> (String, Duration) {
-    let start = Instant::now();
+fn answer(socket: &Path, path: &str) -> String {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(LONG)).unwrap();
     // An answer to HTTP/1.0 has no chunks.
@@ -76,12 +78,12 @@ fn answer(socket: &Path, path: &str) -> (String, Duration) {
         head.starts_with("HTTP/1.") && head.contains(" 200 "),
         "{head}"
     );
-    (body.to_owned(), start.elapsed())
+    body.to_owned()
 }
 
 /// First line of a part of the trace that begins at a record.
 fn header(socket: &Path, from: u64) -> Value {
-    let (text, _) = answer(socket, &format!("/v1/trace?from={from}&limit=1"));
+    let text = answer(socket, &format!("/v1/trace?from={from}&limit=1"));
     serde_json::from_str(text.lines().next().unwrap()).unwrap()
 }
 
@@ -97,29 +99,42 @@ fn storm_for(storm: &mut Storm, nodes: [&Node; 2], time: Duration) -> u64 {
     sent(nodes[0]) - before
 }
 
-/// Lets the storm go on until the server has filled the readers' buffers and waits for them. Until then its thread works for
-/// them, which takes processor time from the other threads of a small machine.
+/// Time that a thread of this process has had on a processor.
+fn processor_time(name: &str) -> Duration {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap();
+    let text = threads.flatten().find_map(|thread| {
+        let comm = std::fs::read_to_string(thread.path().join("comm")).ok()?;
+        let text = || std::fs::read_to_string(thread.path().join("schedstat")).ok();
+        (comm.trim() == name).then(text)?
+    });
+    let text = text.expect("no such thread");
+    Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
+}
+
+/// Lets the storm go on until the server has filled the readers' buffers and waits for them: for as long as data is exchanged then,
+/// it asks the engine for nothing, and its thread does nothing. However much else the machine does, that is what readers cost.
 fn fill(storm: &mut Storm, nodes: [&Node; 2], socket: &Path) {
-    let requests = || {
-        let (text, _) = answer(socket, "/v1/engine");
+    let state = || {
+        let text = answer(socket, "/v1/engine");
         let engine: Value = serde_json::from_str(&text).unwrap();
-        engine["control_requests"].as_u64().unwrap()
+        let requests = engine["control_requests"].as_u64().unwrap();
+        (requests, ["engine", "control"].map(processor_time))
     };
-    let start = Instant::now();
-    let mut before = requests();
-    loop {
-        assert_ne!(storm_for(storm, nodes, WINDOW / 4), 0, "the data stops");
-        let now = requests();
+    until("the readers cost nothing", || {
+        let (requests, times) = state();
+        assert_ne!(storm_for(storm, nodes, WINDOW), 0, "the data stops");
+        let now = ["engine", "control"].map(processor_time);
+        let [engine, server] = [0, 1].map(|i: usize| now[i] - times[i]);
         // The request of this question is one.
-        if now <= before + 1 {
-            return;
-        }
-        assert!(
-            start.elapsed() < LONG,
-            "the server still works for the readers"
-        );
-        before = now;
-    }
+        state().0 <= requests + 1 && engine > MORE * server
+    });
+}
+
+/// True if the server has ended the connection.
+fn is_sent_away(reader: &UnixStream) -> bool {
+    let mut fds = [PollFd::new(reader, PollFlags::RDHUP)];
+    rustix::event::poll(&mut fds, Some(&Timespec::default())).unwrap();
+    fds[0].revents().contains(PollFlags::RDHUP)
 }
 
 #[test]
@@ -132,36 +147,36 @@ fn readers_that_do_not_read_hold_up_neither_data_nor_others() {
     storm_for(&mut storm, nodes, WINDOW);
     let first = header(&socket, 0)["next"].as_u64().unwrap();
 
-    let mut ratios = Vec::new();
-    let mut slowest = Duration::ZERO;
-    for _ in 0..PAIRS {
-        let alone = storm_for(&mut storm, nodes, WINDOW);
+    let start = Instant::now();
+    let mut shown = 0;
+    while shown < ROUNDS {
+        assert!(
+            start.elapsed() < LONG,
+            "readers are sent away in each round"
+        );
         let silent = readers(&socket);
         fill(&mut storm, nodes, &socket);
-        let beside = storm_for(&mut storm, nodes, WINDOW);
         // Others are answered while the readers are there.
         for path in ["/v1/nics", "/metrics", "/v1/nics/a/dump"] {
-            slowest = slowest.max(answer(&socket, path).1);
+            answer(&socket, path);
         }
-        drop(silent);
-        ratios.push(beside as f64 / alone as f64);
+        shown += usize::from(!silent.iter().any(is_sent_away));
     }
-    ratios.sort_by(f64::total_cmp);
-    let median = ratios[PAIRS / 2];
-    assert!(
-        median >= LEAST,
-        "rates with the readers, of those without: {ratios:.2?}"
-    );
-    assert!(slowest < Duration::from_secs(2), "{slowest:?}");
     fabric.assert_passes_are_short();
 
     // A reader that comes back later is told how much it has lost, and the rest is complete.
-    let late = header(&socket, first);
+    let late = loop {
+        let late = header(&socket, first);
+        if late["lost"] != 0 {
+            break late;
+        }
+        assert!(start.elapsed() < LONG, "{late}");
+        storm_for(&mut storm, nodes, WINDOW);
+    };
     let (next, lost) = (
         late["next"].as_u64().unwrap(),
         late["lost"].as_u64().unwrap(),
     );
-    assert!(lost > 0, "{late}");
     assert_eq!(late["first"].as_u64().unwrap(), first + lost);
     assert_eq!(next, first + lost + 1);
 }
@@ -184,9 +199,11 @@ fn snapshots_that_are_not_read_have_a_limit() {
     let (fabric, socket) = start();
     let (a, b) = (fabric.node("a").unwrap(), fabric.node("b").unwrap());
     let mut storm = Storm::new([&a, &b], &mut Rng::new(18)).unwrap();
-    storm_for(&mut storm, [&a, &b], WINDOW);
-    let (text, _) = answer(&socket, SNAPSHOT);
-    assert!(text.len() > 1 << 20, "a socket has room for {}", text.len());
+    // More than a socket has room for.
+    until("a long snapshot", || {
+        storm_for(&mut storm, [&a, &b], WINDOW);
+        answer(&socket, SNAPSHOT).len() > 1 << 20
+    });
     let start = Instant::now();
     // The server ends connections that do not read, so this may take several attempts.
     let mut refused = false;
@@ -197,13 +214,13 @@ fn snapshots_that_are_not_read_have_a_limit() {
             write!(stream, "GET {SNAPSHOT} HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
             stream
         };
-        let silent: Vec<UnixStream> = (0..READERS).map(ask).collect();
+        let silent: Vec<UnixStream> = (0..SNAPSHOTS).map(ask).collect();
         refused = (0..8).any(|_| status(&socket, SNAPSHOT) == 503);
         assert_eq!(status(&socket, "/metrics"), 200);
         drop(silent);
     }
     // The end of the connections makes room.
     while status(&socket, SNAPSHOT) != 200 {
-        assert!(start.elapsed() < 2 * LONG, "the snapshots are kept");
+        assert!(start.elapsed() < LONG, "the snapshots are kept");
     }
 }
