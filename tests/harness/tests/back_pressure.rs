@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use faultline_config::{Config, PollMode};
 use faultline_control::ports::PortView;
 use faultline_harness::frames::{Frame, Network, raw_qp, send};
-use faultline_harness::testbed::{Fabric, LONG, Node, connect_nodes};
+use faultline_harness::testbed::{Fabric, Node, connect_nodes, until};
 use faultline_harness::traffic::exchange;
 use faultline_harness::{Qp, QpType, Rng, SendWr};
 use faultline_wire::packet::parse_trusted;
 use tempfile::TempDir;
 
+use crate::held_clock::HeldClock;
 use crate::observed::request;
 
 /// Octets of a message, and messages of a test: together several times what a port has room for.
@@ -34,11 +35,16 @@ struct Wired {
 
 impl Wired {
     fn new(nics: &[&str], hold_ms: u32, more: &str) -> Self {
+        Self::named("wire", nics, hold_ms, more)
+    }
+
+    /// With a name of the port, and so of its thread.
+    fn named(name: &str, nics: &[&str], hold_ms: u32, more: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (wire, control) = (folder.path().join("wire"), folder.path().join("control"));
         let config = format!(
             "{more}\n[control]\nsocket = {control:?}\n\
-             [[port]]\nname = \"wire\"\nkind = \"stream\"\nlisten = \"unix:{}\"\nhold_ms = {hold_ms}\n",
+             [[port]]\nname = \"{name}\"\nkind = \"stream\"\nlisten = \"unix:{}\"\nhold_ms = {hold_ms}\n",
             wire.display()
         );
         let config = Config {
@@ -60,6 +66,32 @@ impl Wired {
 
     fn port(&self) -> PortView {
         port(&self.control)
+    }
+
+    /// Sends datagrams until the socket of the port has no room for one more, and returns how many these are. `name`: the port's,
+    /// which must be the only one of this name in the test program.
+    fn fill(&self, name: &str, connection: &mut Connection) -> u64 {
+        let (near, mac) = (&mut connection.near, connection.far.nic.mac());
+        let mut raw = raw_qp(near, &near.cq, 4).unwrap();
+        let frame = Frame {
+            dst: mac,
+            src: near.nic.mac(),
+            network: Network::Other(0x88b5),
+            data: &[0; 4096],
+            ..Frame::to(&near.nic)
+        };
+        let frame = frame.bytes();
+        let mut sent = 0;
+        loop {
+            send(near, &mut raw, &frame);
+            sent += 1;
+            // The port's thread waits for more frames, or, if the socket has not all of these, for room in it.
+            until("the thread waits", || waits(&format!("port-{name}")));
+            let octets = rustix::io::ioctl_fionread(&self.peer).unwrap();
+            if octets < sent * (4 + frame.len() as u64) {
+                return sent;
+            }
+        }
     }
 
     /// A connection of a NIC to the far one, of which the switch learns that it is behind the port.
@@ -95,12 +127,16 @@ fn port(control: &Path) -> PortView {
     ports.into_iter().next().unwrap()
 }
 
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < LONG, "never {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+/// True if a thread of this process waits, and not only for a processor.
+fn waits(name: &str) -> bool {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap();
+    let mut stats = threads.flatten().filter_map(|thread| {
+        let comm = std::fs::read_to_string(thread.path().join("comm")).ok()?;
+        (comm.trim() == name).then(|| std::fs::read_to_string(thread.path().join("stat")).ok())?
+    });
+    let stat = stats.next().expect("no such thread");
+    // See proc(5): the state is behind the name.
+    stat.rsplit(") ").next().unwrap().starts_with('S')
 }
 
 /// A connection without retransmission: what is lost is not sent again.
@@ -148,12 +184,13 @@ fn read_all(peer: &mut UnixStream, mut before_packet: impl FnMut()) {
     }
 }
 
-/// The peer takes about 20 MB/s, which the port waits for.
+/// The peer takes nothing until the port waits for it, and then about 20 MB/s.
 fn nothing_is_lost(nics: &[&str], sender: &str, more: &str) {
     let mut wired = Wired::new(nics, 60_000, more);
     let mut connection = wired.connection(sender);
     std::thread::scope(|scope| {
         scope.spawn(|| connection.send_all());
+        until("held", || port(&wired.control).holds > 0);
         read_all(&mut wired.peer, || {
             std::thread::sleep(Duration::from_micros(100));
         });
@@ -177,31 +214,39 @@ fn a_slow_peer_loses_nothing_of_another_engine() {
 /// A peer that takes nothing costs a connection the hold time, once. When the peer takes frames again, the port waits for it again.
 #[test]
 fn a_peer_that_takes_nothing_holds_nobody_for_long() {
-    let mut wired = Wired::new(&["a"], 200, "");
+    const PORT: &str = "idle-peer";
+    let mut wired = Wired::named(PORT, &["a"], 200, "");
     let mut connection = wired.connection("a");
+    let filled = wired.fill(PORT, &mut connection);
+    let before = wired.port();
+    assert_eq!(before.holds, 0, "{before:?}");
     let start = Instant::now();
     connection.send_all();
     assert!(start.elapsed() >= Duration::from_millis(200));
-    let port = wired.port();
-    // A second one if the port's thread fills the socket's buffer only after the first has begun: then there is room again.
-    assert!((1..=2).contains(&port.holds), "{port:?}");
-    assert!(port.dropped["overrun"] > u64::from(PACKETS) / 2, "{port:?}");
-    let before = port.holds;
+    let held = wired.port();
+    assert_eq!(held.holds, 1, "{held:?}");
+    let lost = held.dropped["overrun"];
+    assert!(lost > u64::from(PACKETS) / 2, "{held:?}");
     let mut peer = wired.peer.try_clone().unwrap();
     // It takes what is there, and 20 MB/s from then on.
-    let lost = port.dropped["overrun"];
-    for _ in 0..u64::from(PACKETS) - lost {
+    for _ in 0..filled + u64::from(PACKETS) - lost {
         read(&mut peer);
     }
-    std::thread::scope(|scope| {
-        scope.spawn(|| connection.send_all());
-        read_all(&mut wired.peer, || {
-            std::thread::sleep(Duration::from_micros(100));
+    // The time of a hold does not pass, however long the peer waits for a processor.
+    let control = wired.control.clone();
+    let clock = HeldClock::hold(&control);
+    clock.standing(|| {
+        std::thread::scope(|scope| {
+            scope.spawn(|| connection.send_all());
+            until("held again", || port(&control).holds > 1);
+            read_all(&mut wired.peer, || {
+                std::thread::sleep(Duration::from_micros(100));
+            });
         });
     });
+    clock.release();
     let port = wired.port();
     assert_eq!(port.dropped["overrun"], lost);
-    assert!(port.holds > before, "{port:?}");
 }
 
 /// While a connection waits for the peer, others of the same NIC go on. When the peer takes its packets, or goes away, it goes on, too.
