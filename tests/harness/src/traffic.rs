@@ -16,7 +16,7 @@ use crate::cq::{Cq, Wc};
 use crate::error::DriverError;
 use crate::qp::{Link, Qp, QpOptions, QpType, connect};
 use crate::ram::Rng;
-use crate::testbed::{Fabric, LONG, Node, connect_nodes};
+use crate::testbed::{Fabric, LONG, Node, connect_nodes, has_several_engines};
 use crate::wr::SendWr;
 
 /// An exchange uses the last quarter of a node's memory, a storm what is before it: the first half of the quarter is
@@ -116,10 +116,11 @@ pub fn exchange_at_all_mtus(a: &mut Node, b: &mut Node, rng: &mut Rng) {
     }
 }
 
-/// A peer that is gone is noticed within some ten milliseconds.
+/// A peer that is gone is noticed within some ten milliseconds. No peer on the same thread is taken for gone, however long the thread
+/// waits for a processor. On another thread it may be, so half a second must pass then.
 pub fn impatient() -> Link {
     Link {
-        timeout: 8,
+        timeout: if has_several_engines() { 14 } else { 8 },
         retries: 7,
         ..Link::default()
     }

@@ -1,12 +1,11 @@
 //! Links that pause single priorities, in a running process.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use faultline_abi::admin::Counter;
 use faultline_config::{Config, PollMode};
 use faultline_control::ports::{LinkLineView, PriorityView};
-use faultline_harness::testbed::{Fabric, Node};
+use faultline_harness::testbed::{Fabric, Node, until};
 use faultline_harness::traffic::exchange_over;
 use faultline_harness::{Link, Qp, QpType, Reset, Rng, SendWr, connect};
 
@@ -20,8 +19,8 @@ const CLASS: u8 = 3 << 5;
 fn link(traffic_class: u8) -> Link {
     Link {
         path_mtu: 3,
-        // 0.5 s: nothing is repeated that only waits.
-        timeout: 17,
+        // None: what only waits is never repeated, however long threads wait for a processor.
+        timeout: 0,
         traffic_class,
         ..Link::default()
     }
@@ -197,9 +196,7 @@ fn no_pause_lasts_for_ever() {
         let (mut qa, qb) = connected(&a, &b, &link(CLASS));
         let before = stage.link_to("b").pauses;
         fill(&mut a, &mut qa, &b);
-        while stage.link_to("b").pauses == before {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until("a pause", || stage.link_to("b").pauses > before);
         match round {
             0 => {
                 put("PUT", "/v1/nics/b/link", r#"{"up": false}"#);
