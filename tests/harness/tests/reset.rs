@@ -254,7 +254,13 @@ fn a_reset_ends_frames_and_messages_and_nothing_is_left_of_what_led_them() {
     stream.rest();
     let mut rng = Rng::new(1);
     let mut cut_short = 0;
-    for round in 0..24 {
+    // On a busy machine a round may be over before anything is taken from under it. Further rounds follow then.
+    let mut round = 0;
+    while round < 24 || cut_short <= 2 {
+        assert!(
+            round < 240,
+            "{cut_short} resets in the midst of messages only"
+        );
         let how = Reset::ALL[round % 4];
         let mut alive = Alive::new(&b);
         stream.go_on();
@@ -294,8 +300,8 @@ fn a_reset_ends_frames_and_messages_and_nothing_is_left_of_what_led_them() {
         b = Node::new(nic).unwrap();
         is_forgotten(&b, &stream, old, how);
         exchange_anew(&mut e, &mut b, &mut rng);
+        round += 1;
     }
     println!("{cut_short} resets in the midst of messages");
-    assert!(cut_short > 2, "{cut_short}");
     neighbours.finish();
 }

@@ -351,7 +351,11 @@ fn buffers_of_frames_may_go_while_frames_arrive() {
     }
     let mut rng = Rng::new(2);
     let mut cut_short = 0;
-    for round in 0..60 {
+    // On a busy machine a round may be over before anything is taken from under it. Further rounds follow then.
+    let mut round = 0;
+    while round < 60 || cut_short <= 5 {
+        assert!(round < 600, "{cut_short} times only");
+        round += 1;
         b.buf.fill(0, DISTINCT * STEP, 0);
         // Every other one in memory that goes.
         for n in 0..BURST {
@@ -393,7 +397,6 @@ fn buffers_of_frames_may_go_while_frames_arrive() {
         b.nic.lend(&lent).unwrap();
     }
     println!("taken in the midst of frames {cut_short} times");
-    assert!(cut_short > 5, "{cut_short} times only");
 }
 
 #[test]
@@ -407,7 +410,11 @@ fn frames_may_go_while_they_are_sent() {
     let frames = burst(&b);
     let mut rng = Rng::new(3);
     let mut cut_short = 0;
-    for round in 0..60 {
+    // On a busy machine a round may be over before anything is taken from under it. Further rounds follow then.
+    let mut round = 0;
+    while round < 60 || cut_short <= 5 {
+        assert!(round < 600, "{cut_short} times only");
+        round += 1;
         let mut qa = raw_qp(&a, &a.cq, 10).unwrap();
         let mut cq = b.context.cq(&b.eq, 11).unwrap();
         let mut qb = raw_qp(&b, &cq, 10).unwrap();
@@ -447,5 +454,4 @@ fn frames_may_go_while_they_are_sent() {
         a.nic.lend(&lent).unwrap();
     }
     println!("taken in the midst of frames {cut_short} times");
-    assert!(cut_short > 5, "{cut_short} times only");
 }

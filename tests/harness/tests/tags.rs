@@ -422,7 +422,7 @@ fn send_until_enough(mut a: Node, mut qa: Qp, progress: &Progress) -> (Node, Qp)
         }
         let window = if number.is_multiple_of(50) { 1 } else { WINDOW };
         if open >= window || qa.room() == 0 {
-            assert!(start.elapsed() < 12 * LONG, "stuck at {number}");
+            assert!(start.elapsed() < LONG, "stuck at {number}");
             std::thread::yield_now();
             continue;
         }
@@ -446,7 +446,7 @@ fn send_until_enough(mut a: Node, mut qa: Qp, progress: &Progress) -> (Node, Qp)
     }
     progress.sent.store(number, Ordering::Release);
     // The data must stay until it has been read.
-    while progress.arrived.load(Ordering::Acquire) < number && start.elapsed() < 12 * LONG {
+    while progress.arrived.load(Ordering::Acquire) < number && start.elapsed() < LONG {
         std::thread::yield_now();
     }
     (a, qa)
@@ -501,10 +501,7 @@ fn receives_come_and_go_while_messages_do_and_all_match_in_order() {
         if arrived >= MESSAGES && effects.iter().all(|(_, count)| *count > 20) {
             enough.store(true, Ordering::Release);
         }
-        assert!(
-            start.elapsed() < 12 * LONG,
-            "{arrived} messages, {effects:?}"
-        );
+        assert!(start.elapsed() < LONG, "{arrived} messages, {effects:?}");
         while let Some(wc) = s.m.cq.poll() {
             s.on_completion(&wc);
         }
@@ -606,7 +603,10 @@ fn memory_of_messages_may_go_and_the_list_goes_on() {
     let mut m = Matcher::new(fabric.node("b").unwrap(), BUFFERS);
     let mut rng = Rng::new(4);
     let mut cut_short = [0; 3];
-    for round in 0..45 {
+    // On a busy machine a round may be over before anything is taken from under it. Further rounds follow then.
+    let mut round = 0;
+    while round < 45 || cut_short.contains(&0) {
+        assert!(round < 450, "{cut_short:?}");
         let what = [Gone::Sent, Gone::Read, Gone::Source][round % 3];
         let owner = if what == Gone::Source { &a } else { &m.node };
         let nic = owner.nic.clone();
@@ -678,7 +678,7 @@ fn memory_of_messages_may_go_and_the_list_goes_on() {
             now == canary,
             "{what:?}: the device wrote to what was taken"
         );
+        round += 1;
     }
-    println!("cut short: {cut_short:?} of 15 each");
-    assert!(cut_short.iter().all(|times| *times > 0), "{cut_short:?}");
+    println!("cut short: {cut_short:?} of {round}");
 }
