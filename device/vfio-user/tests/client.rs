@@ -112,7 +112,7 @@ fn the_vfio_user_crate_drives_the_device() {
         client.shutdown().unwrap();
         let start = Instant::now();
         while log.lock().unwrap().disconnects == 0 {
-            assert!(start.elapsed() < Duration::from_secs(10));
+            assert!(start.elapsed() < Duration::from_secs(60));
             std::thread::sleep(Duration::from_millis(1));
         }
         // The next one may come.
@@ -128,7 +128,7 @@ fn a_second_client_is_sent_away_at_once() {
         for _ in 0..3 {
             let mut second = UnixStream::connect(path).unwrap();
             second
-                .set_read_timeout(Some(Duration::from_secs(10)))
+                .set_read_timeout(Some(Duration::from_secs(60)))
                 .unwrap();
             assert_eq!(second.read(&mut [0]).unwrap(), 0, "end of file");
         }

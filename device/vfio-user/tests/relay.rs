@@ -22,7 +22,12 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-const LONG: Duration = Duration::from_secs(10);
+/// Tells a hang from a busy machine.
+const LONG: Duration = Duration::from_secs(60);
+/// Time after which QEMU takes a device for dead: a limit of the product, not of the test.
+const QEMU_WAITS: Duration = Duration::from_secs(5);
+/// A request that waits for a server waits for longer.
+const WAIT: Duration = Duration::from_secs(2);
 
 /// A relay.
 struct Stage {
@@ -301,11 +306,10 @@ fn without_a_server_registers_are_refused_and_maps_are_kept() {
     let start = Instant::now();
     assert_ne!(client.call(9, &words(&[64, 0, 0, 4]), &[]).error, 0);
     let waited = start.elapsed();
-    // QEMU waits for 5 s.
-    assert!(waited > Duration::from_secs(2) && waited < Duration::from_secs(5));
+    assert!(waited > WAIT && waited < QEMU_WAITS, "{waited:?}");
     let start = Instant::now();
     assert_ne!(client.call(9, &words(&[64, 0, 0, 4]), &[]).error, 0);
-    assert!(start.elapsed() < Duration::from_secs(1), "it waits again");
+    assert!(start.elapsed() < WAIT, "it waits again");
     let ram = memfd(1 << 16);
     for page in 1..4 {
         assert_eq!(client.call(2, &map(page), &[ram.as_fd()]).error, 0);
@@ -368,7 +372,7 @@ fn replies_that_come_late_are_of_no_other_request() {
     assert_eq!(client.reply().unwrap().error, 0);
     // The server is stopped for a while.
     let read = words(&[64, 0, 0, 4]);
-    for limit in [LONG, Duration::from_secs(1)] {
+    for limit in [QEMU_WAITS, WAIT] {
         let start = Instant::now();
         assert_ne!(client.call(9, &read, &[]).error, 0);
         assert!(start.elapsed() < limit);
@@ -414,8 +418,8 @@ fn a_server_that_is_late_with_an_unmap_is_killed() {
     drop((server, listener));
     assert_eq!(client.reply().unwrap().error, 0);
     assert!(
-        start.elapsed() < Duration::from_secs(5),
-        "QEMU waits for 5 s"
+        start.elapsed() < QEMU_WAITS,
+        "QEMU takes the device for dead"
     );
     std::fs::remove_file(stage.server_path()).unwrap();
     let next = stage.server();

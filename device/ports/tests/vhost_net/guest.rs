@@ -20,7 +20,8 @@ use vm_memory::{
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::EventFd;
 
-pub(crate) const LONG: Duration = Duration::from_secs(20);
+/// Tells a hang from a busy machine.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 /// Entries of each ring.
 pub(crate) const SIZE: u16 = 32;
 /// Octets of each buffer.

@@ -195,10 +195,10 @@ impl Pair {
     pub(crate) fn new() -> Self {
         let (client, server) = UnixStream::pair().unwrap();
         client
-            .set_read_timeout(Some(Duration::from_secs(10)))
+            .set_read_timeout(Some(Duration::from_secs(60)))
             .unwrap();
         client
-            .set_write_timeout(Some(Duration::from_secs(10)))
+            .set_write_timeout(Some(Duration::from_secs(60)))
             .unwrap();
         let mut device = TestDevice::new();
         let log = device.log.clone();
@@ -224,12 +224,12 @@ impl Pair {
         pair
     }
 
-    /// How the server ended; fails the test if it does not within ten seconds.
+    /// How the server ended; fails the test if it does not end.
     pub(crate) fn ended(&mut self) -> Ended {
         let server = self.server.take().expect("asked once");
         let start = std::time::Instant::now();
         while !server.is_finished() {
-            assert!(start.elapsed() < Duration::from_secs(10), "server hangs");
+            assert!(start.elapsed() < Duration::from_secs(60), "server hangs");
             std::thread::sleep(Duration::from_millis(1));
         }
         server.join().expect("server panicked")
