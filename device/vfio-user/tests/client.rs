@@ -1,10 +1,6 @@
 //! The server as independent clients see it: the crate `vfio_user`, and QEMU's habits.
 
 #![cfg(test)]
-#![expect(
-    clippy::cast_possible_truncation,
-    reason = "test data is cut to the width of a field"
-)]
 
 use crate::common::{self, Pair, TestDevice, VECTORS, borrow, memfd, message, words};
 use faultline_vfio_user::{DmaUnmap, ListenError, Listener, Shutdown, pci_index};

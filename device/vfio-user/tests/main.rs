@@ -1,6 +1,10 @@
 //! The server at its socket: one program, which is linked once.
 
 #![cfg(test)]
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "test data is cut to the width of a field"
+)]
 
 mod client;
 mod common;

@@ -1,10 +1,6 @@
 //! Each way in which a message can be wrong: its errno, and what follows.
 
 #![cfg(test)]
-#![expect(
-    clippy::cast_possible_truncation,
-    reason = "test data is cut to the width of a field"
-)]
 
 use crate::common::{Client, Pair, access, borrow, memfd, message, version, words};
 use faultline_vfio_user::{Ended, Errno, MAX_DATA_XFER, MAX_DRAIN, MAX_MESSAGE, MAX_MSG_FDS};

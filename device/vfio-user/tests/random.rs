@@ -2,10 +2,6 @@
 //! does not harm the next one.
 
 #![cfg(test)]
-#![expect(
-    clippy::cast_possible_truncation,
-    reason = "test data is cut to the width of a field"
-)]
 
 use crate::common::{self, Pair, memfd, message, words};
 use faultline_vfio_user::Ended;

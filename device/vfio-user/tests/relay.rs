@@ -1,10 +1,6 @@
 //! A client that outlives its servers.
 
 #![cfg(test)]
-#![expect(
-    clippy::cast_possible_truncation,
-    reason = "test data is cut to the width of a field"
-)]
 
 use crate::common::{
     Client, Log, Reply, TestDevice, access, borrow, memfd, message, version, words,
