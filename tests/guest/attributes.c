@@ -142,6 +142,7 @@ static void test_established(void)
 	no_event();
 	send_flagged(&p.a, 100, 0);
 	WANT(next_status(&p.a) == IBV_WC_SUCCESS);
+	/* proves: IBV_EVENT_COMM_EST */
 	expect_event(IBV_EVENT_COMM_EST, p.b.qp);
 	WANT(next_status(&p.b) == IBV_WC_SUCCESS);
 	unmake_pair(&p);
@@ -156,6 +157,7 @@ static void test_refusals(void)
 	endpoint_start(&p.b);
 	write_with(&p.a, memory->rkey ^ 0x55);
 	WANT(next_status(&p.a) == IBV_WC_REM_ACCESS_ERR);
+	/* proves: IBV_EVENT_QP_ACCESS_ERR */
 	expect_event(IBV_EVENT_QP_ACCESS_ERR, p.b.qp);
 	unmake_pair(&p);
 
@@ -165,6 +167,7 @@ static void test_refusals(void)
 	send_flagged(&p.a, 11, 0);
 	WANT(next_status(&p.a) == IBV_WC_REM_INV_REQ_ERR);
 	WANT(next_status(&p.b) == IBV_WC_LOC_LEN_ERR);
+	/* proves: IBV_EVENT_QP_REQ_ERR */
 	expect_event(IBV_EVENT_QP_REQ_ERR, p.b.qp);
 	unmake_pair(&p);
 
@@ -174,6 +177,7 @@ static void test_refusals(void)
 	send_flagged(&p.a, 10, 0);
 	WANT(next_status(&p.a) == IBV_WC_REM_OP_ERR);
 	WANT(next_status(&p.b) == IBV_WC_LOC_PROT_ERR);
+	/* proves: IBV_EVENT_QP_FATAL */
 	expect_event(IBV_EVENT_QP_FATAL, p.b.qp);
 	WANT(state_of(p.b.qp) == IBV_QPS_ERR);
 	unmake_pair(&p);
@@ -198,8 +202,10 @@ static void test_last_request(void)
 	endpoint_start(&end);
 	no_event();
 	WANT(!ibv_modify_qp(end.qp, &error, IBV_QP_STATE));
+	/* proves: IBV_EVENT_QP_LAST_WQE_REACHED */
 	expect_event(IBV_EVENT_QP_LAST_WQE_REACHED, end.qp);
 	endpoint_destroy(&end);
+	/* proves: destroy_srq */
 	WANT(!ibv_destroy_srq(srq));
 }
 
@@ -221,6 +227,7 @@ static void test_overrun(void)
 	for (i = 0; i <= cq->cqe; i++)
 		write_with(&end, memory->rkey);
 	/* The queue pair fails too. */
+	/* proves: IBV_EVENT_CQ_ERR */
 	expect_event_but(IBV_EVENT_QP_FATAL, IBV_EVENT_CQ_ERR, cq);
 	endpoint_destroy(&end);
 }
@@ -251,6 +258,7 @@ static void test_broken_ring(void)
 	for (int i = 0; i < 3; i++)
 		WANT(!ibv_post_srq_recv(srq, &work, &bad));
 	send_flagged(&p.a, 10, 0);
+	/* proves: post_srq_recv */
 	WANT(next_status(&p.a) == IBV_WC_SUCCESS && next_status(&p.b) == IBV_WC_SUCCESS);
 	__atomic_store_n(posted_of_ring(ring, 16, 3), htole32(1000), __ATOMIC_RELEASE);
 	/* The device reads the index again when it has taken what it knows of. */
@@ -261,6 +269,7 @@ static void test_broken_ring(void)
 		WANT(status != IBV_WC_SUCCESS || next_status(&p.b) == IBV_WC_SUCCESS);
 	}
 	WANT(status == IBV_WC_REM_OP_ERR);
+	/* proves: IBV_EVENT_SRQ_ERR */
 	expect_event(IBV_EVENT_SRQ_ERR, srq);
 	expect_event_but(IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_QP_FATAL, p.b.qp);
 	WANT(state_of(p.b.qp) == IBV_QPS_ERR);
@@ -279,15 +288,19 @@ static void test_drain(void)
 	make_pair(&p);
 	endpoint_start(&p.b);
 	WANT(!ibv_modify_qp(p.a.qp, &attr, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY));
+	/* proves: IBV_EVENT_SQ_DRAINED, IBV_QP_EN_SQD_ASYNC_NOTIFY */
 	expect_event(IBV_EVENT_SQ_DRAINED, p.a.qp);
 	WANT(state_of(p.a.qp) == IBV_QPS_SQD);
 	write_with(&p.a, memory->rkey);
+	/* proves: IBV_QPS_SQD */
 	WANT(!endpoint_wait(&p.a, &wc, 200));
 	/* A wrong current state is refused. */
 	attr.qp_state = IBV_QPS_RTS;
 	attr.cur_qp_state = IBV_QPS_RTS;
+	/* proves: IBV_QP_CUR_STATE */
 	WANT(ibv_modify_qp(p.a.qp, &attr, IBV_QP_STATE | IBV_QP_CUR_STATE) == EINVAL);
 	WANT(state_of(p.a.qp) == IBV_QPS_SQD);
+	/* proves: IB_DEVICE_CURR_QP_STATE_MOD */
 	WANT(device.attributes.orig_attr.device_cap_flags & IBV_DEVICE_CURR_QP_STATE_MOD);
 	attr.cur_qp_state = IBV_QPS_SQD;
 	WANT(!ibv_modify_qp(p.a.qp, &attr, IBV_QP_STATE | IBV_QP_CUR_STATE));
@@ -332,6 +345,8 @@ static void test_refused_changes(void)
 	make_pair(&p);
 	endpoint_start(&p.b);
 	for (i = 0; i < ARRAY_SIZE(refused); i++)
+		/* proves: IBV_QP_ALT_PATH, IBV_QP_PATH_MIG_STATE, IBV_QP_CAP */
+		/* proves: IBV_QP_RATE_LIMIT */
 		WANT(ibv_modify_qp(p.a.qp, &attr, refused[i].mask) == refused[i].error);
 	WANT(state_of(p.a.qp) == IBV_QPS_RTS);
 	write_with(&p.a, memory->rkey);
@@ -345,6 +360,7 @@ static void test_refused_changes(void)
 	}
 	init.create_flags = 0;
 	qp = ibv_create_qp_ex(device.context, &init);
+	/* proves: IBV_QP_INIT_ATTR_CREATE_FLAGS */
 	WANT(qp && !ibv_destroy_qp(qp));
 	unmake_pair(&p);
 }
@@ -373,6 +389,7 @@ static void test_solicited(void)
 	WANT(!ibv_req_notify_cq(cq, 1));
 	send_flagged(&p.a, 10, 0);
 	WANT(next_status(&p.a) == IBV_WC_SUCCESS);
+	/* proves: IBV_SEND_SOLICITED */
 	WANT(!readable(channel->fd, 200));
 	send_flagged(&p.a, 10, IBV_SEND_SOLICITED);
 	WANT(next_status(&p.a) == IBV_WC_SUCCESS);
@@ -419,11 +436,31 @@ static void test_path(void)
 						   IBV_QP_MIN_RNR_TIMER));
 	memset(&attr, 0, sizeof(attr));
 	WANT(!ibv_query_qp(end.qp, &attr, IBV_QP_AV, &init));
+	/* proves: sl, port_num, IBV_QP_AV */
 	WANT(attr.ah_attr.sl == SERVICE_LEVEL && attr.ah_attr.port_num == 1);
+	/* proves: dgid */
 	WANT(attr.ah_attr.is_global && !memcmp(&route->dgid, &device.gid, sizeof(route->dgid)));
+	/* proves: sgid_index */
 	WANT(route->sgid_index == device.gid_index && route->hop_limit);
+	/* proves: flow_label, traffic_class */
 	WANT(route->traffic_class == TRAFFIC_CLASS && route->flow_label == FLOW_LABEL);
 	WANT(attr.path_mtu == IBV_MTU_1024 && attr.min_rnr_timer == 21);
+	endpoint_destroy(&end);
+}
+
+/* Nothing is promised about the order of a message's bytes, and there are no options of a vendor to negotiate. */
+static void test_unsupported(void)
+{
+	struct ibv_ece ece = { .vendor_id = 0x1af4 };
+	struct endpoint end;
+
+	endpoint_create(&end, &device, 8, 8);
+	/* proves: query_qp_data_in_order */
+	WANT(!ibv_query_qp_data_in_order(end.qp, IBV_WR_RDMA_WRITE, 0));
+	/* proves: query_ece */
+	WANT(ibv_query_ece(end.qp, &ece) == EOPNOTSUPP);
+	/* proves: set_ece */
+	WANT(ibv_set_ece(end.qp, &ece) == EOPNOTSUPP);
 	endpoint_destroy(&end);
 }
 
@@ -433,6 +470,7 @@ static void check_header(const uint8_t *grh)
 	const uint8_t *ipv4 = grh + 20;
 
 	if (device.gid.raw[10] == 0xff && device.gid.raw[11] == 0xff) {
+		/* proves: traffic_class */
 		WANT(ipv4[0] == 0x45 && ipv4[1] == TRAFFIC_CLASS && ipv4[8]);
 		return;
 	}
@@ -476,8 +514,10 @@ static void test_datagram(void)
 		WANT(endpoint_wait(&end, &wc, 10000) && wc.status == IBV_WC_SUCCESS);
 		if (!(wc.opcode & IBV_WC_RECV))
 			continue;
+		/* proves: IBV_WC_GRH */
 		WANT(wc.wc_flags & IBV_WC_GRH && wc.byte_len == 140);
 		WANT(wc.src_qp == end.qp->qp_num);
+		/* proves: create_ah */
 		check_header(memory->addr);
 	}
 	endpoint_destroy(&end);
@@ -506,19 +546,26 @@ static void test_work_queue(void)
 
 	for (i = 0; i < ARRAY_SIZE(flags); i++) {
 		init.create_flags = flags[i];
+		/* proves: IBV_WQ_FLAGS_CVLAN_STRIPPING, IBV_WQ_FLAGS_SCATTER_FCS */
+		/* proves: IBV_WQ_FLAGS_DELAY_DROP, IBV_WQ_FLAGS_PCI_WRITE_END_PADDING */
 		WANT(!ibv_create_wq(device.context, &init) && errno == EOPNOTSUPP);
 	}
 	init.create_flags = 0;
 	wq = ibv_create_wq(device.context, &init);
+	/* proves: IBV_WQ_INIT_ATTR_FLAGS */
 	WANT(wq);
+	/* proves: modify_wq, IBV_WQ_ATTR_STATE, IBV_WQS_RESET, IBV_WQS_RDY */
 	WANT(!ibv_modify_wq(wq, &attr) && wq->state == IBV_WQS_RDY);
 	/* It is not in RESET any more. */
 	attr.wq_state = IBV_WQS_ERR;
+	/* proves: IBV_WQ_ATTR_CURR_STATE */
 	WANT(ibv_modify_wq(wq, &attr) == EINVAL && wq->state == IBV_WQS_RDY);
 	attr.curr_wq_state = IBV_WQS_RDY;
+	/* proves: IBV_WQS_ERR */
 	WANT(!ibv_modify_wq(wq, &attr) && wq->state == IBV_WQS_ERR);
 	attr.attr_mask = IBV_WQ_ATTR_FLAGS;
 	attr.flags_mask = IBV_WQ_FLAGS_CVLAN_STRIPPING;
+	/* proves: IBV_WQ_ATTR_FLAGS */
 	WANT(ibv_modify_wq(wq, &attr) == EOPNOTSUPP);
 	WANT(!ibv_destroy_wq(wq) && !ibv_destroy_cq(cq));
 }
@@ -535,6 +582,7 @@ int main(void)
 	test_refused_changes();
 	test_solicited();
 	test_path();
+	test_unsupported();
 	test_datagram();
 	test_work_queue();
 	test_overrun();

@@ -82,7 +82,9 @@ static void test_times(struct device *device)
 	int round;
 
 	WANT(cq);
+	/* proves: completion_timestamp_mask */
 	WANT(device->attributes.completion_timestamp_mask == UINT64_MAX);
+	/* proves: hca_core_clock */
 	WANT(device->attributes.hca_core_clock == 1000000);
 	connect_to_itself(&end, device, ibv_cq_ex_to_cq(cq));
 	for (round = 0; round < 50; round++) {
@@ -98,8 +100,12 @@ static void test_times(struct device *device)
 		ibv_end_poll(cq);
 		after = clock_ns(CLOCK_REALTIME);
 		device_after = device_ns(device);
+		/* proves: read_completion_ts, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP */
+		/* proves: query_rt_values, IBV_VALUES_MASK_RAW_CLOCK */
 		WANT(device_before < stamp && stamp < device_after && stamp > last);
 		last = stamp;
+		/* proves: read_completion_wallclock_ns */
+		/* proves: IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK */
 		if (wall < before - TOLERANCE_NS || wall > after + TOLERANCE_NS)
 			die("round %d: between %llu and %llu, but it says %llu", round,
 			    (unsigned long long)before, (unsigned long long)after,
@@ -113,6 +119,7 @@ static void test_times(struct device *device)
 			usleep(1500000);
 	}
 	say("times of day are right to within %llu us", (unsigned long long)error / 1000);
+	/* proves: destroy_qp, destroy_cq */
 	WANT(!ibv_destroy_qp(end.qp) && !ibv_destroy_cq(ibv_cq_ex_to_cq(cq)));
 }
 
@@ -164,6 +171,7 @@ static void test_notices(struct device *device)
 	uint64_t start;
 	struct ibv_cq *cq;
 
+	/* proves: cq_mod_caps */
 	WANT(device->attributes.cq_mod_caps.max_cq_count >= 32);
 	WANT(device->attributes.cq_mod_caps.max_cq_period >= 60000);
 	g.channel = ibv_create_comp_channel(device->context);
@@ -187,6 +195,7 @@ static void test_notices(struct device *device)
 	start = clock_ns(CLOCK_MONOTONIC);
 	complete(&g, 3);
 	WANT(told_within(&g, 5000));
+	/* proves: IBV_CQ_ATTR_MODERATE, modify_cq */
 	WANT(clock_ns(CLOCK_MONOTONIC) - start > 55000000);
 
 	/* As ever, when nothing is to be gathered. */
@@ -217,9 +226,36 @@ static void test_thread_domain(struct device *device)
 	connect_to_itself(&end, device, cq);
 	device->pd = pd;
 	write_to_itself(&end, 1, memory->rkey);
+	/* proves: alloc_td */
 	WANT(endpoint_wait(&end, &wc, 10000) && wc.status == IBV_WC_SUCCESS);
 	WANT(!ibv_destroy_qp(end.qp) && !ibv_destroy_cq(cq));
+	/* proves: dealloc_td */
 	WANT(!ibv_dealloc_pd(parent) && !ibv_dealloc_td(td));
+}
+
+/* The hint that one thread polls is taken; that an overrun is to be ignored is not. */
+static void test_flags(struct device *device)
+{
+	struct ibv_cq_init_attr_ex attr = {
+		.cqe = 64,
+		.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS,
+		.flags = IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN,
+	};
+	struct ibv_cq_ex *cq;
+	struct endpoint end;
+	struct ibv_wc wc;
+
+	errno = 0;
+	/* proves: IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN */
+	WANT(!ibv_create_cq_ex(device->context, &attr) && errno == EOPNOTSUPP);
+	attr.flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
+	cq = ibv_create_cq_ex(device->context, &attr);
+	WANT(cq);
+	connect_to_itself(&end, device, ibv_cq_ex_to_cq(cq));
+	write_to_itself(&end, 1, memory->rkey);
+	/* proves: IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CREATE_CQ_ATTR_SINGLE_THREADED */
+	WANT(endpoint_wait(&end, &wc, 10000) && wc.status == IBV_WC_SUCCESS);
+	WANT(!ibv_destroy_qp(end.qp) && !ibv_destroy_cq(ibv_cq_ex_to_cq(cq)));
 }
 
 int main(void)
@@ -231,6 +267,7 @@ int main(void)
 	test_times(&device);
 	test_notices(&device);
 	test_thread_domain(&device);
+	test_flags(&device);
 	puts("PASS");
 	return 0;
 }

@@ -48,6 +48,7 @@ static enum ibv_wc_status write_to(struct loop *loop, const struct memory *from,
 static void reaches(struct loop *loop, const struct memory *from, uint8_t *at, uint32_t rkey)
 {
 	WANT(write_to(loop, from, at, rkey) == IBV_WC_SUCCESS);
+	/* proves: reg_mr, reg_user_mr */
 	WANT(!memcmp(at, from->at, PAGE));
 }
 
@@ -55,6 +56,7 @@ static void reaches(struct loop *loop, const struct memory *from, uint8_t *at, u
 static void refused(struct loop *loop, const struct memory *from, uint8_t *at, uint32_t rkey)
 {
 	memset(at, 0x5a, PAGE);
+	/* proves: IBV_WC_REM_ACCESS_ERR */
 	WANT(write_to(loop, from, at, rkey) == IBV_WC_REM_ACCESS_ERR);
 	for (size_t i = 0; i < PAGE; i++)
 		WANT(at[i] == 0x5a);
@@ -77,6 +79,7 @@ static void test_domains(int more)
 	/* As its own buffer, too: what is sent, what a response comes to, what is received. */
 	memset(foreign.at, 0x77, PAGE);
 	memset(own.at, 0x66, PAGE);
+	/* proves: IBV_WC_LOC_PROT_ERR */
 	WANT(loop_do(&loop, IBV_WR_RDMA_WRITE, foreign.at, 64, foreign.mr->lkey, own.at,
 		     own.mr->rkey) == IBV_WC_LOC_PROT_ERR);
 	loop_restart(&loop);
@@ -97,6 +100,49 @@ static void test_domains(int more)
 	forget(&own);
 	forget(&foreign);
 }
+
+/* --- rights ----------------------------------------------------------------- */
+
+/* What a region's rights leave out is refused, and what they have is done. */
+static void test_rights(int more)
+{
+	static const struct {
+		enum ibv_wr_opcode opcode;
+		int right;
+	} kinds[] = {
+		{ IBV_WR_RDMA_READ, IBV_ACCESS_REMOTE_READ },
+		{ IBV_WR_RDMA_WRITE, IBV_ACCESS_REMOTE_WRITE },
+		{ IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_ACCESS_REMOTE_ATOMIC },
+	};
+	struct memory own = memory_in(&device, 0);
+	uint8_t *at = anonymous(PAGE);
+	struct loop loop;
+
+	loop_create(&loop, &device);
+	for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
+		for (size_t of = 0; of < ARRAY_SIZE(kinds); of++) {
+			int access = IBV_ACCESS_LOCAL_WRITE | kinds[of].right | more;
+			struct ibv_mr *mr = ibv_reg_mr(device.pd, at, PAGE, access);
+			enum ibv_wc_status status;
+
+			WANT(mr);
+			status = loop_do(&loop, kinds[i].opcode, own.at, 8, own.mr->lkey, at, mr->rkey);
+			/* proves: IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE */
+			/* proves: IBV_ACCESS_REMOTE_ATOMIC */
+			if (status != (i == of ? IBV_WC_SUCCESS : IBV_WC_REM_ACCESS_ERR))
+				die("opcode %d with rights %#x: %s", kinds[i].opcode, access,
+				    ibv_wc_status_str(status));
+			if (status != IBV_WC_SUCCESS)
+				loop_restart(&loop);
+			WANT(!ibv_dereg_mr(mr));
+		}
+	}
+	loop_destroy(&loop);
+	munmap(at, PAGE);
+	forget(&own);
+}
+
+/* --- prefetch --------------------------------------------------------------- */
 
 /* One's own pages are brought early, those of another domain's region are not. */
 static void test_prefetch(void)
@@ -124,6 +170,8 @@ static void test_prefetch(void)
 	loop_create(&loop, &device);
 	faults = device_counter(&device, "page_faults");
 	reaches(&loop, &own, own.at + PAGE, own.mr->rkey);
+	/* proves: advise_mr, IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE */
+	/* proves: IB_UVERBS_ADVISE_MR_FLAG_FLUSH */
 	WANT(device_counter(&device, "page_faults") == faults);
 	loop_destroy(&loop);
 	/* Nothing of the refused ones has been done. */
@@ -326,6 +374,8 @@ int main(void)
 		die("cannot allocate a protection domain: %m");
 	test_domains(0);
 	test_domains(IBV_ACCESS_ON_DEMAND);
+	test_rights(0);
+	test_rights(IBV_ACCESS_ON_DEMAND);
 	test_prefetch();
 	test_versions();
 	test_error(0);

@@ -53,6 +53,7 @@ static struct ibv_xrcd *domain_of(struct device *device, const char *path)
 	};
 	struct ibv_xrcd *xrcd = fd < 0 ? NULL : ibv_open_xrcd(device->context, &attr);
 
+	/* proves: open_xrcd, IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS */
 	if (!xrcd)
 		die("cannot open the domain of %s: %m", path);
 	close(fd);
@@ -115,6 +116,8 @@ static void side_receive(struct side *side, uint32_t target)
 		if (now_ms() >= deadline)
 			die("a message does not arrive");
 	WANT(count == 1 && wc.status == IBV_WC_SUCCESS);
+	/* proves: IBV_SRQT_XRC, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_INIT_ATTR_PD */
+	/* proves: IBV_SRQ_INIT_ATTR_XRCD, IBV_SRQ_INIT_ATTR_CQ, get_srq_num */
 	WANT(wc.opcode == IBV_WC_RECV && wc.byte_len == LENGTH && wc.qp_num == target);
 	WANT(!content_wrong(side->memory + wc.wr_id * LENGTH, key, 0, LENGTH));
 	send_all(side->sender, &key, sizeof(key));
@@ -139,8 +142,9 @@ static void wants_event(struct side *side, enum ibv_event_type type, struct ibv_
 static struct ibv_qp *open_target(struct device *device, struct ibv_xrcd *xrcd, uint32_t number)
 {
 	struct ibv_qp_open_attr attr = {
-		.comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE,
-		.qp_num = number, .xrcd = xrcd, .qp_type = IBV_QPT_XRC_RECV,
+		.comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE |
+			     IBV_QP_OPEN_ATTR_CONTEXT,
+		.qp_num = number, .xrcd = xrcd, .qp_type = IBV_QPT_XRC_RECV, .qp_context = device,
 	};
 
 	return ibv_open_qp(device->context, &attr);
@@ -152,6 +156,7 @@ static enum ibv_qp_state state_of(struct ibv_qp *qp, uint32_t *peer)
 	struct ibv_qp_attr attr;
 
 	WANT(!ibv_query_qp(qp, &attr, IBV_QP_STATE | IBV_QP_DEST_QPN, &init));
+	/* proves: IBV_QPT_XRC_RECV */
 	WANT(init.qp_type == IBV_QPT_XRC_RECV);
 	if (peer)
 		*peer = attr.dest_qp_num;
@@ -204,13 +209,19 @@ static void share(int sender)
 	side_open(&side, sender);
 	/* The number is good in its own domain only. */
 	other = domain_of(&side.device, OTHER_FILE);
+	/* proves: IBV_QP_OPEN_ATTR_XRCD */
 	not_opened(&side, other, target[0]);
 	not_opened(&side, side.xrcd, target[0] + 1);
+	/* proves: close_xrcd, dealloc_xrcd */
 	WANT(!ibv_close_xrcd(other));
 	qp = open_target(&side.device, side.xrcd, target[0]);
 	if (!qp)
 		die("cannot open the target: %m");
+	/* proves: open_qp, IBV_QP_OPEN_ATTR_NUM, IBV_QP_OPEN_ATTR_TYPE */
 	WANT(qp->qp_num == target[0] && qp->qp_type == IBV_QPT_XRC_RECV);
+	/* proves: IBV_QP_OPEN_ATTR_CONTEXT */
+	WANT(qp->qp_context == &side.device);
+	/* proves: IBV_QPS_RTR, IBV_QP_INIT_ATTR_XRCD */
 	WANT(state_of(qp, &peer) == IBV_QPS_RTR && peer == target[1]);
 	/* What only this device knows works on what was opened, too. */
 	if (faultlinedv_is_supported(side.device.context->device)) {
@@ -303,6 +314,7 @@ static void arrives(const struct process *process, const struct queue *queue, ui
 {
 	uint64_t answer;
 
+	/* proves: IBV_QPT_XRC_SEND */
 	WANT(message_to(queue, key) == IBV_WC_SUCCESS);
 	send_all(process->fd, &key, sizeof(key));
 	receive_all(process->fd, &answer, sizeof(answer));

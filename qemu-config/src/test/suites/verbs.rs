@@ -11,6 +11,7 @@ pub const TESTS: &[GuestTest] = &[
     alone("raw_tso", "raw_tso"),
     alone("qp_counters", "qp_counters"),
     alone("statuses", "statuses"),
+    alone("device_attributes", "device_attributes"),
     alone("device_info", "device_info"),
     alone("resource_details", "resource_details"),
     alone("kernel_requests", "kernel_requests"),
