@@ -226,6 +226,7 @@ static void all_complete(struct ends *ends, enum ibv_wc_opcode opcode, uint32_t 
 			sent++;
 			continue;
 		}
+		/* proves: IBV_WC_RECV_RDMA_WITH_IMM */
 		WANT(wc.wr_id == received && wc.opcode == opcode && wc.byte_len == length);
 		received++;
 	}
@@ -257,6 +258,8 @@ static void has_waited(const char *what, const struct counts *before)
 
 	say("%s: %ld faults, %ld packets have waited", what, now.faults - before->faults,
 	    now.parked - before->parked);
+	/* proves: IBV_ODP_SUPPORT, IBV_ODP_SUPPORT_SEND, IBV_ODP_SUPPORT_RECV */
+	/* proves: IBV_ODP_SUPPORT_WRITE, IBV_ACCESS_ON_DEMAND, IBK_ON_DEMAND_PAGING */
 	WANT(now.faults >= before->faults + 2);
 	WANT(now.parked > before->parked);
 	WANT(now.lost == before->lost && now.refused == before->refused);
@@ -313,6 +316,7 @@ static void test_writes(void)
 		     in.at + i * SLOT + SKEW, in.mr->rkey);
 	all_complete(&ends, IBV_WC_RECV_RDMA_WITH_IMM, length);
 	for (unsigned int i = 0; i < MESSAGES; i++)
+		/* proves: IBV_WR_RDMA_WRITE_WITH_IMM */
 		WANT(!content_wrong(in.at + i * SLOT + SKEW, content_key(4, 99, i), 0, length));
 	has_waited("UC, WRITE", &before);
 	close_ends(&ends);

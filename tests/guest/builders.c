@@ -155,8 +155,10 @@ static struct seen message_done(uint64_t id)
 		if (one.opcode == IBV_WC_RECV)
 			receive = one;
 		else
+			/* proves: IBV_WC_SEND, read_qp_num */
 			WANT(one.id == id && one.opcode == IBV_WC_SEND && one.qpn == near.own.qpn);
 	}
+	/* proves: IBV_WC_RECV, IBV_WC_EX_WITH_QP_NUM, create_cq_ex */
 	WANT(receive.id == 7 && receive.opcode == IBV_WC_RECV && receive.qpn == far.own.qpn);
 	return receive;
 }
@@ -187,6 +189,7 @@ static void test_inline(void)
 	memset(data, 0, INLINE);
 	WANT(!ibv_wr_complete(ex));
 	seen = message_done(1);
+	/* proves: wr_set_inline_data, IBV_WC_EX_WITH_BYTE_LEN */
 	WANT(seen.length == 37 && !content_wrong(inbox(), content_key(1, 0, 0), 0, 37));
 
 	content_fill(data, content_key(1, 1, 0), 0, INLINE);
@@ -197,7 +200,9 @@ static void test_inline(void)
 	memset(data, 0, INLINE);
 	WANT(!ibv_wr_complete(ex));
 	seen = message_done(2);
+	/* proves: read_imm_data, IBV_WC_EX_WITH_IMM, IBV_WC_WITH_IMM, IBV_WR_SEND_WITH_IMM */
 	WANT(seen.length == INLINE && seen.flags & IBV_WC_WITH_IMM && seen.immediate == IMMEDIATE);
+	/* proves: wr_set_inline_data_list */
 	WANT(!content_wrong(inbox(), content_key(1, 1, 0), 0, INLINE));
 
 	/* More than the queue pair was made for: nothing is posted, and what follows is. */
@@ -227,6 +232,7 @@ static void test_list(void)
 	ibv_wr_set_sge_list(ex, 4, pieces);
 	WANT(!ibv_wr_complete(ex));
 	WANT(message_done(4).length == 3001);
+	/* proves: wr_set_sge_list */
 	WANT(!content_wrong(inbox(), content_key(2, 0, 0), 3000, 1000));
 	WANT(!content_wrong(inbox() + 1000, content_key(2, 0, 0), 17, 1));
 	WANT(!content_wrong(inbox() + 1001, content_key(2, 0, 0), 100, 2000));
@@ -250,6 +256,7 @@ static void test_abort(void)
 		ibv_wr_set_sge(ex, mr->lkey, (uintptr_t)memory, 200);
 	}
 	ibv_wr_abort(ex);
+	/* proves: wr_abort */
 	no_completion();
 	receive();
 	ex = start(&near, 8);
@@ -275,6 +282,7 @@ static uint32_t bind_window(struct ibv_mw *mw, uint8_t low)
 	ibv_wr_bind_mw(ex, mw, rkey, &info);
 	WANT(!ibv_wr_complete(ex));
 	seen = read_next();
+	/* proves: IBV_WC_BIND_MW */
 	WANT(seen.id == 9 && !seen.status && seen.opcode == IBV_WC_BIND_MW);
 	return rkey;
 }
@@ -300,6 +308,7 @@ static void wants_gone(uint32_t rkey)
 {
 	struct seen seen = write_by(rkey);
 
+	/* proves: read_vendor_err */
 	if (seen.status != IBV_WC_REM_ACCESS_ERR || !seen.vendor_err)
 		die("a key that is invalid: %s, %u", ibv_wc_status_str(seen.status),
 		    seen.vendor_err);
@@ -320,7 +329,9 @@ static void test_invalidations(void)
 	ibv_wr_local_inv(ex, rkey);
 	WANT(!ibv_wr_complete(ex));
 	seen = read_next();
+	/* proves: IBV_WC_LOCAL_INV */
 	WANT(seen.id == 11 && !seen.status && seen.opcode == IBV_WC_LOCAL_INV);
+	/* proves: wr_local_inv, IBV_QP_EX_WITH_LOCAL_INV */
 	wants_gone(rkey);
 
 	rkey = bind_window(mw, 2);
@@ -331,7 +342,9 @@ static void test_invalidations(void)
 	ibv_wr_set_sge(ex, mr->lkey, (uintptr_t)memory, 10);
 	WANT(!ibv_wr_complete(ex));
 	seen = message_done(12);
+	/* proves: IBV_WC_WITH_INV */
 	WANT(seen.flags & IBV_WC_WITH_INV && seen.invalidated == rkey && seen.length == 10);
+	/* proves: wr_send_inv, IBV_QP_EX_WITH_SEND_WITH_INV */
 	wants_gone(rkey);
 	WANT(!ibv_dealloc_mw(mw));
 }
@@ -371,9 +384,13 @@ static void test_datagram(void)
 		if (seen.opcode != IBV_WC_RECV)
 			continue;
 		WANT(seen.id == 7 && seen.length == 40 + 333 && seen.flags & IBV_WC_GRH);
+		/* proves: read_src_qp, IBV_WC_EX_WITH_SRC_QP */
 		WANT(seen.src_qp == qp->qp_num);
 		/* The packet's type, as ConnectX tells it: IPv4 or IPv6 over UDP. */
+		/* proves: read_sl, IBV_WC_EX_WITH_SL */
 		WANT(seen.sl == 9 || seen.sl == 10);
+		/* proves: read_slid, read_dlid_path_bits, IBV_WC_EX_WITH_SLID */
+		/* proves: IBV_WC_EX_WITH_DLID_PATH_BITS */
 		WANT(!seen.slid && !seen.path_bits);
 	}
 	WANT(!ibv_destroy_qp(qp) && !ibv_destroy_ah(ah));

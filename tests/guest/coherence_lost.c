@@ -82,6 +82,7 @@ void lost_server(struct side *side)
 					die("receive %u does not complete", i);
 				if (wc.wr_id != i)
 					die("receive %u completed as number %u", (unsigned)wc.wr_id, i);
+				/* proves: IBV_WC_LOC_PROT_ERR */
 				want("a receive", wc.status, wanted[i]);
 			}
 			if (endpoint_wait(&fragile, &wc, 200))
@@ -160,6 +161,7 @@ static void fails_alone(struct side *side, const char *what, struct request bad,
 			die("request %u does not complete", i);
 		if (wc.wr_id != i)
 			die("request %u completed as number %u", (unsigned)wc.wr_id, i);
+		/* proves: IBV_WC_WR_FLUSH_ERR */
 		want(i < 2 ? "  before" : i == 2 ? "  on lost memory" : "  behind", wc.status,
 		     wanted[i]);
 	}
@@ -207,6 +209,7 @@ void lost_client(struct side *side)
 			.rkey = remote.rkey,
 		};
 		snprintf(text, sizeof(text), "remote memory gone, %s", kinds[i].name);
+		/* proves: IBV_WC_REM_ACCESS_ERR */
 		fails_alone(side, text, bad, IBV_WC_REM_ACCESS_ERR);
 	}
 
@@ -217,6 +220,7 @@ void lost_client(struct side *side)
 	want("  second SEND",
 	     ask(&fragile, IBV_WR_SEND, local + PAGE, MESSAGE, local_mr->lkey, 0, 0),
 	     IBV_WC_SUCCESS);
+	/* proves: IBV_WC_REM_OP_ERR */
 	want("  the SEND to lost memory",
 	     ask(&fragile, IBV_WR_SEND, local, MESSAGE, local_mr->lkey, 0, 0),
 	     IBV_WC_REM_OP_ERR);
@@ -236,6 +240,7 @@ void lost_client(struct side *side)
 			.rkey = other.rkey,
 		};
 		snprintf(text, sizeof(text), "local memory gone, %s", kinds[i].name);
+		/* proves: IBV_WC_LOC_PROT_ERR */
 		fails_alone(side, text, bad, IBV_WC_LOC_PROT_ERR);
 	}
 

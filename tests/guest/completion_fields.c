@@ -243,6 +243,7 @@ static void wants_frame(uint16_t port, uint16_t tci, uint32_t tag)
 	uint32_t length = frame_to(expected, port, tci);
 	struct seen seen = next_received();
 
+	/* proves: read_flow_tag, IBV_WC_EX_WITH_FLOW_TAG, IBV_FLOW_SPEC_ACTION_TAG */
 	if (seen.tag != tag)
 		die("a frame to port %u has the tag %#x", port, seen.tag);
 	/* What has not been taken from a frame is not told either, as other adapters have it. */
@@ -282,7 +283,9 @@ static void test_flows(void)
 	wants_frame(OTHER_PORT, 0, OTHER_TAG);
 	wants_frame(TAGGED_PORT, TCI, TAG);
 	wants_frame(PLAIN_PORT, TCI, 0);
+	/* proves: IBV_FLOW_SPEC_ACTION_DROP */
 	WANT(device_counter(&device, "rx_flow_drops") == drops + 2);
+	/* proves: create_flow */
 	WANT(device_counter(&device, "rx_steered") == steered + 5);
 
 	/* What a flow did ends with it. */
@@ -290,6 +293,7 @@ static void test_flows(void)
 	tagged = tagged_flow(qp, DROPPED_PORT, 1);
 	send_frame(sender, TAGGED_PORT, 0);
 	send_frame(sender, DROPPED_PORT, 0);
+	/* proves: destroy_flow */
 	wants_frame(DROPPED_PORT, 0, 1);
 	WANT(device_counter(&device, "rx_flow_drops") == drops + 2);
 
@@ -388,6 +392,8 @@ static void test_vlan(const char *address, uint16_t vid)
 		send_out(qp, 1000, tagged);
 		seen = next_received();
 		/* The whole tag, and the packet's type in place of a level, as ConnectX has them. */
+		/* proves: read_cvlan, IBV_WC_EX_WITH_CVLAN, sl, IBV_WC_EX_WITH_SL */
+		/* proves: IB_WC_WITH_VLAN */
 		if (seen.vlan != (5 << 13 | vid) || seen.sl != TYPE_IPV4)
 			die("a datagram in VLAN %u with priority 5 is said to have the tag %#x, level %u",
 			    vid, seen.vlan, seen.sl);

@@ -86,11 +86,13 @@ static void test_traffic(void)
 	mr = buffer_region(fd, 0, LENGTH, IOVA, ALL_ACCESS);
 	content_fill(local, key, 0, LENGTH);
 	WANT(!transfer(IBV_WR_RDMA_WRITE, mr, IOVA, 0, LENGTH));
+	/* proves: reg_dmabuf_mr, reg_user_mr_dmabuf */
 	WANT(!content_wrong(map, key, 0, LENGTH));
 
 	content_fill(map, key + 1, 0, LENGTH);
 	memset(local, 0, LENGTH);
 	WANT(!transfer(IBV_WR_RDMA_READ, mr, IOVA + 4099, 4099, LENGTH - 2 * 4099));
+	/* proves: IBV_WR_RDMA_READ */
 	WANT(!content_wrong(local + 4099, key + 1, 4099, LENGTH - 2 * 4099));
 	WANT(!local[4098] && !local[LENGTH - 4099]);
 
@@ -159,6 +161,7 @@ static void test_rights(void)
 		struct ibv_mr gone = *mr;
 
 		WANT(!ibv_dereg_mr(mr));
+		/* proves: dereg_mr */
 		refused(IBV_WR_RDMA_WRITE, &gone, IOVA, 8);
 	}
 	WANT(!content_wrong(map, key, 0, LENGTH));

@@ -41,6 +41,7 @@ static void check(struct bench *bench, struct ibv_mr *mr, const char *what)
 		/* A byte of it, there and here. */
 		status = loop_do(&bench->loop, one_sided[i], bench->buffer, 1, bench->mr->lkey,
 				 mr->addr, mr->rkey);
+		/* proves: reg_user_mr */
 		if (status != IBV_WC_REM_ACCESS_ERR)
 			die("%s: a byte of the peer's ends with %s", what,
 			    ibv_wc_status_str(status));

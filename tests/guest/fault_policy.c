@@ -84,6 +84,7 @@ static void test_write(struct bench *bench, const struct policy *policy)
 			continue;
 		WANT(before[i] >= 0);
 		grown = device_counter(&bench->device, policies[i].counter) - before[i];
+		/* proves: get_hw_stats, alloc_hw_port_stats */
 		if ((grown > 0) != (policies[i].number == policy->number))
 			die("%s: %s has grown by %ld", policy->name, policies[i].counter, grown);
 	}

@@ -160,6 +160,7 @@ static void test_read_only(struct bench *bench, struct file *file, uint64_t key)
 			wants_read(bench, file, PAGE, key, PAGE);
 		memset(bench->buffer, 0xc3, PART);
 		status = ask(bench, IBV_WR_RDMA_WRITE, file, PAGE);
+		/* proves: IBV_WC_REM_ACCESS_ERR */
 		if (status != IBV_WC_REM_ACCESS_ERR)
 			die("a WRITE to memory that may only be read: %s", ibv_wc_status_str(status));
 		loop_restart(&bench->loop);

@@ -69,6 +69,7 @@ static void test_implicit(struct bench *bench)
 	mw = window(bench, mr, at);
 	WANT(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, other, PAGE, 0));
 	write_through(bench, mr, at);
+	/* proves: IBV_ODP_SUPPORT_IMPLICIT */
 	write_through(bench, mr, at + PAGE);
 	replace(at, LENGTH);
 	write_through(bench, mr, at);

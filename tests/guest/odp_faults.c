@@ -402,6 +402,7 @@ static uint8_t *huge(struct bench *bench, const char *name, uint8_t *(*make)(voi
 	    device_counter(&bench->device, "tlb_misses") - misses);
 	for (size_t i = 0; i < HUGE_LENGTH; i += PAGE)
 		WANT(!memcmp(memory + i, bench->buffer, PAGE));
+	/* proves: IBV_ACCESS_HUGETLB */
 	if (faults > most)
 		die("no more than %ld faults are needed", most);
 	WANT(!ibv_dereg_mr(mr));

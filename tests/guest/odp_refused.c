@@ -16,11 +16,13 @@ static void test_refused(struct device *device, void *memory, struct ibv_mr *pin
 	const struct ibv_odp_caps *caps = &device->attributes.odp_caps;
 	struct ibv_sge range = { (uintptr_t)memory, PAGE, pinned->lkey };
 
+	/* proves: odp_caps, xrc_odp_caps */
 	WANT(!caps->general_caps);
 	WANT(!caps->per_transport_caps.rc_odp_caps && !caps->per_transport_caps.uc_odp_caps &&
 	     !caps->per_transport_caps.ud_odp_caps && !device->attributes.xrc_odp_caps);
 	errno = 0;
 	WANT(!ibv_reg_mr(device->pd, memory, LENGTH, ALL_ACCESS | IBV_ACCESS_ON_DEMAND));
+	/* proves: IBV_ACCESS_ON_DEMAND */
 	WANT(errno == EOPNOTSUPP);
 	errno = 0;
 	WANT(!ibv_reg_mr(device->pd, NULL, SIZE_MAX, ALL_ACCESS | IBV_ACCESS_ON_DEMAND));

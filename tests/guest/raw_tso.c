@@ -170,17 +170,20 @@ static void wants_parts(uint64_t key)
 			continue;
 		WANT(wc.status == IBV_WC_SUCCESS);
 		if (wc.wr_id == 99) {
+			/* proves: IBV_WC_TSO */
 			WANT(wc.opcode == IBV_WC_TSO);
 			sent++;
 			continue;
 		}
 		WANT(wc.opcode == IBV_WC_RECV && wc.wr_id == parts);
 		WANT(wc.byte_len == sizeof(got) + part);
+		/* proves: IBV_WC_IP_CSUM_OK */
 		WANT(wc.wc_flags & IBV_WC_IP_CSUM_OK);
 		memcpy(&got, frame, sizeof(got));
 		WANT(ntohl(got.tcp.seq) == SEQUENCE + at);
 		WANT(got.tcp.psh == (parts == PARTS - 1));
 		WANT(ntohs(got.ip.tot_len) == sizeof(got) - sizeof(got.eth) + part);
+		/* proves: IBV_WR_TSO, wr_send_tso, IBV_QP_EX_WITH_TSO */
 		WANT(!content_wrong(frame + sizeof(got), key, at, part));
 		parts++;
 	}
@@ -203,6 +206,7 @@ static void test(bool on_demand)
 		wants_parts(content_key(9, on_demand, round));
 	}
 	WANT(device_counter(&device, "tx_segmented") == before + 2);
+	/* proves: IBV_QP_INIT_ATTR_MAX_TSO_HEADER */
 	WANT(send_built(sender, mr, sizeof(headers) + 1, MSS) == EINVAL);
 	WANT(send_built(sender, mr, sizeof(headers), 0) == EINVAL);
 	WANT(send_posted(qp, mr) == EINVAL);
@@ -217,6 +221,7 @@ int main(void)
 
 	device_open(&device);
 	device_needs_odp(&device, false);
+	/* proves: tso_caps */
 	WANT(device.attributes.tso_caps.max_tso >= PAYLOAD);
 	WANT(device.attributes.tso_caps.supported_qpts == 1U << IBV_QPT_RAW_PACKET);
 	cq = ibv_create_cq(device.context, 256, NULL, NULL, 0);

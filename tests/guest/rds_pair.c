@@ -258,6 +258,7 @@ static void rdma(int fd, const struct sockaddr_in *peer, rds_rdma_cookie_t windo
 	if (sendmsg(fd, &header, 0) < 0)
 		die("RDMA %s: %m", write ? "write" : "read");
 	get(fd, &unused, NULL, &extra);
+	/* proves: IBK_ON_DEMAND_PAGING */
 	if (extra.status != RDS_RDMA_SUCCESS)
 		die("RDMA %s: status %d", write ? "write" : "read", extra.status);
 }

@@ -67,11 +67,15 @@ static void test_length(void)
 	loop_create(&loop, &device);
 	memset(buffer + PAGE, 0x5a, PAGE);
 	endpoint_receive(&loop.far, 3, buffer + PAGE, 64, mr->lkey);
+	/* proves: post_send, IBV_WC_REM_INV_REQ_ERR */
 	WANT(send_some(&loop, 65) == IBV_WC_REM_INV_REQ_ERR);
+	/* proves: post_recv, poll_cq */
 	WANT(endpoint_wait(&loop.far, &wc, 5000) && wc.wr_id == 3);
+	/* proves: IBV_WC_LOC_LEN_ERR */
 	WANT(wc.status == IBV_WC_LOC_LEN_ERR);
 	for (size_t i = 64; i < PAGE; i++)
 		WANT(buffer[PAGE + i] == 0x5a);
+	/* proves: IBV_QPS_ERR */
 	WANT(state_of(loop.near.qp) == IBV_QPS_ERR && state_of(loop.far.qp) == IBV_QPS_ERR);
 	loop_destroy(&loop);
 }
@@ -89,9 +93,11 @@ static void test_not_ready(void)
 	meet(&loop);
 	to_rts(&loop.near, 14, 7, 3, 1);
 	endpoint_start(&loop.far);
+	/* proves: IBV_WC_RNR_RETRY_EXC_ERR */
 	WANT(send_some(&loop, 64) == IBV_WC_RNR_RETRY_EXC_ERR);
 	naks = device_counter(&device, "rnr_nak_received") - naks;
 	/* The first one, and its three retries. */
+	/* proves: IBV_QP_RNR_RETRY */
 	if (naks != 4)
 		die("%ld RNR NAKs for three retries", naks);
 	endpoint_stop(&loop.near);
@@ -131,7 +137,9 @@ static void test_not_ready_timer(void)
 
 	say("three waits take %llu ms and %llu ms", (unsigned long long)is_short,
 	    (unsigned long long)is_long);
+	/* proves: IBV_QP_MIN_RNR_TIMER */
 	WANT(is_short >= 30 && is_long >= 491 && is_short < is_long);
+	/* proves: IB_DEVICE_RC_RNR_NAK_GEN */
 	WANT(device.attributes.orig_attr.device_cap_flags & IBV_DEVICE_RC_RNR_NAK_GEN);
 }
 
@@ -155,6 +163,7 @@ static void test_reads_outstanding(void)
 		endpoint_post(&loop.near, &request);
 	WANT(!endpoint_wait(&loop.near, &wc, 200));
 	begin = device_counter(&device, "rx_bad_qp") - begin;
+	/* proves: IBV_QP_MAX_QP_RD_ATOMIC */
 	if (begin != 3)
 		die("%ld READs are outstanding instead of three", begin);
 	endpoint_stop(&loop.near);
@@ -162,6 +171,7 @@ static void test_reads_outstanding(void)
 	to_rts(&loop.near, 14, 7, 7, 0);
 	endpoint_post(&loop.near, &request);
 	WANT(endpoint_wait(&loop.near, &wc, 5000));
+	/* proves: IBV_WC_LOC_QP_OP_ERR */
 	if (wc.status != IBV_WC_LOC_QP_OP_ERR)
 		die("a READ that may not be outstanding: %s", ibv_wc_status_str(wc.status));
 	WANT(state_of(loop.near.qp) == IBV_QPS_ERR);
@@ -194,6 +204,7 @@ static void test_reads_agreed(void)
 	WANT(!ibv_post_send(loop.near.qp, &first, &bad));
 	WANT(endpoint_wait(&loop.near, &wc, 5000) && wc.wr_id == 1 && wc.status == IBV_WC_SUCCESS);
 	WANT(endpoint_wait(&loop.near, &wc, 5000) && wc.wr_id == 2);
+	/* proves: IBV_QP_MAX_DEST_RD_ATOMIC */
 	if (wc.status != IBV_WC_REM_INV_REQ_ERR)
 		die("one READ too many: %s", ibv_wc_status_str(wc.status));
 	loop_destroy(&loop);
@@ -211,6 +222,7 @@ static void test_immediate(void)
 	WANT(loop_do(&loop, IBV_WR_RDMA_WRITE_WITH_IMM, buffer, 64, mr->lkey, buffer + PAGE,
 		     mr->rkey ^ 0x100) == IBV_WC_REM_ACCESS_ERR);
 	WANT(endpoint_wait(&loop.far, &wc, 5000) && wc.wr_id == 9);
+	/* proves: IBV_WC_LOC_ACCESS_ERR */
 	if (wc.status != IBV_WC_LOC_ACCESS_ERR)
 		die("the receive of a WRITE with a wrong key: %s", ibv_wc_status_str(wc.status));
 	for (size_t i = 0; i < PAGE; i++)
@@ -419,6 +431,7 @@ static void test_lie(struct endpoint *raw, const struct lie *lie)
 	if (!endpoint_wait(&loop.near, &wc, 5000))
 		die("response %#x of %u bytes does not end request %d", lie->responses[0].opcode,
 		    lie->responses[0].length, lie->opcode);
+	/* proves: IBV_WC_BAD_RESP_ERR */
 	if (wc.wr_id != 7 || wc.status != lie->status)
 		die("response %#x to request %d: %s", lie->responses[0].opcode, lie->opcode,
 		    ibv_wc_status_str(wc.status));
@@ -455,10 +468,12 @@ static void test_silence(void)
 	to_rts(&loop.near, 15, 2, 7, 1);
 	endpoint_destroy(&loop.far);
 	begin = now_ms();
+	/* proves: IBV_WC_RETRY_EXC_ERR, IBV_QP_RETRY_CNT */
 	WANT(send_some(&loop, 64) == IBV_WC_RETRY_EXC_ERR);
 	begin = now_ms() - begin;
 	say("a peer that is gone is given up after %llu ms", (unsigned long long)begin);
 	/* IBTA lets an adapter wait four times as long. */
+	/* proves: IBV_QP_TIMEOUT */
 	WANT(begin >= 3 * 134 && begin < 4 * 3 * 134 + 2000);
 	WANT(device_counter(&device, "local_ack_timeout_err") >= timeouts + 3);
 	WANT(state_of(loop.near.qp) == IBV_QPS_ERR);
@@ -481,6 +496,7 @@ static void test_bind(void)
 	loop_create(&loop, &device);
 	WANT(!ibv_bind_mw(loop.near.qp, mw, &bind));
 	WANT(endpoint_wait(&loop.near, &wc, 5000) && wc.wr_id == 8);
+	/* proves: IBV_WC_MW_BIND_ERR, IBV_ACCESS_MW_BIND */
 	if (wc.status != IBV_WC_MW_BIND_ERR)
 		die("a binding that is not allowed: %s", ibv_wc_status_str(wc.status));
 	WANT(!ibv_dealloc_mw(mw));
@@ -524,6 +540,7 @@ static void test_send_queue(void)
 	WANT(!ibv_post_recv(qp, &receive, &bad_receive));
 	WANT(!ibv_post_send(qp, &work, &bad));
 	WANT(endpoint_wait(&end, &wc, 5000) && wc.wr_id == 5 && wc.status == IBV_WC_LOC_PROT_ERR);
+	/* proves: IBV_QPS_SQE */
 	WANT(state_of(qp) == IBV_QPS_SQE);
 	/* The receive is still there. */
 	piece.lkey = mr->lkey;
@@ -555,6 +572,7 @@ int main(void)
 	test_silence();
 	test_bind();
 	test_send_queue();
+	/* proves: dealloc_pd, free_context, dealloc_ucontext */
 	WANT(!ibv_dereg_mr(mr) && !ibv_dealloc_pd(device.pd) && !ibv_close_device(device.context));
 	WANT(!kmsg_complaints(kmsg));
 	puts("PASS");

@@ -326,8 +326,10 @@ static void test_defaults(void)
 	WANT(receivers_of(&frame, receivers, 2) == 0);
 	receivers[0].flow = flow_of_type(receivers[0].qp, IBV_FLOW_ATTR_MC_DEFAULT);
 	receivers[1].flow = flow_of_type(receivers[1].qp, IBV_FLOW_ATTR_ALL_DEFAULT);
+	/* proves: IBV_FLOW_ATTR_MC_DEFAULT */
 	WANT(receivers_of(&frame, receivers, 2) == (GROUPS | ALL));
 	frame = udp_to(unknown, CLOSED_PORT, 2);
+	/* proves: IBV_FLOW_ATTR_ALL_DEFAULT */
 	WANT(receivers_of(&frame, receivers, 2) == ALL);
 	/* To the address of the interface. */
 	frame = udp_to(own_mac, CLOSED_PORT, 3);
@@ -357,6 +359,7 @@ static void test_sniffer(void)
 	receivers[0].flow = flow_of_type(receivers[0].qp, IBV_FLOW_ATTR_SNIFFER);
 	receivers[1].flow = flow_to(receivers[1].qp, PORT, 3, 0);
 	frame = udp_to(own_mac, PORT, 5);
+	/* proves: IBV_FLOW_ATTR_SNIFFER */
 	WANT(receivers_of(&frame, receivers, 2) == 3);
 	frame = udp_to(own_mac, CLOSED_PORT, 6);
 	WANT(receivers_of(&frame, receivers, 2) == 1);
@@ -404,6 +407,7 @@ static void test_priorities(void)
 	WANT(receivers_of(&frame, receivers, 3) == 4);
 	WANT(!ibv_destroy_flow(receivers[2].flow));
 	receivers[2].flow = flow_to(receivers[2].qp, PORT, 1, IBV_FLOW_ATTR_FLAGS_DONT_TRAP);
+	/* proves: IBV_FLOW_ATTR_FLAGS_DONT_TRAP */
 	WANT(receivers_of(&frame, receivers, 3) == 7);
 	for (int i = 0; i < 3; i++)
 		destroy_receiver(&receivers[i]);
@@ -557,6 +561,10 @@ static void check_rss(struct receiver *queues, struct ibv_rwq_ind_table *table, 
 
 			WANT(wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_RECV);
 			i = which(&queues[queue], &wc, frames);
+			/* proves: IBV_RX_HASH_FUNC_TOEPLITZ, IBV_RX_HASH_SRC_IPV6 */
+			/* proves: IBV_RX_HASH_DST_IPV6, IBV_RX_HASH_SRC_PORT_TCP */
+			/* proves: IBV_RX_HASH_DST_PORT_TCP, IBV_RX_HASH_SRC_PORT_UDP */
+			/* proves: IBV_RX_HASH_DST_PORT_UDP */
 			if (got[i]++ || queue != expected[i])
 				die("frame %u, fields %#llx: in queue %u, expected in %u", i,
 				    (unsigned long long)fields, queue, expected[i]);
@@ -614,8 +622,10 @@ static void test_rss(void)
 		flow.tcp = kinds[i].tcp;
 		check_rss(queues, table, kinds[i].fields, flow, &rng);
 	}
+	/* proves: destroy_rwq_ind_table */
 	WANT(!ibv_destroy_rwq_ind_table(table));
 	for (int i = 0; i < QUEUES; i++) {
+		/* proves: destroy_wq */
 		WANT(!ibv_destroy_wq(queues[i].wq));
 		free_memory(&queues[i]);
 	}
@@ -652,6 +662,7 @@ static void test_broken_queue(void)
 	mark();
 	send_frame(&frame, 0);
 	WANT(poll(&poller, 1, SOON_MS) == 1 && !ibv_get_async_event(device.context, &event));
+	/* proves: IBV_EVENT_WQ_FATAL */
 	if (event.event_type != IBV_EVENT_WQ_FATAL)
 		die("%s instead of a work queue's failure", ibv_event_type_str(event.event_type));
 	WANT(event.element.wq == queue.wq);
@@ -688,6 +699,7 @@ static void test_checksums(void)
 				.sport = 7, .dport = PORT };
 	struct receiver receiver;
 
+	/* proves: raw_packet_caps, IBV_RAW_PACKET_CAP_IP_CSUM */
 	WANT(device.attributes.raw_packet_caps & IBV_RAW_PACKET_CAP_IP_CSUM);
 	make_receiver(&receiver);
 	receiver.flow = flow_to(receiver.qp, 0, 3, 0);
@@ -699,8 +711,10 @@ static void test_checksums(void)
 		frame = sent;
 		WANT(!sums_right(&receiver, &frame, 0));
 		WANT(!memcmp(frame.bytes, sent.bytes, sent.length));
+		/* proves: IBV_WC_IP_CSUM_OK */
 		WANT(sums_right(&receiver, &frame, IBV_SEND_IP_CSUM));
 		WANT(memcmp(frame.bytes, sent.bytes, sent.length));
+		/* proves: IBV_SEND_IP_CSUM */
 		WANT(sum_of(frame.bytes + ETH_HLEN, 20, 0) == 0xffff && ipv4_sum(&frame) == 0xffff);
 		/* Right already. */
 		sent = frame;

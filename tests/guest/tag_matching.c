@@ -147,6 +147,7 @@ static struct completion expect(struct receiver *r, enum ibv_wc_opcode opcode, u
 	struct completion c;
 
 	WANT(next(r, &c, 20000));
+	/* proves: read_opcode, post_srq_ops */
 	if (c.opcode != opcode || c.id != id)
 		die("opcode %d of %lu, not %d of %lu", c.opcode, (unsigned long)c.id, opcode,
 		    (unsigned long)id);
@@ -175,6 +176,7 @@ static void receiver_create(struct receiver *r, bool on_demand)
 	struct ibv_cq *send_cq;
 
 	device_open(&r->device);
+	/* proves: tm_caps, IBV_TM_CAP_RC */
 	WANT(caps->flags & IBV_TM_CAP_RC && caps->max_num_tags >= MESSAGES &&
 	     caps->max_ops >= MESSAGES && caps->max_rndv_hdr_size >= HEADERS && caps->max_sge);
 	r->cq = ibv_create_cq_ex(r->device.context, &cq);
@@ -186,6 +188,7 @@ static void receiver_create(struct receiver *r, bool on_demand)
 	WANT(!ibv_create_srq_ex(r->device.context, &srq));
 	srq.tm_cap.max_num_tags = MESSAGES;
 	r->srq = ibv_create_srq_ex(r->device.context, &srq);
+	/* proves: IBV_SRQT_TM, IBV_SRQ_INIT_ATTR_TM */
 	if (!r->srq)
 		die("ibv_create_srq_ex: %m");
 	/* The program's own requests complete elsewhere. */
@@ -234,6 +237,7 @@ static void handle_unexpected(struct receiver *r, unsigned int round, const stru
 	WANT(be64toh(tmh->tag) == TAG(round, number) && ntohl(tmh->app_ctx) == number);
 	length = length_of(round, number);
 	if (tmh->opcode == IBV_TMH_EAGER) {
+		/* proves: read_byte_len */
 		WANT(c->length == sizeof(*tmh) + length);
 		WANT(!content_wrong(at + sizeof(*tmh), content(round, number), 0, length));
 	} else {
@@ -256,6 +260,7 @@ static void handle_tagged(struct receiver *r, unsigned int round, const struct c
 	WANT(number < MESSAGES && is_expected(number) && !r->done[number]);
 	if (c->flags & IBV_WC_TM_MATCH) {
 		WANT(!r->matched[number]);
+		/* proves: read_tm_info, IBV_WC_EX_WITH_TM_INFO, IBV_WC_TM_MATCH */
 		WANT(c->tm.tag == TAG(round, number) && c->tm.priv == number);
 		r->matched[number] = true;
 	}
@@ -263,6 +268,7 @@ static void handle_tagged(struct receiver *r, unsigned int round, const struct c
 		uint32_t length = length_of(round, number);
 
 		WANT(r->matched[number] && c->length == length);
+		/* proves: IBV_WC_TM_DATA_VALID, IBV_WR_TAG_ADD */
 		WANT(!content_wrong(tagged_buffer(r, number), content(round, number), 0, length));
 		r->done[number] = true;
 	}
@@ -282,6 +288,7 @@ static void receive_round(struct receiver *r, int fd, unsigned int round)
 				number, TAG(round, number));
 	for (number = 0; number < MESSAGES; number += 4) {
 		c = expect(r, IBV_WC_TM_ADD, number);
+		/* proves: IBV_WC_TM_ADD, IBV_OPS_SIGNALED */
 		WANT(!c.status && !(c.flags & IBV_WC_TM_SYNC_REQ));
 	}
 	/* A buffer that is removed in time matches nothing; silently, and the other way. */
@@ -289,9 +296,11 @@ static void receive_round(struct receiver *r, int fd, unsigned int round)
 		handle = post_op(r, IBV_WR_TAG_ADD, 0, 0, 0, 1, TAG(round, 1));
 		post_op(r, IBV_WR_TAG_DEL, 77, i ? IBV_OPS_SIGNALED : 0, handle, 0, 0);
 		if (i)
+			/* proves: IBV_WC_TM_DEL, IBV_WR_TAG_DEL */
 			WANT(!expect(r, IBV_WC_TM_DEL, 77).status);
 	}
 	post_op(r, IBV_WR_TAG_DEL, 78, 0, handle, 0, 0);
+	/* proves: IBV_WC_TM_ERR */
 	WANT(expect(r, IBV_WC_TM_DEL, 78).status == IBV_WC_TM_ERR);
 
 	send_all(fd, "", 1);
@@ -300,6 +309,7 @@ static void receive_round(struct receiver *r, int fd, unsigned int round)
 		if (c.status)
 			die("message %lu of round %u: %s", (unsigned long)c.id, round,
 			    ibv_wc_status_str(c.status));
+		/* proves: IBV_WC_TM_RECV */
 		WANT(c.opcode == IBV_WC_TM_RECV);
 		if (c.flags & (IBV_WC_TM_MATCH | IBV_WC_TM_DATA_VALID))
 			handle_tagged(r, round, &c);
@@ -310,10 +320,12 @@ static void receive_round(struct receiver *r, int fd, unsigned int round)
 	}
 	/* Until the device knows what we have handled it does not match what is new. */
 	handle = post_op(r, IBV_WR_TAG_ADD, 79, IBV_OPS_SIGNALED, 0, 0, 1);
+	/* proves: IBV_WC_TM_SYNC_REQ, read_wc_flags */
 	WANT(expect(r, IBV_WC_TM_ADD, 79).flags == IBV_WC_TM_SYNC_REQ);
 	post_op(r, IBV_WR_TAG_DEL, 80, IBV_OPS_SIGNALED, handle, 0, 0);
 	expect(r, IBV_WC_TM_DEL, 80);
 	post_op(r, IBV_WR_TAG_SYNC, SYNC_ID, IBV_OPS_SIGNALED | IBV_OPS_TM_SYNC, 0, 0, 0);
+	/* proves: IBV_WC_TM_SYNC, IBV_WR_TAG_SYNC, IBV_OPS_TM_SYNC */
 	WANT(!expect(r, IBV_WC_TM_SYNC, SYNC_ID).flags);
 	WANT(!next(r, &c, 20));
 }
@@ -351,6 +363,7 @@ static void receiver_run(bool on_demand)
 	}
 	send_all(fd, "", 1);
 	c = expect(&r, IBV_WC_TM_RECV, 99);
+	/* proves: IBV_WC_TM_RNDV_INCOMPLETE */
 	WANT(c.status == IBV_WC_TM_RNDV_INCOMPLETE);
 	WANT(r.tagged[0] == IBV_TMH_RNDV);
 	/* A full list, and too many operations. */

@@ -41,6 +41,7 @@ static void moves(struct bench *bench, uint8_t *memory, uint32_t length, uint64_
 
 	content_fill(bench->buffer, key, 0, length);
 	WANT(ask(bench, IBV_WR_RDMA_WRITE, length, offset, rkey) == IBV_WC_SUCCESS);
+	/* proves: IBV_ACCESS_ZERO_BASED */
 	WANT(!content_wrong(memory + offset, key, 0, length));
 	memset(bench->buffer, 0, length);
 	WANT(ask(bench, IBV_WR_RDMA_READ, length, offset, rkey) == IBV_WC_SUCCESS);

@@ -377,8 +377,10 @@ static void destroying_after_the_context_touches_nothing_of_it(void)
 	kernel_error = EBADF;
 	CHECK(fl_destroy_qp(s.qp) == EBADF);
 	kernel_error = EBADF;
+	/* proves: destroy_srq */
 	CHECK(fl_destroy_srq(s.srq) == EBADF);
 	kernel_error = EBADF;
+	/* proves: destroy_cq */
 	CHECK(fl_destroy_cq(s.cq) == EBADF);
 	pthread_mutex_unlock(&s.ctx->qps.lock);
 	s.ctx->doorbell = doorbell;
@@ -737,9 +739,12 @@ static void sends_stand_in_the_ring(void)
 
 	CHECK(!fl_post_send(s.qp, wr, &bad));
 	/* One doorbell for both. */
+	/* proves: post_send */
 	CHECK(take_doorbell() == bell(FAULTLINE_DB_SQ, s.qp->qp_num, 2));
 	CHECK(!take_doorbell());
+	/* proves: IBV_WR_RDMA_WRITE_WITH_IMM */
 	CHECK(wqe->opcode == FAULTLINE_WR_WRITE_IMM && wqe->num_sge == 2);
+	/* proves: IBV_SEND_FENCE */
 	CHECK(wqe->flags == (FAULTLINE_WR_FLAG_SIGNALED | FAULTLINE_WR_FLAG_FENCE));
 	CHECK(!memcmp(&wqe->imm, "\1\2\3\4", 4));
 	CHECK(le64toh(wqe->remote_addr) == 0xfeedULL << 32 &&
@@ -799,6 +804,7 @@ static void inline_data_is_copied(void)
 	CHECK(!fl_post_send(s.qp, &wr, &bad));
 	CHECK(le32toh(wqe->inline_len) == 33 && !wqe->num_sge &&
 	      wqe->flags == FAULTLINE_WR_FLAG_INLINE);
+	/* proves: IBV_SEND_INLINE */
 	CHECK(!memcmp((uint8_t *)wqe + FAULTLINE_SQ_WQE_DATA, data, 33));
 	sge[1].length = qp->max_inline - 2;
 	CHECK(fl_post_send(s.qp, &wr, &bad) == EINVAL);
@@ -849,6 +855,7 @@ static void builders_make_requests(void)
 	struct ibv_sge sges[3] = {};
 	struct faultline_sq_wqe *wqe = fl_wq_entry(&to_fl_qp(qp)->sq, 0);
 
+	/* proves: IBV_QP_INIT_ATTR_SEND_OPS_FLAGS */
 	CHECK(ex->wr_send && ex->wr_rdma_read && !ex->wr_rdma_write);
 	ex->wr_start(ex);
 	ex->wr_id = 4;
@@ -860,7 +867,9 @@ static void builders_make_requests(void)
 	ex->wr_set_sge(ex, 1, 2, 3);
 	CHECK(!take_doorbell());
 	CHECK(!ex->wr_complete(ex));
+	/* proves: wr_start, wr_complete */
 	CHECK(take_doorbell() == bell(FAULTLINE_DB_SQ, qp->qp_num, 2));
+	/* proves: wr_set_inline_data_list */
 	CHECK(le32toh(wqe->inline_len) == 7 &&
 	      !memcmp((uint8_t *)wqe + FAULTLINE_SQ_WQE_DATA, text, 7));
 	/* No room: nothing is posted. */
@@ -880,6 +889,7 @@ static void builders_make_requests(void)
 	ex->wr_start(ex);
 	ex->wr_send(ex);
 	ex->wr_abort(ex);
+	/* proves: wr_abort */
 	CHECK(!take_doorbell());
 	qp->state = IBV_QPS_RTR;
 	ex->wr_start(ex);
@@ -891,6 +901,7 @@ static void builders_make_requests(void)
 	ex->wr_set_inline_data(ex, text + 1, 5);
 	CHECK(!ex->wr_complete(ex));
 	CHECK(take_doorbell() == bell(FAULTLINE_DB_SQ, qp->qp_num, 3));
+	/* proves: wr_set_inline_data */
 	CHECK(le32toh(wqe->inline_len) == 5 &&
 	      !memcmp((uint8_t *)wqe + FAULTLINE_SQ_WQE_DATA, text + 1, 5));
 	CHECK(!fl_destroy_qp(qp));
@@ -926,9 +937,11 @@ static void invalidations_are_built(void)
 	ex->wr_local_inv(ex, 0x445566);
 	CHECK(!ex->wr_complete(ex));
 	CHECK(take_doorbell() == bell(FAULTLINE_DB_SQ, qp->qp_num, 2));
+	/* proves: wr_send_inv, IBV_QP_EX_WITH_SEND_WITH_INV */
 	CHECK(wqe->opcode == FAULTLINE_WR_SEND_INV && wqe->flags == FAULTLINE_WR_FLAG_FENCE);
 	CHECK(le32toh(wqe->imm) == 0x112233 && wqe->num_sge == 1 && le32toh(to->lkey) == 1);
 	wqe = fl_wq_entry(&to_fl_qp(qp)->sq, 1);
+	/* proves: wr_local_inv, IBV_QP_EX_WITH_LOCAL_INV */
 	CHECK(wqe->opcode == FAULTLINE_WR_LOCAL_INV && !wqe->num_sge);
 	CHECK(le32toh(wqe->rkey) == 0x445566 && wqe->flags == FAULTLINE_WR_FLAG_SIGNALED);
 	CHECK(!fl_destroy_qp(qp));
@@ -979,6 +992,7 @@ static void large_packets_bring_their_headers(void)
 		struct faultline_raw_seg *seg = (void *)&wqe->compare_add;
 		struct faultline_sge *to = (void *)(entry + FAULTLINE_SQ_WQE_DATA + 80);
 
+		/* proves: IBV_WR_TSO, wr_send_tso, IBV_QP_EX_WITH_TSO */
 		CHECK(wqe->opcode == FAULTLINE_WR_RAW && wqe->num_sge == 2);
 		CHECK(wqe->flags & FAULTLINE_WR_FLAG_INLINE);
 		CHECK(le32toh(wqe->inline_len) == 66);
@@ -987,6 +1001,7 @@ static void large_packets_bring_their_headers(void)
 		CHECK(le64toh(to[1].addr) == 0x9000 && le32toh(to[1].lkey) == 8);
 	}
 	complete(&s, qp->qp_num, FAULTLINE_WC_TSO, 1);
+	/* proves: IBV_WC_TSO */
 	CHECK(poll_one(&s) == 5);
 	/* More headers than the queue was made for, and none; nothing to cut. */
 	wr.tso.hdr_sz = 67;
@@ -999,6 +1014,7 @@ static void large_packets_bring_their_headers(void)
 	CHECK(!fl_destroy_qp(qp));
 	attr = good;
 	attr.max_tso_header = FAULTLINE_MAX_RAW_HEADERS + 1;
+	/* proves: IBV_QP_INIT_ATTR_MAX_TSO_HEADER, tso_caps */
 	CHECK(!fl_create_qp_ex(context, &attr) && errno == EINVAL);
 	attr = good;
 	attr.qp_type = IBV_QPT_UD;
@@ -1019,6 +1035,7 @@ static void receives_tell_by_the_record(void)
 	for (i = 0; i < 4; i++)
 		CHECK(!post_recv(&s, 100 + i));
 	CHECK(post_recv(&s, 9) == ENOMEM);
+	/* proves: post_recv */
 	CHECK(le32toh(record->producer) == 4);
 	CHECK(!take_doorbell());
 	complete(&s, s.qp->qp_num, FAULTLINE_WC_RECV, 0);
@@ -1053,6 +1070,7 @@ static void srq_tags_come_back_in_any_order(void)
 		uint64_t id = 200 + which + (i / 4) * 1000;
 
 		complete(&s, s.qp->qp_num, FAULTLINE_WC_RECV, tags[which]);
+		/* proves: post_srq_recv */
 		CHECK(poll_one(&s) == id);
 		CHECK(!post_recv(&s, 200 + which + (i / 4 + 1) * 1000));
 		CHECK(post_recv(&s, 9) == ENOMEM);
@@ -1082,6 +1100,7 @@ static void a_resized_srq_keeps_its_requests(void)
 			uint32_t tag = tag_in_slot(&s, srq_taken++);
 
 			complete(&s, s.qp->qp_num, FAULTLINE_WC_RECV, tag);
+			/* proves: modify_srq */
 			CHECK(poll_one(&s) == completed++);
 		}
 		ret = fl_modify_srq(s.srq, &attr, IBV_SRQ_MAX_WR);
@@ -1145,6 +1164,7 @@ static void completions_go_round(void)
 		n = fl_poll_cq(s.cq, 64, wc);
 		CHECK(n == burst);
 		for (j = 0; j < burst; j++, polled++) {
+			/* proves: poll_cq */
 			CHECK(wc[j].wr_id == polled);
 			CHECK(wc[j].byte_len == (polled ^ 0x5a5a));
 			CHECK(wc[j].qp_num == s.qp->qp_num);
@@ -1181,6 +1201,7 @@ static void a_destroyed_qp_takes_its_completions_along(void)
 			CHECK(wc.qp_num == s.qp->qp_num);
 			CHECK(wc.wr_id == 500 + kept++);
 		}
+		/* proves: destroy_qp */
 		CHECK(kept == mine);
 	}
 	CHECK(!fl_destroy_qp(other));
@@ -1267,27 +1288,43 @@ static void an_extended_cq_reads_the_same(void)
 	ring[1].sl = 5;
 	ring[1].status = FAULTLINE_WC_STATUS_LOC_LEN_ERR;
 	ring[1].vendor_err = FAULTLINE_VENDOR_ERR_LENGTH;
+	/* proves: start_poll */
 	CHECK(!cq->start_poll(cq, &poll));
 	CHECK(cq->wr_id == 31 && cq->status == IBV_WC_SUCCESS);
+	/* proves: read_opcode */
 	CHECK(cq->read_opcode(cq) == IBV_WC_RECV);
+	/* proves: read_wc_flags, IBV_WC_WITH_INV */
 	CHECK(cq->read_wc_flags(cq) == IBV_WC_WITH_INV);
 	CHECK(ibv_wc_read_invalidated_rkey(cq) == 0x778899);
+	/* proves: read_byte_len, IBV_WC_EX_WITH_BYTE_LEN */
 	CHECK(cq->read_byte_len(cq) == 0x5a5a);
+	/* proves: read_qp_num, IBV_WC_EX_WITH_QP_NUM */
 	CHECK(cq->read_qp_num(cq) == ex.qp->qp_num);
+	/* proves: next_poll */
 	CHECK(!cq->next_poll(cq));
 	CHECK(cq->wr_id == 32 && cq->status == IBV_WC_LOC_LEN_ERR);
+	/* proves: IBV_WC_RECV_RDMA_WITH_IMM */
 	CHECK(cq->read_opcode(cq) == IBV_WC_RECV_RDMA_WITH_IMM);
+	/* proves: IBV_WC_WITH_IMM, IBV_WC_IP_CSUM_OK */
 	CHECK(cq->read_wc_flags(cq) ==
 	      (IBV_WC_WITH_IMM | IBV_WC_GRH | IBV_WC_IP_CSUM_OK));
+	/* proves: read_imm_data, IBV_WC_EX_WITH_IMM */
 	CHECK(be32toh(cq->read_imm_data(cq)) == 0x0a0b0c0d);
+	/* proves: IBV_WC_EX_WITH_COMPLETION_TIMESTAMP */
 	CHECK(cq->read_completion_ts(cq) == 123456789);
+	/* proves: read_cvlan, read_flow_tag, IBV_WC_EX_WITH_CVLAN, IBV_WC_EX_WITH_FLOW_TAG */
 	CHECK(cq->read_cvlan(cq) == 0x6123 && cq->read_flow_tag(cq) == 0xabcdef);
+	/* proves: read_src_qp, read_sl, IBV_WC_EX_WITH_SRC_QP, IBV_WC_EX_WITH_SL */
 	CHECK(cq->read_src_qp(cq) == 0x112233 && cq->read_sl(cq) == 5);
+	/* proves: read_slid, read_dlid_path_bits, IBV_WC_EX_WITH_SLID */
+	/* proves: IBV_WC_EX_WITH_DLID_PATH_BITS */
 	CHECK(!cq->read_slid(cq) && !cq->read_dlid_path_bits(cq));
+	/* proves: read_vendor_err */
 	CHECK(cq->read_vendor_err(cq) == FAULTLINE_VENDOR_ERR_LENGTH);
 	CHECK(cq->next_poll(cq) == ENOENT);
 	cq->end_poll(cq);
 	/* The lock is free again. */
+	/* proves: end_poll */
 	CHECK(cq->start_poll(cq, &poll) == ENOENT);
 	CHECK(!fl_destroy_qp(ex.qp));
 	CHECK(!fl_destroy_cq(ex.cq));
@@ -1316,6 +1353,7 @@ static void a_datagram_tells_its_packet_type(void)
 	}
 	CHECK(fl_poll_cq(ex.cq, 1, &wc) == 1 && wc.sl == 10);
 	CHECK(fl_poll_cq(ex.cq, 1, &wc) == 1 && wc.sl == 9);
+	/* proves: IBV_WC_EX_WITH_SL */
 	CHECK(!cq->start_poll(cq, &poll) && cq->read_sl(cq) == 10);
 	CHECK(!cq->next_poll(cq) && cq->read_sl(cq) == 9);
 	cq->end_poll(cq);
@@ -1359,6 +1397,7 @@ static void a_resized_cq_keeps_its_completions(void)
 	CHECK(!fl_resize_cq(s.cq, 100));
 	CHECK(ring_was_drained);
 	pthread_join(device, NULL);
+	/* proves: resize_cq */
 	CHECK(s.cq->cqe == 128);
 	s.produced = posted - polled;
 	while (polled < posted)
@@ -1400,6 +1439,7 @@ static void a_reset_leaves_nothing_behind(void)
 	CHECK(ring_was_drained);
 	pthread_join(device, NULL);
 	CHECK(!fl_poll_cq(s.cq, 1, &wc));
+	/* proves: modify_qp, IBV_QPS_RESET */
 	CHECK(!fl_wq_record(&qp->rq.ring)->producer);
 	CHECK(!post(s.qp, 70, IBV_SEND_SIGNALED));
 	CHECK(take_doorbell() == bell(FAULTLINE_DB_SQ, s.qp->qp_num, 1));
@@ -1472,8 +1512,10 @@ static void parent_domains_give_memory(void)
 	struct ibv_srq *srq;
 	struct ibv_qp *qp;
 
+	/* proves: alloc_parent_domain */
 	CHECK(parent && parent->context == context);
 	/* It holds what it is made of. */
+	/* proves: alloc_td */
 	CHECK(fl_dealloc_td(td) == EBUSY);
 	CHECK(fl_dealloc_pd(&s.pd.ibv_pd) == EBUSY);
 	attr.pd = parent;
@@ -1486,6 +1528,7 @@ static void parent_domains_give_memory(void)
 	CHECK(!fl_create_cq_ex(context, &cq_attr) && errno == EINVAL);
 	cq_attr.parent_domain = parent;
 	cq = fl_create_cq_ex(context, &cq_attr);
+	/* proves: IBV_CQ_INIT_ATTR_MASK_PD */
 	CHECK(cq && given.live == 1);
 	/* The allocator's memory was not zero; the ring must be. */
 	CHECK(!device_cq[sizeof(struct faultline_cqe) - 1]);
@@ -1499,6 +1542,8 @@ static void parent_domains_give_memory(void)
 		.cap = { 4, 4, 1, 1, 0 },
 	};
 	qp = fl_create_qp(parent, &qp_attr);
+	/* proves: IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS */
+	/* proves: IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT */
 	CHECK(qp && given.live == 4);
 	CHECK(given.types == (1 << FAULTLINEDV_MEMORY_SQ | 1 << FAULTLINEDV_MEMORY_RQ |
 			      1 << FAULTLINEDV_MEMORY_SRQ | 1 << FAULTLINEDV_MEMORY_CQ));
@@ -1516,6 +1561,7 @@ static void parent_domains_give_memory(void)
 	given.uses_default = true;
 	srq = fl_create_srq(parent, &srq_attr);
 	CHECK(srq && !given.live && !fl_destroy_srq(srq));
+	/* proves: dealloc_td */
 	CHECK(!fl_dealloc_pd(parent) && !fl_dealloc_td(td));
 	tear_down(&s);
 }
@@ -1537,6 +1583,7 @@ static void device_memory_is_copied_in_words(void)
 	/* To a buffer of any alignment. */
 	CHECK(!dm->memcpy_to_dm(dm, 8, data + 1, 92));
 	CHECK(!dm->memcpy_from_dm(back + 3, dm, 8, 92));
+	/* proves: alloc_dm */
 	CHECK(!memcmp(data + 1, back + 3, 92));
 	CHECK(pread(context->cmd_fd, back, 92, FAULTLINE_PAGE_SIZE + 8) == 92);
 	CHECK(!memcmp(data + 1, back, 92));
@@ -1567,6 +1614,7 @@ static void the_clock_is_related_to_the_time_of_day(void)
 
 	device_clock = 5000;
 	CHECK(!fl_query_rt_values(&ctx->ibv_ctx.context, &values));
+	/* proves: query_rt_values */
 	CHECK(values.raw_clock.tv_sec == 0 && values.raw_clock.tv_nsec == 5000);
 	values.comp_mask = 1 << 30;
 	CHECK(fl_query_rt_values(&ctx->ibv_ctx.context, &values) == EINVAL);
@@ -1574,6 +1622,7 @@ static void the_clock_is_related_to_the_time_of_day(void)
 	clock_gettime(CLOCK_REALTIME, &ts);
 	now = ts.tv_sec * 1000000000ULL + ts.tv_nsec;
 	told = fl_wallclock(ctx, 5000);
+	/* proves: IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK */
 	CHECK(told <= now && now - told < 1000000000ULL);
 	CHECK(fl_wallclock(ctx, 7000) - told == 2000);
 	/* Old: measured anew; and if that fails, still an answer. */

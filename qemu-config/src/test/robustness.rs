@@ -263,6 +263,7 @@ fn module_reloaded(cluster: &Cluster, plan: &Plan) -> Result<()> {
     for _ in 0..3 {
         server.must("modprobe -r faultline && modprobe faultline", SHORT)?;
         configure(server, plan)?;
+        // proves: del_gid
         works(cluster)?;
     }
     Ok(())
@@ -279,6 +280,7 @@ fn module_removed_under_traffic(cluster: &Cluster, plan: &Plan) -> Result<()> {
         "rmmod hangs"
     );
     if outcome.success() {
+        // proves: disassociate_ucontext
         must_fail(sending, "the client")?;
     } else {
         end(sending, "the client")?;
@@ -404,6 +406,7 @@ fn handles_of_a_stopped_device(cluster: &Cluster, _: &Plan) -> Result<()> {
     say(format!(
         "the longest call with interrupts off took {took} us"
     ));
+    // proves: create_ah
     ensure!(
         took < ATOMIC_LIMIT_US,
         "a call that may not sleep took {took} us"
@@ -424,6 +427,7 @@ fn emulator_killed_while_it_sleeps_under_load(cluster: &Cluster, _: &Plan) -> Re
         .as_ref()
         .context("there is no emulator")?
         .kill();
+    // proves: IBV_EVENT_DEVICE_FATAL
     client
         .must("fatal_event wait", SHORT)
         .context("an event of the device's death")?;
@@ -466,6 +470,7 @@ fn emulator_killed_while_idle(cluster: &Cluster, _: &Plan) -> Result<()> {
         .as_ref()
         .context("there is no emulator")?
         .kill();
+    // proves: IBV_EVENT_DEVICE_FATAL
     server
         .must("fatal_event wait", SHORT)
         .context("an event of the device's death")?;

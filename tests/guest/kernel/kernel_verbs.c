@@ -149,10 +149,13 @@ static int send_to_self(int flags)
 		if (!tries--)
 			err = -ETIMEDOUT;
 	}
+	/* proves: IB_WR_SEND, create_cq, post_send, post_recv, poll_cq, get_dma_mr, IB_QPT_UD */
+	/* proves: create_qp */
 	if (!err && (failure ||
 		     memcmp(buffer, buffer + LENGTH + GRH, LENGTH)))
 		err = -EIO;
 drop:
+	/* proves: create_ah */
 	return drop(handle) ?: err;
 }
 
@@ -272,6 +275,7 @@ static int rc_immediates(struct ib_mr *mr)
 	err = ib_post_recv(rc, &recv, NULL) ?: rc_do(&wr.wr, 1);
 	if (err)
 		return err;
+	/* proves: IB_WR_SEND_WITH_IMM, IB_WC_WITH_IMM, IB_QPT_RC, IB_SEND_SIGNALED */
 	if (!got_immediate(IB_WC_RECV) ||
 	    memcmp(buffer, buffer + LENGTH, LENGTH))
 		return -EBADMSG;
@@ -280,6 +284,7 @@ static int rc_immediates(struct ib_mr *mr)
 	err = ib_post_recv(rc, &recv, NULL) ?: rc_do(&wr.wr, 1);
 	if (err)
 		return err;
+	/* proves: IB_WR_RDMA_WRITE_WITH_IMM */
 	if (!got_immediate(IB_WC_RECV_RDMA_WITH_IMM) ||
 	    memcmp(buffer, buffer + LENGTH, LENGTH))
 		return -EBADMSG;
@@ -304,6 +309,7 @@ static int rc_atomics(struct ib_mr *mr)
 	err = rc_do(&wr.wr, 0);
 	if (err)
 		return err;
+	/* proves: IB_WR_ATOMIC_FETCH_AND_ADD */
 	if (last_sent.opcode != IB_WC_FETCH_ADD || words[0] != 37 ||
 	    words[1] != 42)
 		return -EBADMSG;
@@ -313,6 +319,7 @@ static int rc_atomics(struct ib_mr *mr)
 	err = rc_do(&wr.wr, 0);
 	if (err)
 		return err;
+	/* proves: IB_WR_ATOMIC_CMP_AND_SWP */
 	if (last_sent.opcode != IB_WC_COMP_SWAP || words[0] != 42 ||
 	    words[1] != 7)
 		return -EBADMSG;
@@ -348,6 +355,8 @@ static int rc_requests(struct ib_mr *mr)
 		return -EPROTO;
 	wr.access &= ~UNKNOWN_ACCESS;
 	err = rc_do(&wr.wr, 0);
+	/* proves: IB_WR_REG_MR, alloc_mr, map_mr_sg, IB_MR_TYPE_MEM_REG */
+	/* proves: IB_DEVICE_MEM_MGT_EXTENSIONS */
 	if (!err && last_sent.opcode != IB_WC_REG_MR)
 		err = -EBADMSG;
 	return err ?: rc_immediates(mr) ?: rc_atomics(mr);
@@ -421,9 +430,11 @@ static int run_set(const char *value, const struct kernel_param *param)
 /* Unknown send flags, and one that the device does not support, are refused. */
 static int refused_set(const char *value, const struct kernel_param *param)
 {
+	/* proves: IB_SEND_IP_CSUM */
 	if (send_to_self(IB_SEND_SIGNALED | BIT(30)) != -EINVAL ||
 	    send_to_self(IB_SEND_SIGNALED | IB_SEND_IP_CSUM) != -EINVAL)
 		return -EPROTO;
+	/* proves: IB_SEND_SOLICITED */
 	return send_to_self(IB_SEND_SIGNALED | IB_SEND_SOLICITED);
 }
 

@@ -23,9 +23,11 @@ got IBV_EVENT_GID_CHANGE
 ip address del 10.99.1.1/24 dev "$NETDEV"
 grep -q PORT_ $EVENTS && fail "the link has not changed"
 ip link set "$NETDEV" down
+# proves: IBV_EVENT_PORT_ERR, IB_DEVICE_SHUTDOWN_PORT
 got IBV_EVENT_PORT_ERR
 grep -q PORT_ACTIVE $EVENTS && fail "the link is not up"
 ip link set "$NETDEV" up
+# proves: IBV_EVENT_PORT_ACTIVE, IB_DEVICE_PORT_ACTIVE_EVENT
 got IBV_EVENT_PORT_ACTIVE
 lab_until 10 ping -c 1 -W 1 "$PEER_IP" || fail "no link"
 kill $pid && echo PASS

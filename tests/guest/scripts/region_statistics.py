@@ -97,6 +97,7 @@ assert pinned.statistics() == (None, None, None, None)
 assert region.statistics() == (0, 0, 0, 0)
 assert region.times == (0, 0) and region.present() == 0
 assert pinned.details()["drv_kind"] == "pinned" and "drv_pages_present" not in pinned.details()
+# proves: fill_res_mr_entry
 assert region.details()["drv_kind"] == "on-demand"
 assert region.details()["drv_access"] == ACCESS | e.IBV_ACCESS_ON_DEMAND
 pd.advise_mr(e._IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, e._IBV_ADVISE_MR_FLAG_FLUSH,
@@ -111,11 +112,13 @@ assert before.keys() == set(TIMED), before
 # The other pages are not there, then all are, and then none.
 write(qp, cq, pinned, region)
 faults, handled, *others = region.statistics()
+# proves: fill_stat_mr_entry
 assert faults > 0 and handled == faults and others == [0, prefetches]
 total, longest = region.times
 assert faults * longest >= total >= longest > 0 and region.present() == PAGES
 time.sleep(0.1)
 timed = {name: value - before[name] for name, value in optional().items()}
+# proves: modify_hw_stat
 assert timed["page_fault_ns"] == total, timed
 assert 0 < timed["page_fault_wait_ns"] + timed["page_fault_map_ns"] < total, timed
 subprocess.check_call(["rdma", "statistic", "unset", "link", LINK, "optional-counters"])

@@ -34,6 +34,7 @@ qp = QP(pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=cq, rcq=cq, cap=cap))
 other = QP(pd, QPInitAttr(qp_type=e.IBV_QPT_RC, scq=cq, rcq=cq, cap=cap, srq=srq))
 
 [shown] = details("cq")
+# proves: fill_res_cq_entry
 assert numbers(shown, "depth") == [64] and shown["cqe"] in (60, 64), shown
 # The index of a process' CQ is in its own memory.
 assert "drv_consumer" not in shown
@@ -41,9 +42,11 @@ assert "drv_consumer" not in shown
 assert numbers(shown, "depth", "max_sge", "limit") == [128, 2, 0]
 srq.modify(SrqAttr(srq_limit=7), e.IBV_SRQ_LIMIT)
 [shown] = details("srq")
+# proves: fill_res_srq_entry
 assert numbers(shown, "limit") == [7]
 mine = {one["lqpn"]: one for one in details("qp")}
 shown = mine[qp.qp_num]
+# proves: fill_res_qp_entry
 assert numbers(shown, "sq_depth", "sq_max_sge", "rq_depth", "rq_max_sge") == [32, 3, 16, 2]
 assert shown["drv_max_inline"] >= 64 and shown["drv_fault_policy"] == "rnr"
 assert shown["drv_access"] == 0 and "drv_sq_producer" not in shown

@@ -22,6 +22,7 @@ server() {
 	serve /dev/ram0
 	# A queue pair is shown with the queue that it receives from.
 	shared() { shown=$(rdma resource show srq | grep "lqpn [0-9].*comm \[nvmet_rdma\]"); }
+	# proves: create_srq, post_srq_recv
 	lab_until 60 shared || {
 		echo "no queue pair receives from a shared queue"
 		rdma resource show srq
@@ -80,6 +81,9 @@ client() {
 	shift
 	connect
 	for depth in "$@"; do
+		# proves: alloc_mr, map_mr_sg, create_cq, poll_cq, post_recv, post_send
+		# proves: req_notify_cq, IB_MR_TYPE_MEM_REG, IB_QPT_RC, IB_WR_RDMA_WRITE
+		# proves: IB_WR_RDMA_READ, IB_WR_SEND_WITH_INV, IB_WC_WITH_INVALIDATE
 		fio --name="$pattern-$depth" --filename=/dev/nvme0n1 --ioengine=libaio --direct=1 \
 			--rw="$pattern" --bsrange=4k-256k --size=24m --iodepth="$depth" \
 			--verify=crc32c --verify_fatal=1 --verify_backlog=64 --minimal >/tmp/fio.log ||

@@ -48,6 +48,7 @@ client() {
 	}
 	lab_until 30 appears || { echo "there is a target and no disk"; dmesg | tail -5; exit 1; }
 	for depth in "$@"; do
+		# proves: IB_WR_LOCAL_INV
 		fio --name="$pattern-$depth" --filename="$disk" --ioengine=libaio --direct=1 \
 			--rw="$pattern" --bsrange=4k-256k --size=24m --iodepth="$depth" \
 			--verify=crc32c --verify_fatal=1 --verify_backlog=64 --minimal >/tmp/fio.log ||

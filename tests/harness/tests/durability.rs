@@ -124,6 +124,7 @@ fn nobody_waits_for_a_disk_but_who_flushes() {
             exchange_anew(&mut c, &mut d, &mut rng);
             exchanges += 1;
         };
+        // proves: IBV_WC_FLUSH
         assert!(wc.is_ok() && wc.opcode == cqe::FLUSH, "{wc:?}");
         if start.elapsed() > SLOW {
             slow[kind] += 1;
@@ -134,6 +135,7 @@ fn nobody_waits_for_a_disk_but_who_flushes() {
         qa.retire(&wc);
         let mut word = [0; 8];
         lasting.view.read(0, &mut word).unwrap();
+        // proves: IBV_FLUSH_PERSISTENT, IB_DEVICE_FLUSH_PERSISTENT, IBV_ACCESS_FLUSH_PERSISTENT
         assert_eq!(word, done);
         let mut data = vec![0; 100_000];
         lasting.view.read(at as u64, &mut data).unwrap();

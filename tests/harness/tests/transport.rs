@@ -49,12 +49,14 @@ fn rc_send_write_read_of_all_lengths_at_all_mtus() {
                 )
                 .unwrap();
             let wc = b.good_completion();
+            // proves: IBV_WC_RECV
             assert_eq!((wc.opcode, wc.id, wc.len), (cqe::RECV, 7, len as u32));
             assert_eq!(
                 (wc.imm, wc.flags & cqe::CQE_IMM),
                 (0xfee1_dead, cqe::CQE_IMM)
             );
             let wc = a.good_completion();
+            // proves: IBV_WC_SEND
             assert_eq!((wc.opcode, wc.id, wc.qpn), (cqe::SEND, id, qa.number()));
             qa.retire(&wc);
             assert_eq!(b.buf.pattern_mismatch(to, len, seed), None, "SEND {len}");
@@ -66,6 +68,7 @@ fn rc_send_write_read_of_all_lengths_at_all_mtus() {
             let write = SendWr::write(&sges, b.mr.remote(to)).signaled();
             qa.post_send(&write).unwrap();
             let wc = a.good_completion();
+            // proves: IBV_WC_RDMA_WRITE
             assert_eq!(wc.opcode, cqe::RDMA_WRITE);
             qa.retire(&wc);
             assert_eq!(b.buf.pattern_mismatch(to, len, seed), None, "WRITE {len}");
@@ -79,8 +82,11 @@ fn rc_send_write_read_of_all_lengths_at_all_mtus() {
             let read = SendWr::read(&sges, b.mr.remote(from)).signaled();
             qa.post_send(&read).unwrap();
             let wc = a.good_completion();
+            // proves: IBV_WC_RDMA_READ
             assert_eq!((wc.opcode, wc.len), (cqe::RDMA_READ, len as u32));
             qa.retire(&wc);
+            // proves: IBV_QP_PATH_MTU, IBV_MTU_256, IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048
+            // proves: IBV_MTU_4096
             assert_eq!(a.buf.pattern_mismatch(to, len, seed), None, "READ {len}");
             assert_eq!(a.buf.to_vec(to - 1, 1), [0xee]);
             assert_eq!(a.buf.to_vec(to + len, 1), [0xee]);
@@ -99,6 +105,7 @@ fn rc_write_with_immediate_data_consumes_a_receive() {
     qa.post_send(&write.signaled()).unwrap();
     let wc = b.good_completion();
     let expected = (cqe::RECV_RDMA_WITH_IMM, 42, 9000, 0x0102_0304);
+    // proves: IB_WR_RDMA_WRITE_WITH_IMM
     assert_eq!((wc.opcode, wc.id, wc.len, wc.imm), expected);
     assert_eq!(b.buf.pattern_mismatch(IN, 9000, 5), None);
     a.good_completion();
@@ -117,16 +124,19 @@ fn rc_atomics_are_exact_under_pipelining() {
     let mut sum = 1000;
     for i in 0..40u64 {
         let wc = a.good_completion();
+        // proves: IBV_WC_FETCH_ADD
         assert_eq!(wc.opcode, cqe::FETCH_ADD);
         qa.retire(&wc);
         assert_eq!(a.buf.load_u64(8 * i as usize), sum, "old value {i}");
         sum += i + 1;
     }
+    // proves: IB_WR_ATOMIC_FETCH_AND_ADD
     assert_eq!(b.buf.load_u64(64), sum);
     let sges = [a.mr.sge(0, 8)];
     for (compare, swap, after) in [(1, 77, sum), (sum, 77, 77)] {
         let swap = SendWr::comp_swap(&sges, b.mr.remote(64), compare, swap);
         qa.post_send(&swap.signaled()).unwrap();
+        // proves: IBV_WC_COMP_SWAP, IB_WR_ATOMIC_CMP_AND_SWP
         assert_eq!(a.good_completion().opcode, cqe::COMP_SWAP);
         assert_eq!(a.buf.load_u64(0), sum);
         assert_eq!(b.buf.load_u64(64), after);
@@ -149,6 +159,7 @@ fn inline_data_of_every_length() {
         let write = SendWr::write_inline(&data, b.mr.remote(IN)).signaled();
         qa.post_send(&write).unwrap();
         qa.retire(&a.good_completion());
+        // proves: IBV_SEND_INLINE, IB_SEND_INLINE
         assert_eq!(b.buf.pattern_mismatch(IN, len, len as u64), None);
         assert_eq!(b.buf.to_vec(IN + len, 1), [0xee]);
     }
@@ -382,6 +393,7 @@ fn a_qp_in_error_flushes_what_is_and_what_will_be_posted() {
     assert_eq!(qb.state().unwrap(), QPS_ERR);
     for tag in 0..3 {
         let wc = b.completion();
+        // proves: IBV_WC_WR_FLUSH_ERR
         assert_eq!((wc.id, wc.status), (tag, cqe::WR_FLUSH_ERR));
     }
     // Now the record asks for a doorbell.

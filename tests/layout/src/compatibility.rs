@@ -16,6 +16,8 @@ const LEFT_OUT: &str = "Left out";
 pub enum Answer {
     /// It works, and a test shows it.
     Yes,
+    /// It works with a restriction, or not all of it has a test; the note says which.
+    Partly,
     /// It is refused, or never happens.
     No,
     /// There is nothing to do or to refuse: a name that is reserved, or the work of others.
@@ -90,9 +92,10 @@ fn row(line: &str) -> Result<Row, String> {
     };
     let answer = match answer {
         "yes" => Answer::Yes,
+        "partly" => Answer::Partly,
         "no" => Answer::No,
         "—" => Answer::Nothing,
-        _ => return Err(format!("yes, no or —? {line}")),
+        _ => return Err(format!("yes, partly, no or —? {line}")),
     };
     if note.is_empty() {
         return Err(format!("neither test nor reason: {line}"));

@@ -4,3 +4,4 @@
 pub mod circles;
 pub mod compatibility;
 pub mod named;
+pub mod proofs;

@@ -43,6 +43,25 @@ pub fn part<'a>(text: &'a str, from: &str, to: &str) -> &'a str {
     rest.split_once(to).map_or(rest, |(part, _)| part)
 }
 
+/// The tests of the provider.
+pub fn provider_test() -> String {
+    "guest-driver/provider/tests/provider_test.c".to_owned()
+}
+
+/// A file with tests of the simulator or the harness.
+pub fn rust_tests(place: &str, file: &str) -> String {
+    format!("tests/{place}/tests/{file}.rs")
+}
+
+/// The file of a suite of the lab.
+pub fn suite(name: &str) -> String {
+    let file = name.replace('-', "_");
+    match name {
+        "robustness" | "keys" => format!("qemu-config/src/test/{file}.rs"),
+        _ => format!("qemu-config/src/test/suites/{file}.rs"),
+    }
+}
+
 /// Whether there is a test of this name, which says where to look.
 pub fn exists(test: &str) -> bool {
     let text = |path: &str| fs::read_to_string(root().join(path)).unwrap_or_default();
@@ -60,9 +79,7 @@ pub fn exists(test: &str) -> bool {
         ["pyverbs", name] => {
             text("qemu-config/src/test/pyverbs_tests.rs").contains(&format!("\"{name}\""))
         }
-        ["provider", name] => {
-            text("guest-driver/provider/tests/provider_test.c").contains(&format!("TEST({name})"))
-        }
+        ["provider", name] => text(&provider_test()).contains(&format!("TEST({name})")),
         // Others are for demonstrations.
         ["guest", name] => {
             text(&format!("tests/guest/{name}.c")).contains("int main(") && runs(name)
@@ -70,21 +87,10 @@ pub fn exists(test: &str) -> bool {
         ["bench", name] => root()
             .join(format!("tests/harness/src/bin/bench/{name}.rs"))
             .is_file(),
-        ["lab", suite, name] => {
-            let suite = match suite {
-                "robustness" | "keys" => text(&format!("qemu-config/src/test/{suite}.rs")),
-                _ => {
-                    let file = suite.replace('-', "_");
-                    text(&format!("qemu-config/src/test/suites/{file}.rs"))
-                }
-            };
-            suite.contains(&format!("\"{name}\""))
-        }
-        [place @ ("simulator" | "harness"), file, name] => {
-            text(&format!("tests/{place}/tests/{file}.rs"))
-                .split_once(&format!("fn {name}("))
-                .is_some_and(|(before, _)| before.trim_end().ends_with("#[test]"))
-        }
+        ["lab", folder, name] => text(&suite(folder)).contains(&format!("\"{name}\"")),
+        [place @ ("simulator" | "harness"), file, name] => text(&rust_tests(place, file))
+            .split_once(&format!("fn {name}("))
+            .is_some_and(|(before, _)| before.trim_end().ends_with("#[test]")),
         _ => false,
     }
 }

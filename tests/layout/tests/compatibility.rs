@@ -6,6 +6,7 @@ use std::fs;
 
 use faultline_layout::compatibility::{self, Answer, Section};
 use faultline_layout::named::{exists, is_name, part, read, root, tests_of};
+use faultline_layout::proofs::{self, Sources};
 
 fn sections() -> Vec<Section> {
     let document = read("docs/compatibility.md");
@@ -92,7 +93,7 @@ fn compare(about: &str, prefix: &str, code: &BTreeSet<String>) {
         for name in row.names.iter().filter(|name| name.starts_with(prefix)) {
             named.insert(name.clone());
             if row.answer != Answer::Nothing {
-                let says = row.answer == Answer::Yes;
+                let says = row.answer != Answer::No;
                 assert_eq!(code.contains(name), says, "{about}: {name}");
             }
         }
@@ -464,4 +465,13 @@ fn what_is_supported_names_a_test_and_every_test_exists() {
     ] {
         assert!(!exists(wrong), "{wrong}");
     }
+}
+
+#[test]
+fn every_test_that_is_named_says_where_it_proves_the_row() {
+    let sources = Sources::read();
+    let (tags, _) = sources.tags();
+    assert!(tags.len() > 400, "only {}", tags.len());
+    let wrong = proofs::differences(&sections(), &sources, goes_through);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

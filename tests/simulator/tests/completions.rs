@@ -45,6 +45,7 @@ fn notices_come_once_per_arming_and_solicited_only_if_asked() {
     world.completions(1, &mut pair.cq[1]);
     world.hosts[1].driver.arm_cq(&pair.cq[1], true);
     send(&mut world, &mut pair, 0);
+    // proves: IBV_SEND_SOLICITED, IB_SEND_SOLICITED
     assert_eq!(notices(&mut world), 0, "not solicited");
     send(&mut world, &mut pair, wr::WR_FLAG_SOLICITED);
     assert_eq!(notices(&mut world), 1);
@@ -98,6 +99,7 @@ fn an_overrun_completion_queue_says_so() {
         world.run();
     }
     // What can't tell of its work must not go on with it (IBTA 9.9.6.3, class G).
+    // proves: IBV_EVENT_CQ_ERR
     assert_eq!(
         world.hosts[0].driver.async_events(),
         [(event::CQ_ERROR, cqn), (event::QP_FATAL, qpn)]
@@ -242,6 +244,7 @@ fn a_write_with_immediate_data_and_a_bad_key_tells_the_receiver() {
             let events = world.hosts[1].driver.async_events();
             if kind == QPT_RC {
                 expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::REM_ACCESS_ERR);
+                // proves: IBV_WC_LOC_ACCESS_ERR
                 assert_eq!(received(&mut world, &mut pair), expected, "{opcode} {len}");
                 assert_eq!(events, [(event::QP_ACCESS_ERROR, pair.qp[1].qpn)]);
                 continue;

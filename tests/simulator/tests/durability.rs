@@ -114,6 +114,7 @@ fn nothing_overtakes_a_flush_that_waits_and_nobody_else_does() {
         // It ends as soon as memory is durable: the requester is told.
         d.world.persist(1, true);
         d.world.run_for(MS / 20);
+        // proves: IBV_WC_FLUSH, IBV_WC_ATOMIC_WRITE
         assert_eq!(d.done(), [cqe::FLUSH, cqe::ATOMIC_WRITE, cqe::RDMA_WRITE]);
         assert_eq!(
             (d.memory(8, 8), d.memory(200, 4)),
@@ -146,6 +147,7 @@ fn each_of_several_flushes_waits_for_its_own() {
             d.done(),
             [cqe::FLUSH, cqe::RDMA_WRITE][usize::from(n == 0)..]
         );
+        // proves: IBV_FLUSH_PERSISTENT, IB_DEVICE_FLUSH_PERSISTENT, IBV_ACCESS_FLUSH_PERSISTENT
         assert_eq!(d.ranges(), [Some(vec![(d.mr.addr + n * 8, 8)])]);
         d.world.persist(1, true);
     }

@@ -180,6 +180,8 @@ fn every_transfer_brings_its_own_pages() {
             let receives = matches!(opcode, wr::WR_SEND | wr::WR_SEND_IMM | wr::WR_WRITE_IMM);
             assert_eq!(p.nothing(1), !receives);
             for host in [0, 1] {
+                // proves: IBV_ODP_SUPPORT_SEND, IBV_ODP_SUPPORT_RECV, IBV_ODP_SUPPORT_WRITE
+                // proves: IBV_ODP_SUPPORT_READ, IBV_ODP_SUPPORT_ATOMIC
                 assert!(counter(&mut p.world, host, Counter::page_faults) > 0);
                 assert_eq!(
                     counter(&mut p.world, host, Counter::page_faults),

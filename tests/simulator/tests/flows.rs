@@ -363,10 +363,12 @@ fn the_best_priority_wins_and_equals_share() {
     // A flow that does not trap gets a copy, and the search continues.
     let copy = with(&ends[3], 1, FLOW_FLAG_DONT_TRAP);
     ends[3].steer(&mut world, copy, &anything());
+    // proves: IBV_FLOW_ATTR_FLAGS_DONT_TRAP
     assert_eq!(who(&mut world, &mut ends), [2, 3]);
     let dropper = with(&ends[1], 2, FLOW_FLAG_DROP);
     let dropper = ends[1].steer(&mut world, dropper, &anything());
     assert_eq!(who(&mut world, &mut ends), [3]);
+    // proves: IBV_FLOW_SPEC_ACTION_DROP
     assert_eq!(counter(&mut world, 1, Counter::rx_flow_drops), 1);
     for flow in [dropper, better, low] {
         world.hosts[1].driver.destroy_flow(flow).unwrap();
@@ -486,6 +488,7 @@ fn a_sniffer_sees_everything_and_changes_nothing() {
         assert!(sent >= 11);
         for sniffer in &mut sniffers {
             let tags = sniffer.received(&mut world);
+            // proves: IBV_FLOW_ATTR_SNIFFER
             assert_eq!(tags.len() as u64, sent, "requests and replies");
             assert!(tags.iter().all(|tag| *tag == u32::from(FLOW_KIND_SNIFFER)));
         }
@@ -541,6 +544,7 @@ fn default_flows_get_what_is_left() {
     for (dst, expected) in cases {
         sender.send(&mut world, &Frame { dst, ..UDP }.bytes());
         let got = [&mut multicast, &mut all, &mut netdev].map(|end| end.received(&mut world).len());
+        // proves: IBV_FLOW_ATTR_ALL_DEFAULT, IBV_FLOW_ATTR_MC_DEFAULT
         assert_eq!(got, expected, "{dst:x?}");
     }
 }
@@ -575,6 +579,7 @@ fn a_copy_that_waits_for_a_page_keeps_its_tag() {
         assert_eq!(ends[0].received(&mut world), [0_u32; 0]);
         assert_eq!(ends[1].received(&mut world), [8]);
         run_pagers(&mut world, &mut [&mut pager]);
+        // proves: IBV_FLOW_SPEC_ACTION_TAG
         assert_eq!(ends[0].received(&mut world), [7]);
         assert_eq!(ends[1].received(&mut world), [0_u32; 0], "once is enough");
         assert!(pager.read(&world, region, 0, frame.len()) == frame);

@@ -309,6 +309,7 @@ fn a_response_that_breaks_the_protocol_says_so_and_ends_the_connection() {
             let attr = world.hosts[1].driver.query_qp(pair.qp[1].qpn).unwrap();
             assert_eq!(attr.state, QPS_ERR, "{case}");
         }
+        // proves: IBV_WC_BAD_RESP_ERR
         assert_eq!(ends, expected, "{case}");
         let mut bytes = vec![0x5a; 4096];
         bytes[LOCAL as usize..][..good].fill(0x77);

@@ -254,6 +254,7 @@ fn many_invalidations_and_one_fence() {
     let opcodes: Vec<u8> = done.iter().map(|cqe| cqe.opcode).collect();
     let count = COUNT as usize;
     assert_eq!(opcodes[..count], vec![cqe::RDMA_READ; count]);
+    // proves: IB_DEVICE_MEM_MGT_EXTENSIONS
     assert_eq!(opcodes[count..], vec![cqe::LOCAL_INV; count]);
     for key in keys {
         assert_eq!(k.ask(wr::WR_READ, VA + 100, 8, key), cqe::REM_ACCESS_ERR);
@@ -541,6 +542,7 @@ fn windows_let_see_what_they_show() {
         } else {
             cqe::SUCCESS
         };
+        // proves: IB_DEVICE_MEM_WINDOW_TYPE_2B
         assert_eq!(k.ask(wr::WR_READ, at, 5000, rkey), others);
         // The region can't go before it.
         let gone = k.world.hosts[1]
@@ -609,6 +611,7 @@ fn a_window_of_type_2_is_bound_once_and_invalidated_where_it_is_bound() {
     let mut pair = std::mem::replace(&mut k.pair, k.world.connect(QPT_RC, PAGE, |_| {}));
     let rkey = window | 1;
     let read = |k: &mut Keys, pair: &mut Pair, at| k.ask_on(pair, wr::WR_READ, at, 100, rkey);
+    // proves: IBV_ACCESS_ZERO_BASED
     assert_eq!(read(&mut k, &mut pair, 4900), cqe::SUCCESS);
     // Bound already.
     let mr = k.region;
@@ -650,6 +653,7 @@ fn a_region_may_begin_at_zero() {
     assert_eq!(status, cqe::SUCCESS);
     let to = pair.mr[0];
     let driver = &mut k.world.hosts[0].driver;
+    // proves: IBV_ACCESS_ZERO_BASED
     assert!(driver.read_mr(&to, 0, len as usize) == text);
     // What is outside, and what would be inside if it did not count from zero.
     for (at, len) in [
@@ -733,6 +737,7 @@ fn windows_are_bound_only_to_what_lets_them() {
         let mut other = k.world.connect(QPT_RC, PAGE, |_| {});
         let done = k.local(&mut other.qp[1], &mut other.cq[1], &entry);
         let expected = (cqe::MW_BIND_ERR, *vendor);
+        // proves: IBV_ACCESS_MW_BIND, IBV_WC_MW_BIND_ERR
         assert_eq!((done.status, done.vendor_err), expected, "case {n}");
     }
     k.well(&k.bind(window | 9));
@@ -1020,6 +1025,7 @@ fn no_window_crosses_protection_domains() {
         };
         let mut other = k.world.connect(QPT_RC, PAGE, |_| {});
         let done = k.local(&mut other.qp[1], &mut other.cq[1], &entry);
+        // proves: IB_DEVICE_MEM_WINDOW_TYPE_2B
         assert_eq!(
             (done.status, done.vendor_err),
             (cqe::MW_BIND_ERR, cqe::LKEY)
@@ -1147,6 +1153,7 @@ fn flushes_and_atomic_writes_need_rights() {
         driver.post_raw_send(&mut pair.qp[0], entry.as_bytes());
         k.world.run();
         let found = k.world.completions(0, &mut pair.cq[0]);
+        // proves: IBV_ACCESS_FLUSH_GLOBAL, IBV_ACCESS_FLUSH_PERSISTENT
         assert_eq!(found[0].status, status, "case {n}");
     }
     for (addr, len, key, status) in [

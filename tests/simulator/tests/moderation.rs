@@ -92,6 +92,7 @@ fn a_notice_comes_at_the_end_of_the_period_if_they_are_fewer() {
                 assert_eq!((s.completions(), s.notices()), (1, 0));
             }
             s.world.run_for(200 * US);
+            // proves: IBV_CQ_ATTR_MODERATE
             assert_eq!(s.notices(), 1);
             s.well(10);
             s.world.run();

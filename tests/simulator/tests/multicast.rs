@@ -352,11 +352,13 @@ fn bad_commands_are_refused() {
     }
     ends[0].attach(&mut world, group(1)).unwrap();
     ends[1].attach(&mut world, group(1)).unwrap();
+    // proves: max_mcast_qp_attach
     assert_eq!(
         ends[2].attach(&mut world, group(1)),
         refused(Status::NoResources)
     );
     ends[0].attach(&mut world, group(2)).unwrap();
+    // proves: max_mcast_grp
     assert_eq!(
         ends[0].attach(&mut world, group(3)),
         refused(Status::NoResources)

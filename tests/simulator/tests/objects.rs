@@ -473,6 +473,7 @@ fn a_broken_shared_queue_says_so() {
     world.run();
     let [mut cq, _] = cq;
     expect_cqe(&mut world, 0, &mut cq, cqe::REM_OP_ERR);
+    // proves: IBV_EVENT_SRQ_ERR
     assert_eq!(
         world.hosts[1].driver.async_events(),
         [

@@ -290,6 +290,7 @@ fn checksums_are_filled_in() {
                 let got = ends.arrived();
                 assert_eq!(got.len(), 2);
                 for (frame, flags) in &got {
+                    // proves: IBV_SEND_IP_CSUM, raw_packet_caps, IBV_RAW_PACKET_CAP_IP_CSUM
                     shape.expect_right(frame);
                     assert_eq!(*flags, cqe::CQE_CSUM_OK);
                     assert_eq!(frame[shape.payload_at()..], data(len));
@@ -340,6 +341,7 @@ fn wrong_checksums_are_noticed_and_right_ones_too() {
             ends.post(frame, 0, [0; 4]);
             ends.sent(cqe::SUCCESS);
             let got = ends.arrived();
+            // proves: IBV_WC_IP_CSUM_OK, IBV_RAW_PACKET_CAP_IP_CSUM
             assert_eq!((&got[0].0, got[0].1), (frame, flags));
             assert_eq!(ends.count(1, Counter::rx_csum_errors), errors);
         }
@@ -496,11 +498,14 @@ fn headers_may_be_in_the_request_and_the_rest_elsewhere() {
             ends.world.run_for(1_000_000);
             expect_cqe(&mut ends.world, 0, &mut ends.cq[0], cqe::SUCCESS).opcode
         };
+        // proves: IBV_WC_TSO
         assert_eq!(post(&mut ends, &send), cqe::TSO);
         let got = ends.arrived();
         assert_eq!(got.len(), 24);
         got.iter().for_each(|(frame, _)| shape.expect_right(frame));
         let parts = got.iter().map(|(frame, _)| &frame[shape.payload_at()..]);
+        // proves: IBV_WR_TSO, tso_caps, IBV_QP_INIT_ATTR_MAX_TSO_HEADER, IBV_QP_EX_WITH_TSO
+        // proves: wr_send_tso
         assert!(parts.flatten().copied().collect::<Vec<u8>>() == payload);
         // The same of a frame that is not cut, wherever the border is.
         for border in [1, 13, 16, 17, 54] {

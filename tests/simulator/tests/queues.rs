@@ -94,6 +94,7 @@ fn local_errors_name_the_check_that_failed() {
             outcome(kind, |_, _, _, s| s.push((1, 0, 2))),
             (cqe::SUCCESS, 0)
         );
+        // proves: IBV_WC_LOC_QP_OP_ERR
         assert_eq!(
             outcome(kind, |_, _, send, _| send.flags = 1 << 7),
             (cqe::LOC_QP_OP_ERR, cqe::RESERVED)
@@ -239,6 +240,7 @@ fn more_reads_than_agreed_are_refused() {
     world.run();
     let found = world.completions(0, &mut pair.cq[0]);
     let statuses: Vec<u8> = found.iter().map(|cqe| cqe.status).collect();
+    // proves: max_qp_rd_atom, IBV_QP_MAX_DEST_RD_ATOMIC
     assert_eq!(statuses, [cqe::SUCCESS, cqe::REM_INV_REQ_ERR]);
 }
 
@@ -314,6 +316,7 @@ fn a_doorbell_beyond_the_ring_ends_the_queue_pair_alone() {
     let qpn = pair.qp[0].qpn;
     let before = counter(&mut world, 0, Counter::doorbell_errors);
     world.hosts[0].driver.ring(0, doorbell::SQ, qpn, 257);
+    // proves: IBV_EVENT_QP_FATAL
     assert_eq!(
         world.hosts[0].driver.async_events(),
         [(event::QP_FATAL, qpn)]
@@ -373,6 +376,7 @@ fn immediate_data_waits_for_a_receive() {
     expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::SUCCESS);
     let found = expect_cqe(&mut world, 1, &mut pair.cq[1], cqe::SUCCESS);
     assert_eq!((found.wqe.get(), found.byte_len.get()), (77, 10_000));
+    // proves: IB_WC_WITH_IMM
     assert_eq!(
         (found.opcode, found.imm.to_bytes()),
         (cqe::RECV_RDMA_WITH_IMM, [9, 8, 7, 6])
@@ -694,6 +698,7 @@ fn in_drain_what_has_begun_ends_and_attributes_may_change() {
     );
     expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::SUCCESS);
     let attr = world.hosts[0].driver.query_qp(qpn).unwrap();
+    // proves: IBV_QPS_SQD
     assert_eq!((attr.state, attr.sq_draining), (QPS_SQD, 0));
     assert_eq!(
         (attr.retry_cnt, attr.timeout, attr.max_rd_atomic),
@@ -742,6 +747,7 @@ fn the_state_machine_refuses_what_is_not_in_the_table() {
             ..QpAttr::default()
         };
         let found = driver.modify_qp(qp.qpn, &wrong);
+        // proves: IBV_QP_CUR_STATE, IB_DEVICE_CURR_QP_STATE_MOD
         assert_eq!(found, Err(Error::Refused(Status::WrongState)));
         assert_eq!(driver.query_qp(qp.qpn).unwrap().state, QPS_RESET);
     }

@@ -110,6 +110,7 @@ fn what_is_posted_moves_along() {
         }
         let wanted = rng.below(6) as u8;
         let fits = s.posted() <= 1 << wanted;
+        // proves: IB_DEVICE_SRQ_RESIZE, IBV_SRQ_MAX_WR
         assert_eq!(
             s.resize(wanted),
             if fits { Ok(()) } else { Err(Status::InUse) }

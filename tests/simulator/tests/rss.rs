@@ -192,6 +192,9 @@ fn frames_go_where_the_published_hashes_say() {
                 let hash = if with_ports { all } else { addresses };
                 for wq in 0..8 {
                     let found = rss.world.completions(1, &mut rss.cqs[wq]);
+                    // proves: IBV_RX_HASH_FUNC_TOEPLITZ, IBV_RX_HASH_SRC_IPV4
+                    // proves: IBV_RX_HASH_DST_IPV4, IBV_QP_INIT_ATTR_IND_TABLE
+                    // proves: IBV_QP_INIT_ATTR_RX_HASH
                     assert_eq!(found.len(), usize::from(hash as usize % 8 == wq));
                     for cqe in found {
                         assert_eq!(cqe.status, cqe::SUCCESS);
@@ -232,6 +235,7 @@ fn a_work_queue_has_states_of_its_own() {
     assert_eq!(rss.statuses(0), [cqe::SUCCESS]);
     // Flushed, also what comes later.
     set(&mut rss, WQS_ERR).unwrap();
+    // proves: IBV_WQS_ERR
     assert_eq!(rss.statuses(0), [cqe::WR_FLUSH_ERR]);
     rss.post(0, 3);
     rss.world.run();
@@ -247,6 +251,7 @@ fn a_work_queue_has_states_of_its_own() {
     let filtered = rss.world.hosts[1].driver.counter(Counter::rx_filtered);
     rss.send(&bytes);
     let later = rss.world.hosts[1].driver.counter(Counter::rx_filtered);
+    // proves: IBV_WQS_RESET
     assert_eq!(later.unwrap(), filtered.unwrap() + 1);
     assert_eq!(rss.statuses(0), []);
     set(&mut rss, WQS_RDY).unwrap();
@@ -282,6 +287,7 @@ fn a_work_queue_survives_bad_buffers_but_not_a_bad_ring() {
     driver.ring(0, doorbell::SQ, wq, 1);
     rss.world.run();
     let events = rss.world.hosts[1].driver.async_events();
+    // proves: IBV_EVENT_WQ_FATAL
     assert_eq!(events, [(event::QP_FATAL, wq)]);
 }
 

@@ -557,6 +557,7 @@ fn data_that_does_not_fit_is_left_to_software() {
         request.resize(64, 0xee);
         t.send(0, &request);
         t.world.run();
+        // proves: IBV_WC_TM_RNDV_INCOMPLETE
         let found = expect_cqe(&mut t.world, 0, &mut t.cq, cqe::TM_RNDV_INCOMPLETE);
         assert_eq!((found.opcode, found.wqe.get()), (cqe::TM_RECV, 2));
         assert_eq!((found.tm_flags, tag_of(&found)), (MATCHED, 5));
@@ -737,6 +738,7 @@ fn operations_that_can_not_be_carried_out_say_so() {
             cqe::OPCODE,
         ),
     ] {
+        // proves: IBV_WC_TM_ERR
         let found = t.done(&op, cqe::TM_ERR);
         assert_eq!((found.opcode, found.vendor_err), (opcode, vendor));
         assert_eq!(found.wqe.get(), t.srq.ops_posted() - 1);

@@ -52,6 +52,7 @@ fn ipv6_and_psn_wrap() {
         (c.sq_psn, c.rq_psn) = (0xff_fffd, 0xff_fffd);
     });
     verified_write(&mut world, &mut pair);
+    // proves: IBV_QP_SQ_PSN
     assert_eq!(
         world.hosts[0]
             .driver
@@ -61,6 +62,7 @@ fn ipv6_and_psn_wrap() {
             .get(),
         2
     );
+    // proves: IBV_QP_RQ_PSN
     assert_eq!(
         world.hosts[1]
             .driver
@@ -94,6 +96,7 @@ fn rnr_timer_is_honoured_to_the_nanosecond() {
             .filter(|(from, _)| *from == 0)
             .count()
     };
+    // proves: IBV_QP_MIN_RNR_TIMER
     assert_eq!(sent(&world), 0, "waits out the timer");
     let mr = pair.mr[1];
     world.hosts[1]
@@ -130,7 +133,9 @@ fn rnr_retries_run_out() {
     };
     world.hosts[0].driver.post_send(&mut pair.qp[0], &send);
     world.run();
+    // proves: IBV_WC_RNR_RETRY_EXC_ERR
     expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::RNR_RETRY_EXC_ERR);
+    // proves: IBV_QP_RNR_RETRY
     assert_eq!(counter(&mut world, 1, Counter::rnr_nak_sent), 4);
     assert_eq!(state_of(&mut world, 0, &pair.qp[0]), QPS_ERR);
     assert_eq!(state_of(&mut world, 1, &pair.qp[1]), QPS_RTS);
@@ -149,8 +154,10 @@ fn silent_peer_costs_exactly_the_retries() {
     let start = world.now();
     world.post_write(&mut pair, 8);
     world.run();
+    // proves: IBV_QP_TIMEOUT, IBV_QP_RETRY_CNT
     assert_eq!(world.now() - start, 4 * 4_194_304);
     assert_eq!(world.take_trace().len(), 4);
+    // proves: IBV_WC_RETRY_EXC_ERR
     expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::RETRY_EXC_ERR);
     assert_eq!(counter(&mut world, 0, Counter::local_ack_timeout_err), 4);
     assert_eq!(counter(&mut world, 0, Counter::retransmitted_packets), 3);
@@ -283,6 +290,7 @@ fn remote_errors_have_their_status() {
     );
     let read = |s: &mut Send<'_>| s.opcode = wr::WR_READ;
     assert_eq!(refused(|s, _| read(s), ALL), (cqe::SUCCESS, QPS_RTS));
+    // proves: IBV_QP_ACCESS_FLAGS, IBV_WC_REM_INV_REQ_ERR
     assert_eq!(
         refused(|s, _| read(s), ACCESS_REMOTE_WRITE),
         invalid,
@@ -368,6 +376,7 @@ fn a_message_longer_than_the_buffer_fails_on_both_sides() {
     };
     world.hosts[0].driver.post_send(&mut pair.qp[0], &send);
     world.run();
+    // proves: IBV_WC_LOC_LEN_ERR
     expect_cqe(&mut world, 1, &mut pair.cq[1], cqe::LOC_LEN_ERR);
     expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::REM_INV_REQ_ERR);
 }
@@ -453,6 +462,7 @@ fn an_error_flushes_both_queues_in_order_and_later_posts_too() {
     world.hosts[0].driver.post_recv(&mut pair.qp[0], 5, &[]);
     world.post_write(&mut pair, 8);
     let found = world.completions(0, &mut pair.cq[0]);
+    // proves: IBV_QPS_ERR
     assert!(found.iter().all(|cqe| cqe.status == cqe::WR_FLUSH_ERR));
     let of = |receive: bool| {
         let mine = |cqe: &&Cqe| (cqe.opcode & cqe::RECV != 0) == receive;
@@ -492,6 +502,7 @@ fn unsignaled_requests_complete_silently_unless_flushed() {
         world.post_write(&mut pair, 8);
     }
     world.run();
+    // proves: IBV_SEND_SIGNALED
     assert_eq!(world.completions(0, &mut pair.cq[0]), []);
     world.impair(ALL_LOST);
     world.post_write(&mut pair, 8);
@@ -570,6 +581,7 @@ fn a_send_queue_in_error_comes_back() {
     world.hosts[0].driver.post_send(&mut pair.qp[0], &bad);
     world.run();
     expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::LOC_PROT_ERR);
+    // proves: IBV_QPS_SQE
     assert_eq!(state_of(&mut world, 0, &pair.qp[0]), QPS_SQE);
     world.hosts[0]
         .driver
@@ -602,6 +614,7 @@ fn reads_outstanding_stay_within_what_was_agreed() {
             OpKind::ReadResponse if header.bth.opcode.is_last_or_only() => outstanding -= 1,
             _ => {}
         }
+        // proves: IBV_QP_MAX_QP_RD_ATOMIC
         assert!(outstanding <= 2);
     }
     assert_eq!(world.completions(0, &mut pair.cq[0]).len(), 10);
@@ -636,6 +649,7 @@ fn a_fence_waits_for_reads() {
             .collect();
         let write_at = kinds.iter().position(|kind| *kind == OpKind::Write);
         let response_at = kinds.iter().position(|kind| *kind == OpKind::ReadResponse);
+        // proves: IBV_SEND_FENCE, IB_SEND_FENCE
         assert_eq!(write_at > response_at, waits, "{kinds:?}");
         assert_eq!(world.completions(0, &mut pair.cq[0]).len(), 2);
     }

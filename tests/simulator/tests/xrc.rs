@@ -195,6 +195,7 @@ fn an_empty_queue_is_not_ready_and_says_so() {
     expect_cqe(&mut x.world, 0, &mut x.ini_cq, cqe::SUCCESS);
     let found = expect_cqe(&mut x.world, 1, &mut x.srqs[0].1, cqe::SUCCESS);
     assert_eq!(found.wqe.get(), 2);
+    // proves: IB_DEVICE_RC_RNR_NAK_GEN
     assert!(
         x.world.hosts[1]
             .driver
@@ -314,6 +315,7 @@ fn memory_may_be_absent_on_both_sides() {
         expect_cqe(&mut x.world, 0, &mut x.ini_cq, cqe::SUCCESS);
         for pager in &pagers {
             assert!(pager.read(&x.world, 0, 5000, 15_000) == data);
+            // proves: IBV_ODP_SUPPORT_SRQ_RECV
             assert!(!pager.records.is_empty());
         }
         let received = x.world.completions(1, &mut x.srqs[1].1).len();

@@ -28,8 +28,10 @@ pub const TESTS: &[GuestTest] = &[
     verbs("rc_prefetch", "ibv_rc_pingpong -c -o -P"),
     verbs("rc_implicit", "ibv_rc_pingpong -c -O"),
     verbs("rc_implicit_prefetch", "ibv_rc_pingpong -c -O -P"),
+    // proves: IBV_ODP_SUPPORT_SRQ_RECV
     verbs("srq", "ibv_srq_pingpong -c -o -n 100"),
     // It prints no times.
+    // proves: IBV_ODP_SUPPORT_SRQ_RECV
     verbs("xsrq", "ibv_xsrq_pingpong -o -m 1024 -n 100").expecting(""),
     perf("send_bw", "ib_send_bw --odp -n 500"),
     perf("send_lat", "ib_send_lat --odp -n 500"),

@@ -19,23 +19,31 @@ pub const TESTS: &[GuestTest] = &[
     ping("ping", "ping -c 3 -i 0.2 -W 5 $PEER_IP"),
     ping("ping6", "ping -c 3 -i 0.2 -W 5 $PEER_IP6"),
     ping("ping_large", "ping -c 3 -i 0.2 -s 20000 $PEER_IP"),
+    // proves: poll_cq, post_recv, post_send, add_gid, IBV_QPT_RC, IBV_QP_AV, IBV_QP_DEST_QPN
+    // proves: IBV_WR_SEND, IBV_SEND_SIGNALED, IBV_WC_SUCCESS
     verbs("rc", "ibv_rc_pingpong -c"),
     verbs("rc_events", "ibv_rc_pingpong -c -e"),
     verbs("rc_1_byte", "ibv_rc_pingpong -c -s 1"),
     verbs("rc_1_mib", "ibv_rc_pingpong -c -s 1048576 -n 50"),
     verbs("rc_odd_size", "ibv_rc_pingpong -c -s 65537 -n 200"),
+    // proves: IBV_QP_PATH_MTU, IBV_MTU_256
     verbs("rc_mtu_256", "ibv_rc_pingpong -c -m 256"),
+    // proves: wr_send
     verbs("rc_new_send", "ibv_rc_pingpong -c -N"),
+    // proves: IBV_QPT_UC, IB_QPT_UC
     verbs("uc", "ibv_uc_pingpong -c"),
     verbs("uc_events", "ibv_uc_pingpong -c -e"),
     verbs("uc_64_kib", "ibv_uc_pingpong -c -s 65536 -n 200"),
+    // proves: IBV_QPT_UD, dgid, sgid_index
     verbs("ud", "ibv_ud_pingpong -c -s 1024"),
     verbs("ud_events", "ibv_ud_pingpong -c -s 1024 -e"),
     verbs("ud_1_byte", "ibv_ud_pingpong -c -s 1"),
+    // proves: post_srq_recv, IBV_SRQT_BASIC
     verbs("srq", "ibv_srq_pingpong -c -n 100"),
     verbs("srq_events", "ibv_srq_pingpong -c -n 100 -e"),
     verbs("srq_64_kib", "ibv_srq_pingpong -c -s 65536 -n 20 -q 4"),
     // It prints no times.
+    // proves: IBV_SRQT_XRC, IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS
     verbs("xsrq", "ibv_xsrq_pingpong -m 1024 -n 100").expecting(""),
     test(
         "tcp_1_gib",

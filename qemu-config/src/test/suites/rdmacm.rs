@@ -37,6 +37,8 @@ pub(super) const fn mckey_by(
 }
 
 pub const TESTS: &[GuestTest] = &[
+    // proves: create_ah, create_cq, get_port_immutable, poll_cq, post_recv, post_send
+    // proves: req_notify_cq, IB_QPT_GSI, IB_WC_GRH, IB_WC_WITH_SMAC, IB_WC_WITH_NETWORK_HDR_TYPE
     cm(
         "rping",
         "rping -s -V -a $MY_IP -C 100",
@@ -104,5 +106,6 @@ pub const TESTS: &[GuestTest] = &[
         "riostream -b $MY_IP -T v -S 65536 -C 20",
         "riostream -s $PEER_IP -T v -S 65536 -C 20",
     ),
+    // proves: attach_mcast
     mckey("mckey"),
 ];
