@@ -208,6 +208,12 @@ pub struct EngineView {
     pub passes: u64,
     /// How often they have slept.
     pub sleeps: u64,
+    /// Doorbells that were rung while they slept and not written to the kick page: the driver lacks a full barrier.
+    #[serde(default)]
+    pub missed_wakeups: u64,
+    /// Doorbells, at most one of each NIC, whose write to the kick page is awaited. Those that do not come within some seconds are missed.
+    #[serde(default)]
+    pub awaited_kicks: u64,
     /// Time in passes that had work, the sum of all threads.
     pub busy_ns: u64,
     /// Longest of these passes.
@@ -230,6 +236,9 @@ pub struct EngineThreadView {
     pub passes: u64,
     /// How often it has slept.
     pub sleeps: u64,
+    /// Doorbells that were rung while it slept and not written to the kick page.
+    #[serde(default)]
+    pub missed_wakeups: u64,
     /// Time in passes that had work.
     pub busy_ns: u64,
     /// Longest of these passes.
@@ -551,6 +560,7 @@ impl EngineView {
                 .collect(),
             passes: state.passes,
             sleeps: state.sleeps,
+            missed_wakeups: state.missed_wakeups,
             busy_ns: state.busy_ns,
             longest_pass_ns: state.longest_pass_ns,
         };
@@ -562,6 +572,8 @@ impl EngineView {
             device_time_ns: first.map_or(0, |state| state.device_time_ns),
             passes: sum(|state| state.passes),
             sleeps: sum(|state| state.sleeps),
+            missed_wakeups: sum(|state| state.missed_wakeups),
+            awaited_kicks: sum(|state| state.awaited_kicks),
             busy_ns: sum(|state| state.busy_ns),
             longest_pass_ns: (states.iter().map(|state| state.longest_pass_ns))
                 .max()

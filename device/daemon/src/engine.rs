@@ -84,6 +84,8 @@ pub(crate) struct EngineStats {
     /// The longest of them.
     pub(crate) longest_pass: Duration,
     pub(crate) sleeps: u64,
+    /// Doorbells that were rung while it slept and for which the driver did not write the kick page ([`crate::missed`]).
+    pub(crate) missed_wakeups: u64,
 }
 
 /// A doorbell that was written to a kick page while the engine was paused.
@@ -266,6 +268,9 @@ impl Engine {
         self.next_beat = Instant(now.0.saturating_add(nanos(HEARTBEAT)));
         for (_, port) in self.ports.iter_mut() {
             port.send_heartbeat();
+            if port.has_missed_wakeup() {
+                self.stats.missed_wakeups = self.stats.missed_wakeups.saturating_add(1);
+            }
         }
         if now >= self.next_aging {
             self.next_aging = Instant(now.0.saturating_add(nanos(AGING)));
@@ -446,6 +451,9 @@ impl Engine {
     /// Handles a doorbell that was written to a kick page. In a pause it is kept, as those in doorbell pages are, up to a
     /// limit.
     pub(crate) fn kick(&mut self, id: PortId, page: u32, bell: Doorbell) {
+        if let Some(port) = self.ports.get(id) {
+            port.was_kicked(page, bell);
+        }
         if self.clock.is_stopped() && self.held_kicks.len() < HELD_KICKS {
             let resets = self.ports.get(id).map_or(0, |port| port.resets);
             self.held_kicks.push(HeldKick {
@@ -670,7 +678,12 @@ impl Sleeper for Engine {
 
     /// Waits until a thread wakes the engine, or a deadline or the heartbeat is due.
     fn wait(&self) {
-        self.requests.wait(self.sleep_time());
+        let is_over = self.requests.wait(self.sleep_time());
+        if is_over && !self.clock.is_stopped() {
+            for port in self.ports.values() {
+                port.suspect_missed_wakeup();
+            }
+        }
     }
 }
 

@@ -139,15 +139,17 @@ impl<E> Requests<E> {
         self.shared.asleep.store(asleep, Ordering::SeqCst);
     }
 
-    /// Waits until the engine is woken, or the time is over. A wake-up since the last wait ends this one at once.
-    pub(crate) fn wait(&self, timeout: Duration) {
+    /// Waits until the engine is woken, or the time is over. A wake-up since the last wait ends this one at once. Returns true if the
+    /// time is over.
+    pub(crate) fn wait(&self, timeout: Duration) -> bool {
         let spec = Timespec {
             tv_sec: timeout.as_secs() as i64,
             tv_nsec: i64::from(timeout.subsec_nanos()),
         };
         let mut fds = [PollFd::new(&self.shared.wake, PollFlags::IN)];
-        let _ = poll(&mut fds, Some(&spec));
+        let is_over = poll(&mut fds, Some(&spec)) == Ok(0);
         let mut counter = [0; 8];
         let _ = rustix::io::read(&self.shared.wake, &mut counter);
+        is_over
     }
 }

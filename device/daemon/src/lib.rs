@@ -14,6 +14,7 @@
 //! - `lines_engine`: what the engine does with them
 //! - [`link`]: MTU and injected faults of a port
 //! - [`log_output`]: the thread that writes log messages to standard error
+//! - `missed`: doorbells that have not waked the engine
 //! - `moved_nic`: a NIC on its way from one engine to another
 //! - [`nic_log`]: the span of a NIC's log messages, and the limit for those that its guest can cause
 //! - `notice`: log messages of the engine thread that are not diagnostics of a NIC
@@ -56,6 +57,7 @@ mod lines;
 mod lines_engine;
 pub mod link;
 pub mod log_output;
+mod missed;
 mod moved_nic;
 pub mod nic_log;
 mod notice;

@@ -3,6 +3,7 @@
 //! The engine does not write them itself: the log may be a pipe whose reader has stopped, and a write would stop all NICs. They go
 //! through the queue of `diagnostic_log`.
 
+use faultline_abi::doorbell::Doorbell;
 use faultline_memory::AccessError;
 use faultline_wire::MacAddr;
 use tracing::Level;
@@ -25,18 +26,26 @@ pub(crate) enum Notice {
     PagesNotCleared(std::io::Error),
     /// The thread that flushes guest memory does not start.
     NoFlushThread(std::io::Error),
+    /// A doorbell was rung while the engine slept, and not written to the kick page. The first of each client.
+    MissedWakeup {
+        /// The doorbell page.
+        page: u32,
+        /// The doorbell.
+        bell: Doorbell,
+    },
     /// A request of a scenario can't be carried out.
     ScenarioProblem(String),
 }
 
 /// Kinds of notices: each has a limit of its own.
-pub(crate) const KINDS: [&str; 6] = [
+pub(crate) const KINDS: [&str; 7] = [
     "forged_source",
     "lost_page",
     "pages_not_cleared",
     "no_flush_thread",
     "scenario_problem",
     "address_in_use",
+    "missed_wakeup",
 ];
 
 impl Notice {
@@ -49,15 +58,17 @@ impl Notice {
             Self::NoFlushThread(_) => 3,
             Self::ScenarioProblem(_) => 4,
             Self::AddressInUse { .. } => 5,
+            Self::MissedWakeup { .. } => 6,
         }
     }
 
     /// How much it matters to an operator.
     pub(crate) fn level(&self) -> Level {
         match self {
-            Self::ForgedSource(_) | Self::AddressInUse { .. } | Self::ScenarioProblem(_) => {
-                Level::WARN
-            }
+            Self::ForgedSource(_)
+            | Self::AddressInUse { .. }
+            | Self::MissedWakeup { .. }
+            | Self::ScenarioProblem(_) => Level::WARN,
             Self::LostPage(_) | Self::PagesNotCleared(_) | Self::NoFlushThread(_) => Level::ERROR,
         }
     }
@@ -85,6 +96,12 @@ impl Notice {
                 "can't start the thread that flushes memory, so FLUSH to persistence is refused until a thread can be \
                  created: {error}"
             ),
+            Self::MissedWakeup { page, bell } => format!(
+                "doorbell {:#x} of page {page} was rung while the engine slept, and not written to the kick page, so it has waited \
+                 up to 250 ms; later ones are only counted (missed_wakeups). The driver needs a full barrier between storing a \
+                 doorbell and reading `asleep`: MFENCE in a guest, where LOCKed instructions may be none",
+                bell.to_bits()
+            ),
             Self::ScenarioProblem(problem) => format!("scenario: {problem}"),
         }
     }
@@ -109,6 +126,10 @@ mod tests {
             Notice::PagesNotCleared(Error::other("x")),
             Notice::NoFlushThread(Error::other("x")),
             Notice::ScenarioProblem("x".to_owned()),
+            Notice::MissedWakeup {
+                page: 1,
+                bell: Doorbell::from_bits(1 << 56),
+            },
         ];
         let names: BTreeSet<_> = notices
             .iter()

@@ -161,6 +161,10 @@ pub struct EngineState {
     pub passes: u64,
     /// Sleeps since the start.
     pub sleeps: u64,
+    /// Doorbells that were rung while it slept, and have not waked it.
+    pub missed_wakeups: u64,
+    /// Doorbells of which it does not know that yet.
+    pub awaited_kicks: u64,
     /// Nanoseconds in passes with work.
     pub busy_ns: u64,
     /// Longest pass, in nanoseconds.
@@ -330,6 +334,7 @@ impl Engine {
             passes: self.stats.passes,
             longest_pass: self.stats.longest_pass,
             sleeps: self.stats.sleeps,
+            missed_wakeups: self.stats.missed_wakeups,
             log_lines_lost: log_output::lost_lines(),
         }
     }
@@ -385,6 +390,12 @@ impl Engine {
             device_time_ns: self.now().0,
             passes: self.stats.passes,
             sleeps: self.stats.sleeps,
+            missed_wakeups: self.stats.missed_wakeups,
+            awaited_kicks: self
+                .ports
+                .values()
+                .map(|port| u64::from(port.awaits_kick()))
+                .sum(),
             busy_ns: nanos(self.stats.busy),
             longest_pass_ns: nanos(self.stats.longest_pass),
             control_requests: self.control_requests,

@@ -1,5 +1,6 @@
 //! One NIC of the engine with its doorbell pages, device memory and interrupts.
 
+use std::cell::Cell;
 use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +19,7 @@ use crate::diagnostic_log::NicLog;
 use crate::doorbell_ring::{self, DoorbellRing};
 use crate::durable::FlushWorker;
 use crate::link::Link;
+use crate::missed::{Suspect, Verdict};
 use crate::notice::Notice;
 use crate::ram::Ram;
 use faultline_config::NicEntry;
@@ -112,6 +114,10 @@ pub struct NicPort {
     /// Resets since the start.
     pub(crate) resets: u64,
     heartbeat: u32,
+    /// A doorbell whose write to the kick page is awaited.
+    suspect: Cell<Option<Suspect>>,
+    /// A missed wake-up of this client was logged.
+    missed_logged: bool,
     /// A frame of this client with a source address of another NIC was logged.
     forgery_logged: bool,
 }
@@ -155,6 +161,8 @@ impl NicPort {
             pages_version: nic.doorbell_pages_version(),
             resets: 0,
             heartbeat: 0,
+            suspect: Cell::new(None),
+            missed_logged: false,
             forgery_logged: false,
             nic,
         })
@@ -200,6 +208,7 @@ impl NicPort {
     /// Resets the state of a client that has disconnected.
     pub(crate) fn forget_client(&mut self) {
         self.forgery_logged = false;
+        self.missed_logged = false;
         self.removed.store(false, Ordering::Relaxed);
     }
 
@@ -239,6 +248,7 @@ impl NicPort {
         if now.is_empty() {
             self.resets = self.resets.wrapping_add(1);
             self.polled.clear();
+            self.suspect.set(None);
             return true;
         }
         for old in &self.polled {
@@ -271,6 +281,11 @@ impl NicPort {
             })
         };
         self.polled = now.into_iter().map(keep).collect();
+        let is_polled = |suspect: &Suspect| {
+            let same = |polled: &Polled| (polled.page, polled.version) == suspect.context;
+            self.polled.iter().any(same)
+        };
+        self.suspect.set(self.suspect.take().filter(is_polled));
         false
     }
 
@@ -333,7 +348,7 @@ impl NicPort {
     pub(crate) fn has_doorbell(&self) -> bool {
         self.polled.iter().any(|polled| {
             let page = self.pages.page(polled.page as usize);
-            page.is_some_and(|page| ring::is_there(&DoorbellRing(page), polled.consumer))
+            page.is_some_and(|page| ring::peek(&DoorbellRing(page), polled.consumer).is_some())
         })
     }
 
@@ -349,13 +364,69 @@ impl NicPort {
         })
     }
 
-    /// Writes `asleep` of every page: whether software must also write the kick page.
+    /// Writes `asleep` of every page: whether software must also write the kick page. It stays set in a page of which a write to
+    /// the kick page is awaited.
     pub(crate) fn set_asleep(&self, asleep: bool) {
+        let awaited = self.suspect.get().map(|suspect| suspect.context.0);
         for polled in &self.polled {
-            if let Some(page) = self.pages.page(polled.page as usize) {
-                page.store_u32_seqcst(ASLEEP, u32::from(asleep));
+            if asleep || awaited != Some(polled.page) {
+                self.set_page_asleep(polled.page, asleep);
             }
         }
+    }
+
+    fn set_page_asleep(&self, page: u32, asleep: bool) {
+        if let Some(page) = self.pages.page(page as usize) {
+            page.store_u32_seqcst(ASLEEP, u32::from(asleep));
+        }
+    }
+
+    /// To be called when a sleep has ended by time, while `asleep` is still set: awaits the write to the kick page for the first
+    /// doorbell that is in a page. [`crate::missed`] describes why.
+    #[cold]
+    pub(crate) fn suspect_missed_wakeup(&self) {
+        if !self.bus_master || self.suspect.get().is_some() {
+            return;
+        }
+        let suspect = self.polled.iter().find_map(|polled| {
+            let page = self.pages.page(polled.page as usize)?;
+            let bell = ring::peek(&DoorbellRing(page), polled.consumer)?;
+            Some(Suspect::new((polled.page, polled.version), bell))
+        });
+        self.suspect.set(suspect);
+    }
+
+    /// A doorbell was written to a kick page.
+    pub(crate) fn was_kicked(&self, page: u32, bell: Doorbell) {
+        if let Some(suspect) = self.suspect.get()
+            && suspect.is(page, bell)
+        {
+            self.suspect.set(None);
+            self.set_page_asleep(page, false);
+        }
+    }
+
+    /// True if a write to a kick page is awaited.
+    pub(crate) fn awaits_kick(&self) -> bool {
+        self.suspect.get().is_some()
+    }
+
+    /// To be called with each heartbeat. Returns true if a write to the kick page was awaited long enough.
+    pub(crate) fn has_missed_wakeup(&mut self) -> bool {
+        let Some(suspect) = self.suspect.get_mut() else {
+            return false;
+        };
+        let (page, bell) = (suspect.context.0, suspect.bell);
+        if suspect.beat() == Verdict::Waits {
+            return false;
+        }
+        self.suspect.set(None);
+        self.set_page_asleep(page, false);
+        if !self.missed_logged {
+            self.missed_logged = true;
+            self.log.notice(Notice::MissedWakeup { page, bell });
+        }
+        true
     }
 
     /// Increments the heartbeat.

@@ -133,7 +133,8 @@ struct Engine<P> {
 
 impl<P: Parts> Engine<P> {
     fn is_work_there(&self) -> bool {
-        self.words.requests.load(Acquire) != 0 || ring::is_there(&page::<Full>(&self.words), 0)
+        self.words.requests.load(Acquire) != 0
+            || ring::peek(&page::<Full>(&self.words), 0).is_some()
     }
 }
 

@@ -139,6 +139,8 @@ pub struct EngineSnapshot {
     pub longest_pass: Duration,
     /// Times that it has slept.
     pub sleeps: u64,
+    /// Doorbells that were rung while it slept and not written to the kick page.
+    pub missed_wakeups: u64,
     /// Log lines that the process has lost.
     pub log_lines_lost: u64,
 }
@@ -278,7 +280,7 @@ impl Snapshot {
                 .encode_counter::<NoLabelSet, _, f64>(&value, None)?;
         }
         type Value = fn(&EngineSnapshot) -> u64;
-        let families: [(&str, &str, Value); 2] = [
+        let families: [(&str, &str, Value); 3] = [
             (
                 "faultline_engine_passes",
                 "Passes of the engine",
@@ -288,6 +290,11 @@ impl Snapshot {
                 "faultline_engine_sleeps",
                 "Times that the engine has slept",
                 |engine| engine.sleeps,
+            ),
+            (
+                "faultline_engine_missed_wakeups",
+                "Doorbells that were rung while the engine slept and not written to the kick page",
+                |engine| engine.missed_wakeups,
             ),
         ];
         for (name, help, value) in families {

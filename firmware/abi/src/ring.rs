@@ -37,10 +37,25 @@
 //! A delayed thread, whose i is less than `producer`, fails in each exchange. An exchange fails only if that of another
 //! thread succeeded, so at least one thread always makes progress.
 //!
+//! # Exchanges that are atomic for software only
+//!
+//! The exchanges must be atomic for the threads that append. They need not be atomic for the device, and on a guest with
+//! one virtual CPU they often are not: Linux removes LOCK prefixes of the kernel then, and QEMU's TCG executes LOCKed
+//! instructions as a plain load and a plain store, unless the guest can have several virtual CPUs. On x86, a
+//! compare-and-exchange that fails stores the value that it has loaded.
+//!
+//! - One that succeeds has found the slot free. The device does not change a free slot, so the exchange is as good as an
+//!   atomic one. `producer` is never changed by the device.
+//! - One that fails may store an old value. The device changes the slot between load and store only if the value is
+//!   doorbell i, so *free for i + 256* becomes doorbell i again. For software the ring is full at this slot then.
+//!   When the device arrives at i + 256, it finds a doorbell with the other lap bit where it has left a free slot itself. So
+//!   this doorbell was taken before, and the device frees the slot once more ([`take`]). No other thread has changed the
+//!   slot meanwhile, because software changes free slots only.
+//!
 //! # The device
 //!
-//! It takes doorbell i when the slot holds a doorbell with the lap bit of i, which it sees with one load. It never reads
-//! `producer`. Invalid contents of a ring delay or lose doorbells of the page's own context; [`append`] ends after
+//! It takes doorbell i when the slot holds a doorbell with the lap bit of i, which it sees with one load. If the slot holds
+//! a doorbell with the other lap bit, it frees the slot. It never reads `producer`. Invalid contents of a ring delay or lose doorbells of the page's own context; [`append`] ends after
 //! [`TRIES`] rounds, so that invalid contents cannot keep it in a loop.
 
 use crate::doorbell::{self, Doorbell};
@@ -71,7 +86,8 @@ pub trait RingMemory {
     /// Loads `asleep`.
     fn asleep(&self) -> bool;
 
-    /// A full barrier: no later load is done before the stores ahead of it are visible.
+    /// A full barrier: no later load is done before the stores ahead of it are visible, also to a device that is another
+    /// process. On x86 software in a guest needs MFENCE: LOCKed instructions need not be a barrier there (see above).
     fn barrier(&self);
 }
 
@@ -162,22 +178,27 @@ fn is_filled<R: RingMemory>(bits: u64, index: u64) -> bool {
         && bits >> doorbell::PHASE_SHIFT == doorbell::lap_bit(index, R::LAP_SHIFT)
 }
 
-/// Device side: returns true if the doorbell with this index is in its slot.
+/// Device side: the doorbell with this index, if it is in its slot.
 #[inline]
-pub fn is_there<R: RingMemory>(ring: &R, index: u64) -> bool {
-    is_filled::<R>(ring.slot(index), index)
+pub fn peek<R: RingMemory>(ring: &R, index: u64) -> Option<Doorbell> {
+    let bits = ring.slot(index);
+    is_filled::<R>(bits, index).then(|| Doorbell::from_bits(bits))
 }
 
-/// Device side: takes the doorbell with this index if it is in its slot, and frees the slot for the next lap.
+/// Device side: takes the doorbell with this index if it is in its slot, and frees the slot for the next lap. A doorbell of
+/// the previous lap, which was taken before, was written back by an exchange that has failed: its slot is freed again.
 #[inline]
 pub fn take<R: RingMemory>(ring: &R, index: u64) -> Option<Doorbell> {
     let bits = ring.slot(index);
-    if !is_filled::<R>(bits, index) {
-        return None;
+    if is_filled::<R>(bits, index) {
+        let next = index.wrapping_add(1 << R::LAP_SHIFT);
+        ring.free(index, free_mark::<R>(next));
+        return Some(Doorbell::from_bits(bits));
     }
-    let next = index.wrapping_add(1 << R::LAP_SHIFT);
-    ring.free(index, free_mark::<R>(next));
-    Some(Doorbell::from_bits(bits))
+    if doorbell::is_doorbell(bits) {
+        ring.free(index, free_mark::<R>(index));
+    }
+    None
 }
 
 /// Device side: returns true if a doorbell is in the ring and was not taken. `next` is the index of the doorbell that is taken next.

@@ -2,8 +2,9 @@
 //! takes, on the code that harness and device run (`faultline_abi::ring`), in a ring of two slots.
 //!
 //! A thread may end for ever at any of its accesses to the ring: what another thread has appended must reach the
-//! device all the same. Three broken schemes show that the check notices: a slot that is claimed before the
-//! doorbell is stored, a free slot without its lap number, and threads that do not help.
+//! device all the same. Four broken schemes show that the check notices: a slot that is claimed before the
+//! doorbell is stored, a free slot without its lap number, threads that do not help, and a device that leaves a slot
+//! as an exchange has written it back.
 
 #![cfg(test)]
 #![expect(
@@ -17,9 +18,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64 as Count, Ordering::SeqCst as Alwa
 
 use faultline_abi::doorbell::{Doorbell, SQ};
 use faultline_abi::ring::{self, Full, RingMemory};
-use loom::sync::Arc;
 use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use loom::sync::atomic::{AtomicU64, fence};
+use loom::sync::{Arc, Mutex};
 use loom::thread;
 
 /// `EXCHANGE`: loads and stores are exchanges too. loom then tries all orders of the accesses, which it does not for a
@@ -85,6 +86,9 @@ impl<const EXCHANGE: bool> RingMemory for Words<EXCHANGE> {
 
 /// What a thread appends to, and how.
 trait Scheme: Send + Sync + Default + 'static {
+    /// How often a thread loses its turn before it is through. Three find no more in most schemes, and take five times as long.
+    const PREEMPTIONS: usize = 2;
+
     fn append(&self, steps: &Steps, value: u32) -> Result<(), Full>;
     fn take(&self, index: u64) -> Option<u32>;
 }
@@ -189,12 +193,9 @@ impl Scheme for ClaimedFirst {
     }
 
     fn take(&self, index: u64) -> Option<u32> {
-        if !ring::is_there(&self.words, index) {
-            return None;
-        }
-        let value = self.words.slot(index) as u32;
+        let bell = ring::peek(&self.words, index)?;
         self.consumer.swap(index + 1, AcqRel);
-        Some(value)
+        Some(bell.value)
     }
 }
 
@@ -273,11 +274,72 @@ impl Scheme for WithoutHelp {
     }
 }
 
+/// The real steps, with exchanges as a guest with one processor may execute them: the threads take turns, but for the
+/// device an exchange is a load and a store. One that fails stores what it has loaded. `FREES_AGAIN`: the device is the real
+/// one.
+#[derive(Default)]
+struct WritesBack<const FREES_AGAIN: bool> {
+    words: Words<true>,
+    processor: Mutex<()>,
+}
+
+impl<const FREES_AGAIN: bool> RingMemory for WritesBack<FREES_AGAIN> {
+    const LAP_SHIFT: u32 = 1;
+
+    fn producer(&self) -> u64 {
+        self.words.producer()
+    }
+
+    fn advance(&self, from: u64) {
+        // The device does not see it.
+        self.words.advance(from);
+    }
+
+    fn slot(&self, index: u64) -> u64 {
+        self.words.slot(index)
+    }
+
+    fn fill(&self, index: u64, free: u64, bits: u64) -> bool {
+        let _turn = self.processor.lock().unwrap();
+        let slot = self.words.word(index);
+        let old = slot.fetch_or(0, AcqRel);
+        let is_free = old == free;
+        slot.swap(if is_free { bits } else { old }, AcqRel);
+        is_free
+    }
+
+    fn free(&self, index: u64, free: u64) {
+        self.words.free(index, free);
+    }
+
+    fn asleep(&self) -> bool {
+        false
+    }
+
+    fn barrier(&self) {
+        fence(SeqCst);
+    }
+}
+
+impl<const FREES_AGAIN: bool> Scheme for WritesBack<FREES_AGAIN> {
+    /// The device, between look and exchange, and within the exchange.
+    const PREEMPTIONS: usize = 3;
+
+    fn append(&self, steps: &Steps, value: u32) -> Result<(), Full> {
+        ring::append(&Mortal(self, steps), bell(value))
+    }
+
+    fn take(&self, index: u64) -> Option<u32> {
+        if !FREES_AGAIN {
+            ring::peek(self, index)?;
+        }
+        ring::take(self, index).map(|bell| bell.value)
+    }
+}
+
 /// Threads: how many doorbells each rings, and after how many accesses it stops for ever.
 type Plan = &'static [(u32, u32)];
 
-/// How often a thread loses its turn before it is through. Three find no more here, and take five times as long.
-const PREEMPTIONS: usize = 2;
 const NEVER: u32 = u32::MAX;
 
 /// Whether in some interleaving a doorbell whose `append` has returned does not arrive, comes twice or out of order,
@@ -288,7 +350,7 @@ fn fails<S: Scheme>(plan: Plan, takes: usize, prelude: u32) -> bool {
     let rounds = std::sync::Arc::new(Count::new(0));
     let (seen, counted) = (failed.clone(), rounds.clone());
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(PREEMPTIONS);
+    builder.preemption_bound = Some(S::PREEMPTIONS);
     builder.check(move || {
         counted.fetch_add(1, Always);
         let ring = Arc::new(S::default());
@@ -382,6 +444,26 @@ fn a_thread_that_stops_for_ever_holds_up_no_other() {
     }
     // Two that stop, one behind the other.
     holds(&[(1, 3), (1, 3), (1, NEVER)], 1, 0);
+}
+
+/// Those of `holds` that have two threads: one that is alone fails in no exchange.
+#[test]
+fn exchanges_need_not_be_atomic_for_the_device() {
+    const PLANS: [(Plan, usize, u32); 4] = [
+        (&[(1, NEVER), (1, NEVER)], 2, 0),
+        (&[(2, NEVER), (1, NEVER)], 3, 1),
+        (&[(1, 3), (2, NEVER)], 2, 0),
+        (&[(1, 3), (2, NEVER)], 2, 1),
+    ];
+    for (plan, takes, prelude) in PLANS {
+        let fails = fails::<WritesBack<true>>(plan, takes, prelude);
+        assert!(!fails, "{plan:?}");
+    }
+}
+
+#[test]
+fn the_model_finds_a_slot_that_was_written_back() {
+    assert!(fails::<WritesBack<false>>(&[(1, NEVER), (1, NEVER)], 2, 0));
 }
 
 #[test]

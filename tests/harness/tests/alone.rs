@@ -3,6 +3,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+mod observed;
 mod readers;
 mod reboot;
 mod wakeups;

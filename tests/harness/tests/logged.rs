@@ -5,3 +5,4 @@ mod flood;
 mod log;
 mod observed;
 mod sight;
+mod traced;

@@ -29,6 +29,7 @@ mod server;
 mod stderr;
 mod steering;
 mod tags;
+mod traced;
 mod transport;
 mod vlans;
 mod wire;

@@ -10,7 +10,8 @@ use faultline_harness::testbed::{Fabric, LONG, Node, connect_nodes};
 use faultline_harness::{Qp, QpType, SendWr};
 use serde_json::{Value, json};
 
-use crate::observed;
+use crate::observed::request;
+use crate::traced::trace;
 
 struct Process {
     fabric: Fabric,
@@ -27,7 +28,7 @@ impl Process {
     }
 
     fn request(&self, method: &str, path: &str, body: &str) -> String {
-        observed::request(&self.fabric.control(), method, path, body)
+        request(&self.fabric.control(), method, path, body)
     }
 
     /// The sum of the series of a metric that have all of these labels.
@@ -44,7 +45,7 @@ impl Process {
 
     /// Header and records of all that the trace has.
     fn snapshot(&self) -> (Value, Vec<Value>) {
-        observed::trace(&self.fabric.control(), "/v1/trace/snapshot")
+        trace(&self.fabric.control(), "/v1/trace/snapshot")
     }
 }
 

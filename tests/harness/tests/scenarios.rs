@@ -14,7 +14,8 @@ use faultline_harness::{QpType, Rng, SendWr, connect};
 use serde_json::{Value, json};
 
 use crate::held_clock::HeldClock;
-use crate::observed::{self, exchange, request};
+use crate::observed::{exchange, request};
+use crate::traced::trace;
 
 /// A scenario that passes.
 const NO_VIOLATION: &str = "[[expect]]\nviolation = { count = 0 }\n";
@@ -63,7 +64,7 @@ impl Stage {
 
     /// The records of a NIC in the trace.
     fn trace_of(&self, nic: usize) -> Vec<Value> {
-        let (header, mut records) = observed::trace(&self.socket(), "/v1/trace");
+        let (header, mut records) = trace(&self.socket(), "/v1/trace");
         assert_eq!(header["lost"], 0);
         records.retain(|record| record["nic"] == nic);
         records

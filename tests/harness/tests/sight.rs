@@ -15,7 +15,8 @@ use faultline_harness::{QpType, SendWr};
 use serde_json::Value;
 
 use crate::log::Log;
-use crate::observed::{self, request};
+use crate::observed::request;
+use crate::traced::trace;
 
 /// Waits for a line with all of these words.
 #[track_caller]
@@ -44,7 +45,7 @@ fn get(socket: &Path, path: &str) -> Value {
 
 /// Diagnostics of a NIC in the trace: kind and fields.
 fn traced(socket: &Path, nic: usize) -> Vec<(String, Value)> {
-    let (header, records) = observed::trace(socket, "/v1/trace?from=0&limit=4096");
+    let (header, records) = trace(socket, "/v1/trace?from=0&limit=4096");
     assert_eq!(header["nics"][nic], if nic == 0 { "a" } else { "b" });
     assert_eq!(header["lost"], 0);
     records

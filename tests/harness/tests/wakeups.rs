@@ -2,19 +2,22 @@
 //! gives its completion.
 //!
 //! A lost doorbell does not hang for ever: the engine's heartbeat finds it within 250 ms. So it is caught in the
-//! act: the engine sleeps, and has done so for long, while a doorbell stands in the ring.
+//! act: the engine sleeps, and has done so for long, while a doorbell stands in the ring. The engine counts those that its
+//! heartbeat finds, too.
 
 use std::mem::offset_of;
 use std::time::{Duration, Instant};
 
-use faultline_abi::doorbell::DoorbellPage;
-use faultline_abi::{cqe, regs};
+use faultline_abi::doorbell::{self, Doorbell, DoorbellPage};
+use faultline_abi::{cqe, regs, ring};
 use faultline_config::{Config, PollMode};
 use faultline_harness::testbed::{Fabric, Node};
 use faultline_harness::traffic::impatient;
 use faultline_harness::{Link, QpType, Reset, Rng, SendWr, Wc, connect};
+use serde_json::Value;
 
 use crate::alone;
+use crate::observed::request;
 
 /// For each way to sleep.
 const DOORBELLS: u32 = 50_000;
@@ -25,6 +28,8 @@ const POLL_TIME: Duration = Duration::from_micros(25);
 const SUSPICIOUS: Duration = Duration::from_millis(40);
 /// Asleep from the first look to this one: lost. Shorter than the heartbeat, which would heal it.
 const LOST: Duration = Duration::from_millis(140);
+/// For the engine to take a doorbell for missed, which it does after 20 heartbeats.
+const DECIDED: Duration = Duration::from_secs(60);
 /// A completion that takes longer will not come.
 const HANG: Duration = Duration::from_secs(10);
 
@@ -47,17 +52,59 @@ fn engine_waits() -> bool {
         .is_some_and(|rest| rest.starts_with('S'))
 }
 
-/// Whether the engine sleeps, and says so, while a doorbell stands in the page's ring.
-fn slept_through(node: &Node) -> bool {
-    let page = node.context.page();
-    let base = u64::from(page) * u64::from(regs::PAGE_SIZE);
+/// Whether a doorbell stands in the ring of the node's page.
+fn has_untaken(node: &Node) -> bool {
+    let base = u64::from(node.context.page()) * u64::from(regs::PAGE_SIZE);
     let word = |at: usize| {
         let area = node.nic.doorbell_area();
         area.load_u64(base + at as u64).unwrap()
     };
-    let waiting =
-        word(offset_of!(DoorbellPage, producer)) != word(offset_of!(DoorbellPage, consumer));
-    waiting && node.nic.asleep(page) && engine_waits()
+    word(offset_of!(DoorbellPage, producer)) != word(offset_of!(DoorbellPage, consumer))
+}
+
+/// Whether the engine sleeps, and says so, while a doorbell stands in the page's ring.
+fn slept_through(node: &Node) -> bool {
+    has_untaken(node) && node.nic.asleep(node.context.page()) && engine_waits()
+}
+
+/// A process with a control socket.
+struct Counting {
+    fabric: Fabric,
+}
+
+/// What the engine counts: missed wake-ups, and doorbells of which it does not know that yet.
+type Counts = (u64, u64);
+
+impl Counting {
+    fn start(poll: PollMode, names: &[&str]) -> Self {
+        let config = Config {
+            poll,
+            poll_time_us: POLL_TIME.as_micros() as u64,
+            ..Config::default()
+        };
+        let fabric = Fabric::start_controlled(config, names).unwrap();
+        Self { fabric }
+    }
+
+    /// Wakes the engine.
+    fn counts(&self) -> Counts {
+        let body = request(&self.fabric.control(), "GET", "/v1/engine", "");
+        let engine: Value = serde_json::from_str(&body).expect("JSON");
+        let number = |name: &str| engine[name].as_u64().expect(name);
+        (number("missed_wakeups"), number("awaited_kicks"))
+    }
+
+    /// How many wake-ups were missed, when it is known of all doorbells.
+    fn missed(&self) -> u64 {
+        let start = Instant::now();
+        loop {
+            match self.counts() {
+                (missed, 0) => return missed,
+                counts => assert!(start.elapsed() < DECIDED, "{counts:?}"),
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
 }
 
 /// The completion of what was just posted.
@@ -115,12 +162,8 @@ fn pause(longest: Duration, rng: &mut Rng) {
 /// would wake it.
 fn ring(poll: PollMode, longest: Duration, max_len: u64) {
     let _alone = alone();
-    let config = Config {
-        poll,
-        poll_time_us: POLL_TIME.as_micros() as u64,
-        ..Config::default()
-    };
-    let fabric = Fabric::start_with(config, &["a", "b"]).unwrap();
+    let counting = Counting::start(poll, &["a", "b"]);
+    let fabric = &counting.fabric;
     let (mut a, b) = (fabric.node("a").unwrap(), fabric.node("b").unwrap());
     let (mut qa, qb) = (a.qp(QpType::Rc).unwrap(), b.qp(QpType::Rc).unwrap());
     // Without timers, which wake the engine too.
@@ -164,6 +207,7 @@ fn ring(poll: PollMode, longest: Duration, max_len: u64) {
         start.elapsed()
     );
     assert!(kicks > 0, "the engine never slept");
+    assert_eq!(counting.missed(), 0, "missed wake-ups");
 }
 
 #[test]
@@ -175,6 +219,70 @@ fn no_doorbell_is_slept_through_by_an_engine_that_looks_a_while() {
 fn no_doorbell_is_slept_through_by_an_engine_that_sleeps_at_once() {
     // Work that lasts about as long as it takes to be told that a kick has arrived.
     ring(PollMode::Never, Duration::from_micros(20), 1_000_000);
+}
+
+const NOTHING: Doorbell = Doorbell {
+    kind: doorbell::NOP,
+    object: 0,
+    value: 0,
+};
+
+/// Appends a doorbell that does nothing, while the engine sleeps, and waits until it is taken when the sleep has ended by time.
+fn append_to_a_sleeper(counting: &Counting, node: &Node) {
+    let page = node.context.page();
+    let bells = node.nic.bells(page).unwrap();
+    loop {
+        while !node.nic.asleep(page) {
+            std::thread::yield_now();
+        }
+        ring::append(&bells, NOTHING).unwrap();
+        let start = Instant::now();
+        while has_untaken(node) {
+            assert!(start.elapsed() < HANG, "a doorbell is not taken");
+            std::thread::yield_now();
+        }
+        // Otherwise the engine was awake, for the last request or a heartbeat.
+        if counting.counts() == (0, 1) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_driver_that_does_not_look_at_asleep_is_counted() {
+    let _alone = alone();
+    let counting = Counting::start(PollMode::Never, &["a"]);
+    let node = counting.fabric.node("a").unwrap();
+    append_to_a_sleeper(&counting, &node);
+    assert_eq!(counting.missed(), 1);
+}
+
+/// A driver may be stopped between any two instructions.
+#[test]
+fn a_driver_that_looks_late_is_not_counted() {
+    let _alone = alone();
+    let counting = Counting::start(PollMode::Never, &["a"]);
+    let node = counting.fabric.node("a").unwrap();
+    append_to_a_sleeper(&counting, &node);
+    let page = node.context.page();
+    // The engine has handled the doorbell, and still tells its driver to write the kick page.
+    assert!(ring::must_kick(&node.nic.bells(page).unwrap()));
+    node.nic.kick(page, NOTHING).unwrap();
+    assert_eq!(counting.counts(), (0, 0));
+    // It awaits the next one all the same.
+    append_to_a_sleeper(&counting, &node);
+    assert_eq!(counting.missed(), 1);
+}
+
+/// The page may get another owner.
+#[test]
+fn a_driver_that_is_gone_is_not_counted() {
+    let _alone = alone();
+    let counting = Counting::start(PollMode::Never, &["a"]);
+    let node = counting.fabric.node("a").unwrap();
+    append_to_a_sleeper(&counting, &node);
+    node.nic.reset(Reset::Function).unwrap();
+    assert_eq!(counting.counts(), (0, 0));
 }
 
 /// Time that the engine has been on a processor.

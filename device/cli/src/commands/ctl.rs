@@ -594,6 +594,7 @@ fn engine(engine: &EngineView) -> String {
         ("passes", engine.passes.to_string()),
         ("longest pass", duration(engine.longest_pass_ns)),
         ("control requests", engine.control_requests.to_string()),
+        ("missed wake-ups", engine.missed_wakeups.to_string()),
     ]);
     if engine.threads.len() > 1 {
         let row = |thread: &EngineThreadView| {

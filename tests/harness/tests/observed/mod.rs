@@ -5,7 +5,6 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use faultline_harness::testbed::LONG;
-use serde_json::Value;
 
 /// The control server's answer to a request, with its head.
 pub fn exchange(socket: &Path, method: &str, path: &str, body: &str) -> String {
@@ -31,12 +30,4 @@ pub fn request(socket: &Path, method: &str, path: &str, body: &str) -> String {
     assert!(head.starts_with("HTTP/1.1 20"), "{path}: {answer}");
     assert!(!head.to_lowercase().contains("chunked"), "{head}");
     body.to_owned()
-}
-
-/// Header and records of the trace, from this path of the control server.
-#[track_caller]
-pub fn trace(socket: &Path, path: &str) -> (Value, Vec<Value>) {
-    let text = request(socket, "GET", path, "");
-    let mut lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
-    (lines.next().unwrap(), lines.collect())
 }

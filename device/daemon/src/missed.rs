@@ -1,0 +1,60 @@
+//! Wake-ups that a driver has missed: doorbells that were rung while the engine slept, without a write to the kick page.
+//!
+//! [`crate::sleep`] describes why each doorbell that the engine does not find in its last look is also written to the kick page:
+//! the driver reads `asleep` behind a full barrier, and finds it set. If the barrier is none, the driver can read the old value.
+//! Then the doorbell waits until the sleep ends by time, at a deadline or the next heartbeat. Drivers that lack the barrier
+//! work, but with rare latencies of up to 250 ms, so they are counted.
+//!
+//! A doorbell that is in its page when a sleep has ended by time need not be such a case: its write to the kick page may be
+//! under way, for as long as a busy host keeps the virtual CPU or the server thread waiting. So the engine handles the
+//! doorbell as usual, but leaves `asleep` set in its page. A driver with a barrier finds it set, whenever it looks, and the write
+//! arrives. It is awaited for [`BEATS`] heartbeats, which are as slow as the host is. Meanwhile doorbells of this page trap.
+//!
+//! This module does not find a doorbell that is rung while the engine sleeps and found because something else wakes the engine.
+
+use faultline_abi::doorbell::Doorbell;
+
+/// Heartbeats for which the write to the kick page is awaited: 5 s on a quiet host.
+const BEATS: u32 = 20;
+
+/// A doorbell whose write to the kick page is awaited.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Suspect {
+    /// Its page, and the version of the context that owns the page.
+    pub(crate) context: (u32, u64),
+    pub(crate) bell: Doorbell,
+    beats: u32,
+}
+
+/// What a suspect is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Not known yet.
+    Waits,
+    /// The driver has not seen that the engine slept.
+    Missed,
+}
+
+impl Suspect {
+    pub(crate) fn new(context: (u32, u64), bell: Doorbell) -> Self {
+        Self {
+            context,
+            bell,
+            beats: 0,
+        }
+    }
+
+    /// True if the doorbell that was written to the kick page of this page is the one that is awaited.
+    pub(crate) fn is(&self, page: u32, bell: Doorbell) -> bool {
+        (self.context.0, self.bell) == (page, bell)
+    }
+
+    /// Counts a heartbeat.
+    pub(crate) fn beat(&mut self) -> Verdict {
+        self.beats = self.beats.saturating_add(1);
+        match self.beats < BEATS {
+            true => Verdict::Waits,
+            false => Verdict::Missed,
+        }
+    }
+}
