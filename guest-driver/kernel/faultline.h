@@ -327,6 +327,26 @@ static inline void faultline_health_recovered(struct faultline_dev *dev)
 }
 #endif
 
+/*
+ * A full barrier between a store that the device reads (a doorbell, a producer
+ * index) and a load of a word that the device writes (`asleep`, `notify`). It
+ * pairs with the device's barrier between its store and its load: one of the
+ * two sees the other's store.
+ *
+ * The device is another process of the host, so this must be a barrier in a
+ * guest with one virtual CPU, too. On x86, smp_mb() and virt_mb() are locked
+ * instructions. QEMU's TCG executes these as ordinary ones in a guest that can
+ * have one CPU only, where the load can then pass the store. mb() is MFENCE.
+ *
+ * Barriers between processors of the guest, and those that order stores or
+ * loads among themselves (dma_wmb(), smp_store_release()), need not be this
+ * one.
+ */
+static inline void faultline_device_mb(void)
+{
+	mb();
+}
+
 /* faultline_hw.c */
 u32 faultline_read(struct faultline_dev *dev, u32 reg);
 u32 faultline_link_speed(struct faultline_dev *dev);

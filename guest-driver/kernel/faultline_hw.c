@@ -93,7 +93,11 @@ static u64 faultline_db_load(const __le64 *word)
 	return le64_to_cpu(smp_load_acquire(word));
 }
 
-/* Replaces `from` by `to`, fully ordered. Returns false if it is not `from`. */
+/*
+ * Replaces `from` by `to`, after earlier stores. Returns false if it is not
+ * `from`. In a guest with one CPU the exchange may be atomic for its threads
+ * only, not for the device. This suffices: see firmware/abi/src/ring.rs.
+ */
 static bool faultline_db_exchange(__le64 *word, u64 from, u64 to)
 {
 	u64 old = (__force u64)cpu_to_le64(from);
@@ -157,7 +161,7 @@ void faultline_doorbell(struct faultline_dev *dev, u8 type, u32 object,
 
 	if (faultline_is_dead(dev))
 		return;
-	/* Fully ordered: queue entries written before are visible first. */
+	/* Queue entries written before are visible first. */
 	while (!faultline_db_append(page, doorbell)) {
 		u64 now = ktime_get_mono_fast_ns();
 
@@ -174,7 +178,7 @@ void faultline_doorbell(struct faultline_dev *dev, u8 type, u32 object,
 	 * Pairs with the device's barrier between setting `asleep` and its
 	 * last check of the ring: one of the two sees the other's store.
 	 */
-	smp_mb();
+	faultline_device_mb();
 	if (READ_ONCE(page->asleep))
 		faultline_kick(dev, doorbell);
 }

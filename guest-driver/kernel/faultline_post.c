@@ -315,7 +315,7 @@ int faultline_post_recv(struct ib_qp *ibqp, const struct ib_recv_wr *wr,
 		 * and its last check of the producer index. Also see
 		 * faultline_post_send().
 		 */
-		smp_mb();
+		faultline_device_mb();
 		if (READ_ONCE(faultline_wq_record(rq)->notify))
 			faultline_doorbell(dev, FAULTLINE_DB_RQ, qp->res.num,
 					   producer);

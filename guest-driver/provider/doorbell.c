@@ -2,7 +2,8 @@
 /*
  * The ring of doorbells in the process's page. firmware/abi/src/ring.rs
  * describes the steps, and why a thread that is stopped or killed between two
- * of them delays no other; this file must not differ from it.
+ * of them delays no other; this file must not differ from it. Its exchanges
+ * must be atomic for the threads of the guest only, not for the device.
  *
  * A doorbell that finds no room goes to the kick page instead. So it overtakes
  * those in the ring, which is harmless: doorbells carry absolute indices.
@@ -128,7 +129,7 @@ void fl_doorbell(struct fl_context *ctx, uint8_t type, uint32_t object,
 		}
 	}
 	/* The device sets `asleep`, then reads the ring once more. */
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	fl_device_barrier();
 	if (__atomic_load_n(&page->asleep, __ATOMIC_RELAXED))
 		kick(ctx, bits);
 }

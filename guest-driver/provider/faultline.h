@@ -308,6 +308,26 @@ static inline bool fl_is_gone(struct fl_context *ctx)
 	return !__atomic_load_n(&ctx->doorbell->alive, __ATOMIC_RELAXED);
 }
 
+/*
+ * A full barrier between a store that the device reads (a doorbell, a producer
+ * index) and a load of a word that the device writes (`asleep`, `notify`). It
+ * pairs with the device's barrier between its store and its load: one of the
+ * two sees the other's store.
+ *
+ * The device is another process of the host, so this must be a barrier in a
+ * guest with one virtual CPU, too. On x86, compilers make a locked instruction
+ * of a sequentially consistent fence. QEMU's TCG executes it as an ordinary one
+ * in a guest that can have one CPU only, where the load can pass the store then.
+ */
+static inline void fl_device_barrier(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__asm__ __volatile__("mfence" ::: "memory");
+#else
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+#endif
+}
+
 /* faultline.c */
 bool fl_is_ours(struct ibv_device *device);
 

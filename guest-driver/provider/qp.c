@@ -363,7 +363,7 @@ int fl_post_receives(struct fl_context *ctx, struct fl_wq *wq, uint32_t number,
 	udma_to_device_barrier();
 	__atomic_store_n(&record->producer, htole32(wq->head), __ATOMIC_RELEASE);
 	/* A QP in error requests doorbells, so that it can flush. */
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	fl_device_barrier();
 	if (__atomic_load_n(&record->notify, __ATOMIC_RELAXED))
 		fl_doorbell(ctx, FAULTLINE_DB_RQ, number, wq->head);
 	pthread_spin_unlock(&wq->lock);
