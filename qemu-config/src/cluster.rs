@@ -22,6 +22,7 @@ use crate::programs::Selection;
 use crate::qemu::{Backing, Hardware, Machine, Qemu, Wire};
 use crate::races;
 use crate::vmlinux;
+use crate::wakeups;
 use crate::wiring::{WireBetween, Wiring};
 use crate::workspace::Workspace;
 
@@ -85,6 +86,8 @@ pub struct Plan {
     pub profile: Profile,
     /// Virtual CPUs of each guest; if `None`, two with KVM and one without.
     ///
+    /// With one, QEMU's TCG is told that there can be two (`maxcpus`). Otherwise it executes LOCKed instructions as ordinary ones.
+    ///
     /// QEMU's multi-threaded TCG has a race with a kernel that patches its own code on another CPU
     /// ("Oops: int3" in about one boot of thirty), and more virtual CPUs than cores make
     /// everything slower.
@@ -140,6 +143,8 @@ pub struct Cluster {
     pub guests: Vec<Arc<Guest>>,
     /// The emulator, if the plan has one; the first guest's, if each has its own.
     pub emulator: Option<Emulator>,
+    /// The program of the emulators.
+    program: Option<PathBuf>,
     /// The second guest's emulator, if it has its own, and what connects it to the first.
     second: Option<(Emulator, WireBetween)>,
     /// Logs of this run.
@@ -391,7 +396,7 @@ impl Cluster {
             .prefix("lab-")
             .tempdir()
             .context("making a folder for sockets")?;
-        let (emulator, second) = match plan.nic {
+        let (program, emulator, second) = match plan.nic {
             Nic::Faultline | Nic::Mixed | Nic::Vhost => {
                 let program = emulator::build(workspace, plan.profile)?;
                 versions.push(("faultline".into(), emulator::version(&program)));
@@ -399,9 +404,9 @@ impl Cluster {
                 for emulator in std::iter::once(&emulator).chain(second.iter().map(|(it, _)| it)) {
                     priority.add(emulator.id(), emulator::NICENESS);
                 }
-                (Some(emulator), second)
+                (Some(program), Some(emulator), second)
             }
-            Nic::Rxe | Nic::None => (None, None),
+            Nic::Rxe | Nic::None => (None, None, None),
         };
         let text: String = versions
             .iter()
@@ -451,17 +456,23 @@ impl Cluster {
             Ok(guest)
         })?;
         say(format!(
-            "{} guest{} ({}, {}) ready in {:.1} s",
+            "{} guest{} ({}, {}, {}) ready in {:.1} s",
             plan.guests,
             if plan.guests == 1 { "" } else { "s" },
             parts.base.kernel_release(plan.kernel)?,
             if parts.kvm { "KVM" } else { "TCG" },
+            match &plan.machines {
+                Some(_) => "virtual CPUs as given".to_owned(),
+                None if parts.cpus == 1 => "1 virtual CPU".to_owned(),
+                None => format!("{} virtual CPUs", parts.cpus),
+            },
             started.elapsed().as_secs_f64()
         ));
         Ok(Self {
             plan: plan.clone(),
             guests,
             emulator,
+            program,
             second,
             dir: dir.to_owned(),
             qemu: parts.qemu,
@@ -471,7 +482,7 @@ impl Cluster {
         })
     }
 
-    /// Kernel complaints of all guests and the emulator's death, as messages; empty if all is well.
+    /// Kernel complaints of all guests, wake-ups that drivers have missed, and the emulator's death, as messages; empty if all is well.
     pub fn troubles(&self) -> Vec<String> {
         self.troubles_in(Guest::serial)
     }
@@ -496,10 +507,27 @@ impl Cluster {
                 troubles.push(format!("guest {} kernel: {line}", guest.index));
             }
         }
-        for status in self.emulators().filter_map(Emulator::ended) {
-            troubles.push(format!("the emulator ended: {status}"));
+        for emulator in self.emulators() {
+            troubles.extend(match emulator.ended() {
+                Some(status) => Some(format!("the emulator ended: {status}")),
+                None => self.missed_wakeups(emulator),
+            });
         }
         troubles
+    }
+
+    /// A message if drivers have missed wake-ups of an emulator.
+    fn missed_wakeups(&self, emulator: &Emulator) -> Option<String> {
+        match wakeups::missed(self.program.as_ref()?, &emulator.control) {
+            Ok(0) => None,
+            Ok(count) => Some(format!(
+                "drivers have missed {count} wake-ups of the emulator: doorbells that were rung while it slept, and not written to \
+                 the kick page"
+            )),
+            Err(error) => Some(format!(
+                "the emulator does not tell its missed wake-ups: {error:#}"
+            )),
+        }
     }
 
     /// Its emulators: none, one, or one for each guest.

@@ -33,6 +33,7 @@ mod shell;
 mod stream;
 mod test;
 mod vmlinux;
+mod wakeups;
 mod wiring;
 mod workspace;
 
@@ -121,7 +122,7 @@ enum Command {
         /// What connects the guests' NICs
         #[arg(long, value_enum, default_value_t = Wiring::Switch)]
         wiring: Wiring,
-        /// Virtual CPUs of each guest; by default two with KVM and where a test needs them, else one
+        /// Virtual CPUs of each guest; by default two
         #[arg(long)]
         cpus: Option<u32>,
         /// Pairs of guests that run at the same time; by default two if cores and memory are there

@@ -288,7 +288,7 @@ impl Machine {
             words.add("-machine", format!("q35,{machine}"));
             for node in 0..nodes {
                 // Processors are assigned to nodes in turn; a node may have none.
-                let cpus: String = (node..self.cpus)
+                let cpus: String = (node..self.most_cpus())
                     .step_by(nodes as usize)
                     .map(|cpu| format!(",cpus={cpu}"))
                     .collect();
@@ -298,6 +298,12 @@ impl Machine {
                 );
             }
         }
+    }
+
+    /// Virtual CPUs that there can be, of which `cpus` are plugged in. TCG executes LOCKed instructions as atomic ones only if there can
+    /// be two; otherwise they are neither atomic nor a barrier for the emulator.
+    fn most_cpus(&self) -> u32 {
+        self.cpus.max(2)
     }
 
     fn add_processors(&self, words: &mut Words) {
@@ -313,11 +319,11 @@ impl Machine {
                 "max,erms=off,fsrm=off,fzrm=off,fsrs=off,fsrc=off".into(),
             );
         }
-        let cpus = self.cpus;
+        let (cpus, most) = (self.cpus, self.most_cpus());
         match self.nodes > 1 {
             // Linux warns of processors of one socket that are on two nodes.
-            true => words.add("-smp", format!("{cpus},sockets={cpus}")),
-            false => words.add("-smp", cpus.to_string()),
+            true => words.add("-smp", format!("{cpus},sockets={most},maxcpus={most}")),
+            false => words.add("-smp", format!("{cpus},maxcpus={most}")),
         }
         match &self.backing.pmem {
             None => words.add("-m", format!("{}M", self.memory)),
@@ -494,6 +500,19 @@ mod tests {
             "{all}"
         );
         assert!(all.contains("node,nodeid=1,memdev=ram1,cpus=1"), "{all}");
+    }
+
+    #[test]
+    fn there_can_be_two_processors() {
+        let mut one = machine();
+        one.cpus = 1;
+        assert!(one.arguments().contains(&"1,maxcpus=2".to_owned()));
+        one.nodes = 2;
+        let all = one.arguments().join(" ");
+        assert!(all.contains("-smp 1,sockets=2,maxcpus=2"), "{all}");
+        // QEMU wants each that there can be to have a node.
+        assert!(all.contains("memdev=ram1,cpus=1"), "{all}");
+        assert!(machine().arguments().contains(&"2,maxcpus=2".to_owned()));
     }
 
     #[test]

@@ -76,10 +76,11 @@ pub fn jobs_of(
         add(same[0].0.clone(), Tests::Sight(tests.collect()));
     }
     let mut table = guest::chosen(suite.name(), filter, kernel, options);
-    table.sort_by_key(|test| test.cpus);
-    for tests in table.chunk_by(|a, b| a.cpus == b.cpus) {
+    let cpus = |test: &GuestTest| test.cpus.or(plan.cpus);
+    table.sort_by_key(cpus);
+    for tests in table.chunk_by(|a, b| cpus(a) == cpus(b)) {
         let plan = Plan {
-            cpus: tests[0].cpus.or(plan.cpus),
+            cpus: cpus(&tests[0]),
             ..plan.clone()
         };
         add(plan, Tests::Table(tests.to_vec()));

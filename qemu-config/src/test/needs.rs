@@ -92,6 +92,7 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
         "vhost" => Plan {
             nic: Nic::Vhost,
             mtu: Some(4200),
+            // Each has a queue of its own.
             cpus: Some(2),
             ..plain
         },
@@ -104,13 +105,7 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
             config: Some(root.join("qemu-config/nics/pinned.toml")),
             ..plain
         },
-        // Two virtual CPUs by default, because concurrency of two CPUs is what breaks drivers.
-        "robustness" => Plan {
-            cpus: options.cpus.or(Some(2)),
-            ..plain
-        },
         "recover" | "restart" => Plan {
-            cpus: options.cpus.or(Some(2)),
             supervisor: suite == "restart",
             packaged_kernel: suite == "recover",
             // Fewer would do, but not for the same image.
@@ -129,17 +124,13 @@ fn plain(kernel: Kernel, options: &Options) -> Plan {
         Kernel::Races => (Plan::default().memory, 0),
         _ => (Plan::default().memory, 256),
     };
-    let cpus = match kernel {
-        // Most races need two processors.
-        Kernel::Races => options.cpus.or(Some(2)),
-        _ => options.cpus,
-    };
     Plan {
         kernel,
         memory,
         nic: options.nic,
         wiring: options.wiring,
-        cpus,
+        // Concurrency of two processors is what breaks drivers, and most races need it.
+        cpus: options.cpus.or(Some(2)),
         neighbours: 2 * options.pairs.saturating_sub(1),
         hardware: Hardware {
             // pyverbs requests 16; each test has several buffers in them.
@@ -214,10 +205,20 @@ mod tests {
         assert_eq!(debug.pmem, 0);
         let races = super::plan(Path::new(""), "odp", Kernel::Races, &options);
         assert_eq!((races.cpus, races.hardware.pmem), (Some(2), 0));
-        assert_eq!(plan("robustness").cpus, Some(2));
+        for suite in ["torture", "torture-long", "swap", "ulp", "robustness"] {
+            assert_eq!(plan(suite).cpus, Some(2), "{suite}");
+        }
+        let debug = super::plan(Path::new(""), "coherence", Kernel::Debug, &options);
+        assert_eq!(debug.cpus, Some(2));
         assert_eq!(plan("torture").hardware.nodes, 2);
         let small = plan("oversubscribe");
         assert!(OVERSUBSCRIBED >= 10 * small.memory);
         assert!(small.hardware.swap_disk > OVERSUBSCRIBED);
+        let one = Options {
+            cpus: Some(1),
+            ..options
+        };
+        let plan_of_one = super::plan(Path::new(""), "odp", Kernel::Stable, &one);
+        assert_eq!(plan_of_one.cpus, Some(1));
     }
 }
