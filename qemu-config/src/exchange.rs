@@ -1,11 +1,12 @@
 //! A server in one guest and a client in another, as in nearly every RDMA test.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
 use crate::command::tail;
 use crate::guest::{Guest, Outcome};
+use crate::progress;
 use crate::protocol::Exec;
 
 /// Time limit of the script that waits for a server.
@@ -80,7 +81,9 @@ pub fn run(server: &Guest, client: &Guest, exchange: &Exchange) -> Result<Report
     };
     let serving = server.start(&script(&exchange.server))?;
     if let Some(script) = wait_script(exchange.ready) {
+        let started = Instant::now();
         server.run(&script, WAIT_LIMIT)?;
+        progress::waited("the server's start", started.elapsed());
     }
     let client = client
         .start(&script(&exchange.client))?
@@ -90,7 +93,9 @@ pub fn run(server: &Guest, client: &Guest, exchange: &Exchange) -> Result<Report
     } else {
         GRACE_AFTER_FAILURE
     };
+    let started = Instant::now();
     let server = serving.wait_more(grace)?;
+    progress::waited("the server's end", started.elapsed());
     Ok(Report { server, client })
 }
 

@@ -9,12 +9,14 @@ mod command;
 mod debug_kernel;
 mod demo;
 mod driver;
+mod durations;
 mod emulator;
 mod exchange;
 mod experiments;
 mod figures;
 mod fuzz;
 mod guest;
+mod half_speed;
 mod host;
 mod image;
 mod initrd;
@@ -106,32 +108,8 @@ enum Command {
         #[command(flatten)]
         guests: GuestOptions,
     },
-    /// Run test suites; all but the long ones if none is named
-    Test {
-        /// Suites, or `suite::word` for the tests whose names contain a word
-        suites: Vec<String>,
-        /// Print the suites and their tests
-        #[arg(long)]
-        list: bool,
-        /// The guests' kernel
-        #[arg(long, value_enum, default_value_t = Kernels::Both)]
-        kernel: Kernels,
-        /// What the guests' RDMA traffic runs on
-        #[arg(long, value_enum, default_value_t = Nic::Faultline)]
-        nic: Nic,
-        /// What connects the guests' NICs
-        #[arg(long, value_enum, default_value_t = Wiring::Switch)]
-        wiring: Wiring,
-        /// Virtual CPUs of each guest; by default two
-        #[arg(long)]
-        cpus: Option<u32>,
-        /// Pairs of guests that run at the same time; by default two if cores and memory are there
-        #[arg(long)]
-        pairs: Option<usize>,
-        /// Without the packet checker beside the tests, to measure its cost
-        #[arg(long)]
-        no_packet_check: bool,
-    },
+    /// Run test suites: by default one test of each guarantee
+    Test(TestArguments),
     /// Measure: the emulator alone (no guest), or `guest` for guests side by side with rdma_rxe
     Bench {
         /// Write the figures to this file as well
@@ -198,6 +176,125 @@ enum Command {
     /// Inside a guest: receive and check such a stream
     #[command(hide = true)]
     StreamReceive { port: u16 },
+}
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+struct TestArguments {
+    #[command(subcommand)]
+    command: Option<TestCommand>,
+    /// Suites, or `suite::word` for the tests whose names contain a word
+    suites: Vec<String>,
+    /// Print the suites and their tests, and which runs have them for which reasons
+    #[arg(long)]
+    list: bool,
+    /// Run the tests of a release: further forms of the same guarantees, and both kernels
+    #[arg(long, conflicts_with = "suites")]
+    all: bool,
+    /// Write the results to this file as JUnit XML as well; junit.xml in the folder of the run has them in any case
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    #[command(flatten)]
+    environment: TestEnvironment,
+}
+
+#[derive(Debug, Subcommand)]
+enum TestCommand {
+    /// Repeat suites or tests on a busy machine, without retries, and stop at the first failure
+    ///
+    /// Guests that a test leaves usable are used again. The table at the end counts how often each test has passed and failed, and
+    /// how often guests booted and had to be booted again. The exit status is 1 after a failure or a repeated boot.
+    Soak {
+        /// Suites, or `suite::word` for the tests whose names contain a word
+        #[arg(required = true)]
+        suites: Vec<String>,
+        /// How often each test runs
+        #[arg(long, value_name = "N", default_value_t = 50)]
+        times: usize,
+        /// Busy threads beside the tests; by default twice as many as processors
+        #[arg(long, value_name = "N")]
+        load: Option<usize>,
+        /// Limit each emulator and each QEMU to half a processor, by cgroups
+        #[arg(long)]
+        half_speed: bool,
+        /// Go on after a failure
+        #[arg(long)]
+        keep_going: bool,
+        #[command(flatten)]
+        environment: TestEnvironment,
+    },
+}
+
+/// What tests run on.
+#[derive(Debug, Args)]
+struct TestEnvironment {
+    /// The guests' kernel
+    #[arg(long, value_enum, default_value_t = Kernels::Both)]
+    kernel: Kernels,
+    /// What the guests' RDMA traffic runs on
+    #[arg(long, value_enum, default_value_t = Nic::Faultline)]
+    nic: Nic,
+    /// What connects the guests' NICs
+    #[arg(long, value_enum, default_value_t = Wiring::Switch)]
+    wiring: Wiring,
+    /// Virtual CPUs of each guest; by default two with KVM and where a test needs them, else one
+    #[arg(long)]
+    cpus: Option<u32>,
+    /// Pairs of guests that run at the same time; by default two if cores and memory are there
+    #[arg(long)]
+    pairs: Option<usize>,
+    /// Without the packet checker beside the tests, to measure its cost
+    #[arg(long)]
+    no_packet_check: bool,
+}
+
+impl TestEnvironment {
+    fn options(self, run: test::Run, suites: Vec<String>) -> test::Options {
+        test::Options {
+            run,
+            suites,
+            kernels: self.kernel.list(),
+            nic: self.nic,
+            wiring: self.wiring,
+            cpus: self.cpus,
+            pairs: self.pairs.unwrap_or_else(test::pairs_of_host).max(1),
+            checks_packets: !self.no_packet_check,
+        }
+    }
+}
+
+impl TestArguments {
+    fn run(self) -> Result<bool> {
+        if let Some(TestCommand::Soak {
+            suites,
+            times,
+            load,
+            half_speed,
+            keep_going,
+            environment,
+        }) = self.command
+        {
+            let soak = test::soak::Soak {
+                times,
+                load: load.unwrap_or_else(test::soak::load_of_host),
+                half_speed,
+                keeps_going: keep_going,
+            };
+            let options = environment.options(test::Run::Named, suites);
+            return test::soak::run(&Workspace::find()?, &options, soak);
+        }
+        if self.list {
+            test::list();
+            return Ok(true);
+        }
+        let run = match (self.all, self.suites.is_empty()) {
+            (true, _) => test::Run::All,
+            (false, true) => test::Run::Default,
+            (false, false) => test::Run::Named,
+        };
+        let options = self.environment.options(run, self.suites);
+        test::run(&Workspace::find()?, &options, self.junit.as_deref())
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -394,31 +491,7 @@ fn dispatch(command: Command) -> Result<u8> {
         }
         Command::Shell { guests } => shell::run(&Workspace::find()?, &guests.plan())?,
         Command::Demo { guests } => demo::run(&Workspace::find()?, &guests.plan_with_swap())?,
-        Command::Test { list: true, .. } => {
-            test::list();
-            true
-        }
-        Command::Test {
-            suites,
-            kernel,
-            nic,
-            wiring,
-            cpus,
-            pairs,
-            no_packet_check,
-            ..
-        } => {
-            let options = test::Options {
-                suites,
-                kernels: kernel.list(),
-                nic,
-                wiring,
-                cpus,
-                pairs: pairs.unwrap_or_else(test::pairs_of_host).max(1),
-                checks_packets: !no_packet_check,
-            };
-            test::run(&Workspace::find()?, &options)?
-        }
+        Command::Test(arguments) => arguments.run()?,
         Command::Bench { json, only, what } => measure(json.as_deref(), only.as_deref(), what)?,
         Command::Experiments { guests, simulator } => {
             let plan = guests.plan_with_swap();
@@ -524,15 +597,47 @@ mod tests {
         );
     }
 
-    #[test]
-    fn tests_run_on_both_kernels_unless_told() {
-        let Command::Test { kernel, suites, .. } =
-            Cli::parse_from(["lab", "test", "pingpong"]).command
-        else {
+    fn test_arguments(words: &[&str]) -> TestArguments {
+        let words = ["lab", "test"].iter().chain(words);
+        let Command::Test(arguments) = Cli::parse_from(words).command else {
             panic!("not a test");
         };
-        assert_eq!(kernel.list(), Kernel::BOTH);
-        assert_eq!(suites, ["pingpong"]);
+        arguments
+    }
+
+    #[test]
+    fn tests_run_on_both_kernels_unless_told() {
+        let arguments = test_arguments(&["pingpong"]);
+        assert_eq!(arguments.environment.kernel.list(), Kernel::BOTH);
+        assert_eq!(arguments.suites, ["pingpong"]);
+        assert!(arguments.command.is_none());
+        let arguments = test_arguments(&["--all", "--kernel", "stable"]);
+        assert!(arguments.all && arguments.suites.is_empty());
+        assert!(Cli::try_parse_from(["lab", "test", "--all", "odp"]).is_err());
+    }
+
+    #[test]
+    fn a_soak_needs_suites() {
+        let arguments = test_arguments(&["soak", "odp", "torture::pinned", "--kernel", "stable"]);
+        let Some(TestCommand::Soak {
+            suites,
+            times,
+            load,
+            half_speed,
+            keep_going,
+            environment,
+        }) = arguments.command
+        else {
+            panic!("not a soak");
+        };
+        assert_eq!(suites, ["odp", "torture::pinned"]);
+        assert_eq!(
+            (times, load, half_speed, keep_going),
+            (50, None, false, false)
+        );
+        assert_eq!(environment.kernel.list(), [Kernel::Stable]);
+        assert!(Cli::try_parse_from(["lab", "test", "soak"]).is_err());
+        assert!(Cli::try_parse_from(["lab", "test", "--all", "soak", "odp"]).is_err());
     }
 
     #[test]

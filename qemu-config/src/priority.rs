@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::process::{Pid, getpriority_process, setpriority_process};
 
+use crate::half_speed::HalfSpeed;
+
 /// Niceness of guests that boot while tests run. Their share beside the tests is a tenth: enough for the kernel's timeouts.
 const BESIDE: i32 = 10;
 /// Passes over the threads of a process, at most: a thread that appears during a pass has its creator's old niceness.
@@ -22,6 +24,8 @@ struct State {
     raised: Option<i32>,
     /// Each with its niceness relative to the lab's.
     processes: Vec<(Pid, i32)>,
+    /// Holds each process back.
+    half_speed: Option<Arc<HalfSpeed>>,
 }
 
 impl Priority {
@@ -29,6 +33,13 @@ impl Priority {
     pub fn low() -> Self {
         let priority = Self::default();
         priority.lock().low = true;
+        priority
+    }
+
+    /// The normal one, for processes that get half a processor each.
+    pub fn at_half_speed(half_speed: Arc<HalfSpeed>) -> Self {
+        let priority = Self::default();
+        priority.lock().half_speed = Some(half_speed);
         priority
     }
 
@@ -41,6 +52,9 @@ impl Priority {
     pub fn add(&self, process: Pid, above: i32) {
         let mut state = self.lock();
         state.processes.push((process, above));
+        if let Some(half_speed) = &state.half_speed {
+            half_speed.add(process);
+        }
         if let Some(normal) = state.raised {
             set(process, normal + above);
         }

@@ -4,9 +4,9 @@
 //! On a terminal this is one line below all others, rewritten each second. Elsewhere (CI) it is plain lines, few enough
 //! for a log: one for each twentieth of the expected time, and one when the same step has taken a minute, two, four, ….
 //!
-//! Expected times are those of earlier runs, which the cache keeps, scaled by the speed of this run so far.
+//! Expected times are those of earlier runs, which the cache keeps ([`crate::durations`]), scaled by the speed of this run so far.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -14,10 +14,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
+use crate::durations::{History, Times, calibrate};
+
 /// Largest number of plain lines about progress.
 const PLAIN_LINES: u32 = 20;
 /// Duration of a step after which the first line reports it.
 const FIRST_WAIT: Duration = Duration::from_secs(60);
+/// By how much the measured beginning of a test may be later than that of its first part.
+const PART: Duration = Duration::from_millis(100);
 /// Columns of the line on a terminal, at most: longer ones would wrap and stay.
 const COLUMNS: usize = 79;
 
@@ -57,16 +61,6 @@ pub struct Item {
     pub beside: usize,
 }
 
-/// Measurements of a test in earlier runs.
-#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
-struct Past {
-    seconds: f64,
-    /// Number of tests in it.
-    count: usize,
-}
-
-type History = BTreeMap<String, Past>;
-
 /// The current step of a thread.
 #[derive(Debug)]
 struct Activity {
@@ -81,6 +75,11 @@ struct Activity {
 #[derive(Debug, Default)]
 struct Meter {
     history: History,
+    /// Seconds of the loop that measures the machine, at the start.
+    loop_seconds: f64,
+    times: Times,
+    /// Ended steps of threads that are no tests, with their times: parts of a test that has not ended, or waits.
+    waits: Vec<(ThreadId, String, Duration, Duration)>,
     /// Steps that have not ended, with their expected seconds.
     left: HashMap<String, Vec<f64>>,
     left_seconds: f64,
@@ -95,11 +94,11 @@ struct Meter {
 }
 
 impl Meter {
-    fn new(items: &[Item], history: History) -> Self {
+    fn new(items: &[Item], history: History, loop_seconds: f64) -> Self {
         let mut meter = Self::default();
         for item in items {
-            let past = history.get(&item.name);
-            let seconds = past.map_or_else(|| guess(&item.name), |past| past.seconds);
+            let past = history.expected(&item.name, loop_seconds);
+            let seconds = past.unwrap_or_else(|| guess(&item.name));
             // Its share of the run's time.
             let seconds = seconds.max(item.least as f64) / item.beside.max(1) as f64;
             meter
@@ -109,10 +108,11 @@ impl Meter {
                 .push(seconds);
             meter.left_seconds += seconds;
             if item.is_test {
-                meter.total += past.map_or(1, |past| past.count.max(1));
+                meter.total += history.count(&item.name).unwrap_or(1);
             }
         }
         meter.history = history;
+        meter.loop_seconds = loop_seconds;
         meter
     }
 
@@ -129,30 +129,52 @@ impl Meter {
             next_wait: FIRST_WAIT,
         };
         match known {
-            Some((_, known)) => *known = activity,
+            Some((_, known)) => {
+                let ended = std::mem::replace(known, activity);
+                if !ended.what.is_empty() {
+                    self.waits.push((thread, ended.what, ended.since, now));
+                }
+            }
             None => self.activities.push((thread, activity)),
         }
     }
 
-    /// Ends a step: `count` tests, or no test if it is 0.
-    fn end(&mut self, name: &str, took: Duration, count: usize) {
+    /// Ends a step of a thread: `count` tests, or no test if it is 0.
+    fn end(&mut self, thread: ThreadId, name: &str, took: Duration, now: Duration, count: usize) {
+        // Its own activity, and parts of a test, are no waits.
+        let mut activities = self.activities.iter_mut();
+        if let Some((_, activity)) = activities.find(|(of, _)| *of == thread) {
+            activity.what.clear();
+        }
+        if count > 0 {
+            let began = now.saturating_sub(took);
+            self.waits
+                .retain(|(of, _, since, _)| *of != thread || *since + PART < began);
+        }
         let seconds = self.left.get_mut(name).and_then(Vec::pop);
         self.left_seconds -= seconds.unwrap_or(0.0);
         self.ended_seconds += seconds.unwrap_or(0.0);
-        let past = Past {
-            seconds: took.as_secs_f64(),
-            count,
-        };
-        let before = self.history.insert(name.to_owned(), past);
+        let (took, machine) = (took.as_secs_f64(), self.loop_seconds);
+        let past = self.history.expected(name, machine);
+        let before = self.history.count(name);
+        self.history.add(name, took, machine, count);
         if count > 0 {
+            self.times.add_test(name, took, past);
             self.ended += count;
             // An earlier run may have had another number of tests.
             let expected = match (seconds, before) {
                 (None, _) => 0,
-                (Some(_), before) => before.map_or(1, |before| before.count.max(1)),
+                (Some(_), before) => before.unwrap_or(1),
             };
             self.total = (self.total + count).saturating_sub(expected);
         }
+    }
+
+    /// The current step or wait of a thread; empty if there is none.
+    fn activity(&self, thread: ThreadId) -> &str {
+        let mut activities = self.activities.iter();
+        let own = activities.find(|(of, _)| *of == thread);
+        own.map_or("", |(_, activity)| &activity.what)
     }
 
     /// Expected remaining time.
@@ -203,6 +225,15 @@ impl Meter {
         let steps = (!shown.is_empty()).then(|| shown.join(", "));
         let parts: Vec<String> = counts.into_iter().chain(steps).collect();
         parts.join("; ")
+    }
+
+    /// The lists of the longest tests and waits.
+    fn longest(mut self) -> String {
+        for (_, what, since, until) in self.waits {
+            let seconds = until.saturating_sub(since).as_secs_f64();
+            self.times.add_wait(what, seconds);
+        }
+        self.times.text(self.loop_seconds)
     }
 
     /// The next plain line, if it is time for one.
@@ -281,7 +312,8 @@ fn run() -> MutexGuard<'static, Option<Run>> {
 pub struct Progress {
     stop: Option<Sender<()>>,
     ticks: Option<JoinHandle<()>>,
-    history: PathBuf,
+    /// Where durations are kept, if they are.
+    history: Option<PathBuf>,
 }
 
 impl Progress {
@@ -289,10 +321,11 @@ impl Progress {
     pub fn start(items: &[Item], cache: &Path) -> Self {
         let history = cache.join("durations.json");
         let past = std::fs::read(&history).unwrap_or_default();
+        // Without it, or from another version, times are guesses.
+        let past = serde_json::from_slice(&past).unwrap_or_default();
         let terminal = std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
         *run() = Some(Run {
-            // Without it, or from another version, times are guesses.
-            meter: Meter::new(items, serde_json::from_slice(&past).unwrap_or_default()),
+            meter: Meter::new(items, past, calibrate()),
             started: Instant::now(),
             terminal,
             shown: false,
@@ -308,24 +341,49 @@ impl Progress {
         Self {
             stop: Some(stop),
             ticks: Some(ticks),
-            history,
+            history: Some(history),
         }
+    }
+
+    /// Keeps none of the durations of this run.
+    pub fn forget(&mut self) {
+        self.history = None;
+    }
+
+    /// Expected duration of the run.
+    pub fn expected(&self) -> Duration {
+        run().as_ref().map_or(Duration::ZERO, |run| {
+            Duration::from_secs_f64(run.meter.left_seconds)
+        })
+    }
+
+    /// Ends the run. Returns the lists of its longest tests and waits.
+    pub fn end(mut self) -> String {
+        self.stop()
+            .map_or_else(String::new, |run| run.meter.longest())
+    }
+
+    /// Stops the reports, and keeps the durations; `None` if that was done before.
+    fn stop(&mut self) -> Option<Run> {
+        drop(self.stop.take());
+        if let Some(ticks) = self.ticks.take() {
+            let _ = ticks.join();
+        }
+        let mut ended = run().take()?;
+        ended.hide();
+        // Without it the next run guesses.
+        if let Some(file) = &self.history
+            && let Ok(text) = serde_json::to_vec(&ended.meter.history)
+        {
+            let _ = std::fs::write(file, text);
+        }
+        Some(ended)
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(ticks) = self.ticks.take() {
-            let _ = ticks.join();
-        }
-        if let Some(mut ended) = run().take() {
-            ended.hide();
-            // Without it the next run guesses.
-            if let Ok(text) = serde_json::to_vec(&ended.meter.history) {
-                let _ = std::fs::write(&self.history, text);
-            }
-        }
+        self.stop();
     }
 }
 
@@ -362,10 +420,11 @@ impl Drop for Part {
 
 /// Seconds that something is expected to take.
 pub fn expected(name: &str) -> f64 {
-    let past = run()
-        .as_ref()
-        .and_then(|run| run.meter.history.get(name).copied());
-    past.map_or_else(|| guess(name), |past| past.seconds)
+    let past = run().as_ref().and_then(|run| {
+        let meter = &run.meter;
+        meter.history.expected(name, meter.loop_seconds)
+    });
+    past.unwrap_or_else(|| guess(name))
 }
 
 /// True while progress is reported.
@@ -393,7 +452,20 @@ pub fn begin(what: &str) {
 /// Records the end of a step: `count` tests, or no test if it is 0.
 pub fn end(name: &str, took: Duration, count: usize) {
     if let Some(run) = run().as_mut() {
-        run.meter.end(name, took, count);
+        let now = run.started.elapsed();
+        run.meter
+            .end(thread::current().id(), name, took, now, count);
+    }
+}
+
+/// Records a wait of this thread for the list of the longest ones. During a step its name is added.
+pub fn waited(what: &str, took: Duration) {
+    if let Some(run) = run().as_mut() {
+        let what = match run.meter.activity(thread::current().id()) {
+            "" => what.to_owned(),
+            step => format!("{step}: {what}"),
+        };
+        run.meter.times.add_wait(what, took.as_secs_f64());
     }
 }
 
@@ -422,6 +494,9 @@ fn above(print: impl FnOnce()) {
 mod tests {
     use super::*;
 
+    /// Seconds of the loop.
+    const LOOP: f64 = 0.25;
+
     const fn seconds(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
     }
@@ -441,33 +516,34 @@ mod tests {
     }
 
     fn past(entries: &[(&str, f64, usize)]) -> History {
-        let entry = |&(name, seconds, count): &(&str, f64, usize)| {
-            (name.to_owned(), Past { seconds, count })
-        };
-        entries.iter().map(entry).collect()
+        let mut history = History::default();
+        for &(name, seconds, count) in entries {
+            history.add(name, seconds, LOOP, count);
+        }
+        history
     }
 
     #[test]
     fn tests_are_counted_and_boots_are_not() {
         let history = past(&[("a", 60.0, 1), ("unit", 60.0, 600), ("k::boot", 60.0, 0)]);
-        let mut meter = Meter::new(&items(&["k::boot", "a", "unit"]), history);
+        let mut meter = Meter::new(&items(&["k::boot", "a", "unit"]), history, LOOP);
         assert_eq!(
             meter.text(Duration::ZERO),
             "0 of 601 tests, about 3 min left"
         );
         meter.begin(this(), "k::boot", Duration::ZERO);
-        meter.end("k::boot", seconds(60), 0);
+        meter.end(this(), "k::boot", seconds(60), seconds(60), 0);
         meter.begin(this(), "a", seconds(60));
         assert_eq!(
             meter.text(seconds(61)),
             "0 of 601 tests, about 2 min left; a (1 s)"
         );
-        meter.end("a", seconds(60), 1);
+        meter.end(this(), "a", seconds(60), seconds(120), 1);
         // It turns out to be other tests than in the last run.
-        meter.end("unit", seconds(60), 700);
+        meter.end(this(), "unit", seconds(60), seconds(180), 700);
         assert_eq!((meter.ended, meter.total), (701, 701));
         assert_eq!(meter.left(seconds(180)), Duration::ZERO);
-        assert_eq!(meter.history["unit"].count, 700);
+        assert_eq!(meter.history.count("unit"), Some(700));
     }
 
     #[test]
@@ -475,7 +551,7 @@ mod tests {
         let history = past(&[("a", 600.0, 1), ("b", 600.0, 1)]);
         let mut both = items(&["a", "b"]);
         both.iter_mut().for_each(|item| item.beside = 2);
-        let mut meter = Meter::new(&both, history);
+        let mut meter = Meter::new(&both, history, LOOP);
         assert_eq!(meter.left(Duration::ZERO), seconds(600));
         let other = thread::spawn(|| thread::current().id()).join().unwrap();
         meter.begin(this(), "a", Duration::ZERO);
@@ -488,10 +564,10 @@ mod tests {
             .collect();
         assert_eq!(told, [60, 70]);
         meter.begin(this(), "", seconds(100));
-        meter.end("a", seconds(600), 1);
+        meter.end(this(), "a", seconds(600), seconds(600), 1);
         let text = meter.text(seconds(610));
         assert!(text.ends_with("left; b (600 s)"), "{text}");
-        assert_eq!(meter.history["a"].seconds, 600.0);
+        assert_eq!(meter.history.expected("a", LOOP), Some(600.0));
     }
 
     #[test]
@@ -519,20 +595,48 @@ mod tests {
 
     #[test]
     fn what_was_not_expected_counts_too() {
-        let mut meter = Meter::new(&items(&["a"]), History::new());
-        meter.end("leaks", seconds(7), 1);
+        let mut meter = Meter::new(&items(&["a"]), History::default(), LOOP);
+        meter.end(this(), "leaks", seconds(7), seconds(7), 1);
         assert_eq!((meter.ended, meter.total), (1, 2));
-        meter.end("a", seconds(1), 1);
+        meter.end(this(), "a", seconds(1), seconds(8), 1);
         assert_eq!((meter.ended, meter.total), (2, 2));
     }
 
     #[test]
     fn a_slow_machine_takes_longer() {
         let history = past(&[("a", 600.0, 1), ("b", 600.0, 1)]);
-        let mut meter = Meter::new(&items(&["a", "b"]), history);
-        meter.end("a", seconds(1200), 1);
+        let mut meter = Meter::new(&items(&["a", "b"]), history, LOOP);
+        meter.end(this(), "a", seconds(1200), seconds(1200), 1);
         let left = meter.left(seconds(1200)).as_secs();
         assert!((1100..1200).contains(&left), "{left}");
+    }
+
+    #[test]
+    fn expected_times_follow_the_speed_of_the_machine() {
+        let history = past(&[("a", 600.0, 1)]);
+        let meter = Meter::new(&items(&["a"]), history, 2.0 * LOOP);
+        assert_eq!(meter.left(Duration::ZERO), seconds(1200));
+    }
+
+    #[test]
+    fn steps_that_are_no_parts_of_tests_are_waits() {
+        let mut meter = Meter::new(&items(&["a"]), History::default(), LOOP);
+        let at = seconds;
+        meter.begin(this(), "an image", at(0));
+        meter.begin(this(), "k::boot", at(28));
+        meter.end(this(), "k::boot", at(10), at(38), 0);
+        meter.begin(this(), "a", at(38));
+        assert_eq!(meter.activity(this()), "a");
+        meter.begin(this(), "a part of it", at(40));
+        meter.begin(this(), "another part of it", at(50));
+        meter.end(this(), "a", at(22), at(60), 1);
+        meter.begin(this(), "a script", at(60));
+        meter.begin(this(), "", at(63));
+        let text = meter.longest();
+        assert_eq!(
+            text,
+            "longest tests:\n    22.0 s  a\nlongest waits:\n    28.0 s  an image\n     3.0 s  a script\n"
+        );
     }
 
     #[test]
@@ -545,7 +649,7 @@ mod tests {
             is_test: true,
             beside: 1,
         };
-        let meter = Meter::new(&[item], History::new());
+        let meter = Meter::new(&[item], History::default(), LOOP);
         assert_eq!(meter.left(Duration::ZERO), seconds(600));
     }
 
@@ -553,12 +657,12 @@ mod tests {
     fn plain_lines_are_few() {
         let names: Vec<String> = (0..1000).map(|n| format!("t{n}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let mut meter = Meter::new(&items(&names), History::new());
+        let mut meter = Meter::new(&items(&names), History::default(), LOOP);
         let mut lines = 0;
         for (n, name) in names.iter().enumerate() {
             let now = seconds(2 * n as u64);
             meter.begin(this(), name, now);
-            meter.end(name, seconds(2), 1);
+            meter.end(this(), name, seconds(2), now, 1);
             lines += u32::from(meter.plain_line(now).is_some());
         }
         assert_eq!(lines, PLAIN_LINES);
@@ -566,7 +670,7 @@ mod tests {
 
     #[test]
     fn a_long_wait_is_told_ever_less_often() {
-        let mut meter = Meter::new(&items(&["a", "b"]), History::new());
+        let mut meter = Meter::new(&items(&["a", "b"]), History::default(), LOOP);
         meter.begin(this(), "a", seconds(10));
         let told: Vec<u64> = (10..1000)
             .filter(|&now| meter.plain_line(seconds(now)).is_some())

@@ -96,7 +96,7 @@ pub fn junit(name: &str, seconds: f64, checks: &[Check], problems: &[String]) ->
 }
 
 /// Text for XML. Characters that XML 1.0 does not allow become U+FFFD.
-fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for c in text.chars() {
         match c {

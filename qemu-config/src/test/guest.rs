@@ -43,10 +43,13 @@ pub fn run(
     tally: &mut Tally,
 ) -> Result<()> {
     for test in tests {
+        if tally.is_over() {
+            break;
+        }
         let name = format!("{label}::{}", test.name);
         let (mut elapsed, mut verdict) = judge(workspace, &name, test, plan, pairs)?;
         let mut retries = Vec::new();
-        for _ in 1..ATTEMPTS {
+        for _ in 1..tally.attempts(ATTEMPTS) {
             if !matches!(&verdict, Verdict::Failed(why) if is_tcg_race(why)) {
                 break;
             }

@@ -44,7 +44,7 @@ pub fn jobs_of(
         let label = format!("{}::{}", suite.name(), kernel.name());
         jobs.push(Job { label, plan, tests });
     };
-    let mut pyverbs = options.pyverbs(suite);
+    let mut pyverbs = options.pyverbs(suite, kernel);
     pyverbs.retain(|test| test.name.contains(filter));
     if !pyverbs.is_empty() {
         add(plan.clone(), Tests::Pyverbs(pyverbs));

@@ -30,7 +30,9 @@ mod sanitizers;
 mod scenarios;
 mod schedule;
 mod scripts;
+mod selection;
 mod sight;
+pub mod soak;
 mod suite;
 mod suites;
 mod tally;
@@ -43,15 +45,16 @@ use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use self::host::When;
 use self::job::{Job, by_plan, jobs_of};
 use self::results::Results;
 use self::schedule::Batch;
 pub use self::schedule::pairs_of_host;
+pub use self::selection::Run;
 pub use self::suite::Options;
 use self::suite::{Suite, choose};
 use self::tally::Tally;
@@ -64,45 +67,82 @@ use crate::workspace::Workspace;
 /// Niceness of steps beside guests.
 const LOWEST_PRIORITY: i32 = 19;
 
-/// Prints every suite and its tests.
+/// Prints every suite and its tests, with the runs that have them and the reasons.
 pub fn list() {
     for suite in Suite::all() {
-        println!("{}", suite.name());
+        println!("{}: {}", suite.name(), selection::row(suite.name(), ""));
         for test in suite.tests() {
-            println!("    {}::{test}", suite.name());
+            match selection::own_row(suite.name(), selection::key(suite, &test)) {
+                Some(row) => println!("    {}::{test}: {row}", suite.name()),
+                None => println!("    {}::{test}", suite.name()),
+            }
         }
     }
 }
 
-/// Runs the chosen suites; true if nothing failed.
-pub fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
-    let chosen = choose(&options.suites)?;
+/// The chosen tests, and where their results go.
+struct Session<'a> {
+    workspace: &'a Workspace,
+    options: &'a Options,
+    chosen: &'a [(Suite, String)],
+    dir: &'a Path,
+    /// What the tests of packages beside the guests leave to those after them.
+    made: &'a Mutex<HashMap<String, packages::Made>>,
+}
+
+impl Session<'_> {
+    /// Runs the steps of this time without guests of the chosen kernels.
+    fn run_on_host(&self, when: When, results: &mut Results) {
+        for ((suite, filter), count) in self.chosen.iter().zip(&mut results.counts) {
+            let before = results.tally.count();
+            run_on_host(self, *suite, filter, when, &mut results.tally);
+            *count += results.tally.count() - before;
+        }
+    }
+
+    /// Fails if a choice had no test.
+    fn ensure_all_ran(&self, counts: &[usize]) -> Result<()> {
+        let unknown: Vec<String> = self
+            .chosen
+            .iter()
+            .zip(counts)
+            .filter(|&(_, &count)| count == 0)
+            .map(|((suite, filter), _)| format!("{}::{filter}", suite.name()))
+            .collect();
+        if !unknown.is_empty() {
+            let unknown = unknown.join(", ");
+            bail!("there is no test {unknown}; `cargo lab test --list` tells which there are");
+        }
+        Ok(())
+    }
+}
+
+/// Runs the chosen suites; true if nothing failed. The results go to the folder of the run as JUnit XML, and to `junit`.
+pub fn run(workspace: &Workspace, options: &Options, junit: Option<&Path>) -> Result<bool> {
+    let chosen = choose(&options.suites, options.run)?;
     let dir = workspace.new_run("test")?;
     say(format!("logs: {}", workspace.shown(&dir)));
     let started = Instant::now();
     let batches = batches(workspace, options, &chosen);
     let items = expected(&chosen, &batches, options);
     let progress = Progress::start(&items, &workspace.cache()?);
-    // What the tests of packages beside the guests leave to those after them.
+    if options.run != Run::Named {
+        say(format!(
+            "this will take about {} min",
+            progress.expected().as_secs().div_ceil(60)
+        ));
+    }
     let made = Mutex::new(HashMap::new());
-    let on_host = |when, results: &mut Results| {
-        for ((suite, filter), count) in chosen.iter().zip(&mut results.counts) {
-            let before = results.tally.count();
-            run_on_host(
-                workspace,
-                *suite,
-                filter,
-                when,
-                options,
-                &dir,
-                &mut results.tally,
-                &made,
-            );
-            *count += results.tally.count() - before;
-        }
+    let session = Session {
+        workspace,
+        options,
+        chosen: &chosen,
+        dir: &dir,
+        made: &made,
     };
+    let session = &session;
     let mut results = Results::new(chosen.len());
-    on_host(When::Before, &mut results);
+    session.run_on_host(When::Before, &mut results);
     progress::begin("");
     let guests = !batches.is_empty();
     thread::scope(|scope| {
@@ -113,37 +153,49 @@ pub fn run(workspace: &Workspace, options: &Options) -> Result<bool> {
                 let _ = rustix::process::nice(LOWEST_PRIORITY);
             }
             let mut results = Results::new(chosen.len());
-            on_host(When::Beside, &mut results);
+            session.run_on_host(When::Beside, &mut results);
             results
         });
         if guests {
             // This takes as long as building everything else that guests consist of. The guests wait for it, and report
             // an error of the build.
-            scope.spawn(|| emulator::build(workspace, Profile::Quick));
+            scope.spawn(|| {
+                let started = Instant::now();
+                let _ = emulator::build(workspace, Profile::Quick);
+                progress::waited("build of the emulator", started.elapsed());
+            });
         }
         schedule::run(workspace, &dir, batches, options, &mut results);
+        let ended = Instant::now();
         results.merge(beside.join());
+        progress::waited(
+            "steps without guests, after the last guests",
+            ended.elapsed(),
+        );
     });
-    on_host(When::After, &mut results);
+    session.run_on_host(When::After, &mut results);
     let Results { tally, counts } = results;
-    drop(progress);
+    let longest = progress.end();
+    write_junit(&dir, junit, started.elapsed(), &tally)?;
     tally.print_reasons(workspace.shown(&dir));
+    print!("{longest}");
     say(format!(
         "tests took {:.0} s",
         started.elapsed().as_secs_f64()
     ));
     println!("{}", tally.summary());
-    let unknown: Vec<String> = chosen
-        .iter()
-        .zip(counts)
-        .filter(|&(_, count)| count == 0)
-        .map(|((suite, filter), _)| format!("{}::{filter}", suite.name()))
-        .collect();
-    if !unknown.is_empty() {
-        let unknown = unknown.join(", ");
-        bail!("there is no test {unknown}; `cargo lab test --list` tells which there are");
-    }
+    session.ensure_all_ran(&counts)?;
     Ok(tally.success())
+}
+
+/// Writes the results to the folder of the run, and to `copy`.
+fn write_junit(dir: &Path, copy: Option<&Path>, took: Duration, tally: &Tally) -> Result<()> {
+    let text = junit::text(took, tally.cases());
+    let own = dir.join("junit.xml");
+    for file in [Some(own.as_path()), copy].into_iter().flatten() {
+        std::fs::write(file, &text).with_context(|| format!("writing {}", file.display()))?;
+    }
+    Ok(())
 }
 
 /// The tests in guests: a batch for each kernel and each kind of guests.
@@ -196,17 +248,14 @@ fn expected(chosen: &[(Suite, String)], batches: &[Batch], options: &Options) ->
 }
 
 /// Runs the steps of a suite at this time without guests of the chosen kernels.
-#[expect(clippy::too_many_arguments, reason = "the parts of a test run")]
-fn run_on_host(
-    workspace: &Workspace,
-    suite: Suite,
-    filter: &str,
-    when: When,
-    options: &Options,
-    dir: &Path,
-    tally: &mut Tally,
-    made: &Mutex<HashMap<String, packages::Made>>,
-) {
+fn run_on_host(session: &Session<'_>, suite: Suite, filter: &str, when: When, tally: &mut Tally) {
+    let &Session {
+        workspace,
+        options,
+        dir,
+        made,
+        ..
+    } = session;
     match suite {
         Suite::Host => host::run(workspace, filter, when, dir, tally),
         Suite::Keys => keys::run_host(workspace, filter, when, dir, tally),

@@ -182,6 +182,7 @@ mod tests {
     #[test]
     fn suites_share_guests_if_they_can() {
         let options = Options {
+            run: crate::test::Run::Named,
             suites: Vec::new(),
             kernels: Vec::new(),
             nic: Nic::Faultline,

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::Scope;
 use std::time::Instant;
@@ -14,6 +15,7 @@ use super::memory::room_for_a_pair;
 use super::packets::Checks;
 use crate::cluster::{Cluster, Plan};
 use crate::command::say;
+use crate::half_speed::HalfSpeed;
 use crate::image::Kernel;
 use crate::priority::{self, Priority};
 use crate::progress;
@@ -111,6 +113,9 @@ pub struct Pairs<'a> {
     dir: &'a Path,
     /// The packet checker runs beside the tests.
     checks_packets: bool,
+    /// What holds the processes of guests back.
+    half_speed: Option<Arc<HalfSpeed>>,
+    boots: usize,
     boots_repeated: usize,
     kept: Option<Pair>,
     last_dir: PathBuf,
@@ -127,6 +132,8 @@ impl<'a> Pairs<'a> {
             workspace,
             dir,
             checks_packets,
+            half_speed: None,
+            boots: 0,
             boots_repeated: 0,
             kept: None,
             last_dir: dir.to_owned(),
@@ -134,6 +141,11 @@ impl<'a> Pairs<'a> {
             upcoming: VecDeque::new(),
             ahead: VecDeque::new(),
         }
+    }
+
+    /// The same, with guests whose processes get half a processor each.
+    pub fn at_half_speed(self, half_speed: Option<Arc<HalfSpeed>>) -> Self {
+        Self { half_speed, ..self }
     }
 
     /// The same, with the plans that tests will need; `booter` boots them beside the tests.
@@ -159,10 +171,20 @@ impl<'a> Pairs<'a> {
             Some(cluster) => cluster,
             None => {
                 self.last_dir = self.new_dir(plan.kernel)?;
-                Cluster::boot(self.workspace, plan, &self.last_dir)?
+                let priority = match &self.half_speed {
+                    Some(half_speed) => Priority::at_half_speed(half_speed.clone()),
+                    None => Priority::default(),
+                };
+                Cluster::boot_with(self.workspace, plan, &self.last_dir, &priority)?
             }
         };
         progress::end(&name, started.elapsed(), 0);
+        let folder = self.last_dir.file_name().unwrap_or_default();
+        progress::waited(
+            &format!("boot of {}", folder.to_string_lossy()),
+            started.elapsed(),
+        );
+        self.boots += 1;
         self.boots_repeated += cluster.repeated;
         let seen = vec![0; cluster.guests.len()];
         self.look_ahead(plan)?;
@@ -245,6 +267,11 @@ impl<'a> Pairs<'a> {
                 }
             }
         }
+    }
+
+    /// How often guests have booted.
+    pub fn boots(&self) -> usize {
+        self.boots
     }
 
     /// How often guests were booted again because they died while booting.

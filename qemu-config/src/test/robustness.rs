@@ -70,6 +70,9 @@ pub fn run(
     tally: &mut Tally,
 ) -> Result<()> {
     for &(name, test) in tests {
+        if tally.is_over() {
+            break;
+        }
         let full = format!("{label}::{name}");
         if plan.nic != Nic::Faultline {
             tally.add(
@@ -83,7 +86,7 @@ pub fn run(
         let plan = plan_of(name, plan, dir)?;
         let mut result = judge(pairs, &plan, name, test);
         let mut retries = Vec::new();
-        for _ in 1..ATTEMPTS {
+        for _ in 1..tally.attempts(ATTEMPTS) {
             let Err(error) = &result else { break };
             let reason = if is_tcg_race(&format!("{error:#}")) {
                 TCG_RACE

@@ -1,133 +1,15 @@
-//! The suites, and which of their tests run when none is named.
+//! The suites, and the choice of tests by name. [`selection`] has those of runs without names.
 
 use anyhow::{Result, bail};
 
+use super::selection::{On, Run, key};
 use super::{
-    host, keys, packages, pyverbs, recover, robustness, sanitizers, scenarios, sight, suites,
-    user_network,
+    host, keys, packages, pyverbs, recover, robustness, sanitizers, scenarios, selection, sight,
+    suites, user_network,
 };
 use crate::cluster::Nic;
 use crate::image::Kernel;
 use crate::wiring::Wiring;
-
-/// The suites that run when none is named, and on every change. The others run by name: they take too long.
-const DEFAULT: &[&str] = &[
-    "host",
-    "pingpong",
-    "rdmacm",
-    "perftest",
-    "verbs",
-    "pyverbs",
-    "odp",
-    "coherence",
-    "pinned",
-    "tags",
-    "keys",
-    "sight",
-    "scenarios",
-    "torture",
-    "ulp",
-    "apps",
-    "swap",
-    "interop",
-    "interop-lossy",
-    "vhost",
-    "engines",
-    "wire-tcp",
-    "wire-vxlan",
-    "robustness",
-    "recover",
-    "restart",
-    "packages",
-];
-
-/// Those of them that run on the first kernel only, unless they are named: each boots guests of its own, has
-/// minutes of traffic, or does what does not depend on the guest's kernel. So all together stay well below an hour.
-const ON_ONE_KERNEL: &[&str] = &[
-    "perftest",
-    "keys",
-    "sight",
-    "scenarios",
-    "ulp",
-    "apps",
-    "swap",
-    "interop",
-    "interop-lossy",
-    "vhost",
-    "engines",
-    "wire-tcp",
-    "wire-vxlan",
-    "robustness",
-    "recover",
-    "restart",
-    "packages",
-];
-
-/// Tests of other suites of which the same holds: they take long, and others of their suite show on the
-/// second kernel what they would (WRITEs of each size, what happens to DAX files), or a short form does.
-const LONG: &[&str] = &[
-    "odp::write_bw_all_sizes",
-    "coherence::dax_truncated",
-    "coherence::dax_punched",
-    "torture::pinned",
-    "torture::story",
-    "torture::everything",
-    "torture::everything_implicit",
-];
-
-/// Their short forms, which run on the other kernels instead.
-const SHORT: &[&str] = &["torture::everything_short"];
-
-/// Tests that run by name only: longer forms of other tests, and the torture's events in groups, which show the kind of
-/// a fault that all events together have shown.
-const BY_NAME: &[&str] = &[
-    "pingpong::tcp_1_gib",
-    "torture::replaced",
-    "torture::protected",
-    "torture::deregistered",
-    "torture::forked",
-    "torture::swapped",
-    "torture::merged",
-    "torture::huge_pages",
-    "torture::moved",
-    "torture::exited",
-    "torture::everything_other_seed",
-    "torture::everything_many_qps",
-    "apps::mpi_rc_long",
-    "apps::mpi_ud_long",
-    "swap::three_times",
-    "recover::fatal_traffic",
-    "recover::fatal_faults",
-    "recover::fatal_listener",
-    "recover::fatal_disk",
-    "recover::fatal_files",
-    "recover::fatal_rds",
-    "recover::fatal_lease",
-    "recover::device_reset",
-    "recover::device_reset_everything",
-    "recover::function_reset_everything",
-    "recover::command_timeout_everything",
-    "recover::reload_everything",
-    "recover::given_up",
-    "recover::stopped_for_a_minute",
-    "recover::again_and_again",
-    "restart::aborted_everything",
-    "restart::renewed_everything",
-    "restart::killed_100_times",
-    "robustness::module_removed_50_times_under_traffic",
-    "packages::action",
-    "packages::apt",
-    "packages::container",
-    "packages::kernel_update",
-    "packages::libvirt",
-    "packages::libvirt_confined",
-    "packages::removal",
-    "packages::series",
-    "packages::tarball",
-    "packages::tutorial",
-    "packages::without_extensions",
-    "packages::without_on_demand_paging",
-];
 
 /// The suite that needs on-demand regions of rxe, which kernels before Linux 6.15 do not have.
 const NEEDS_NEWER_RXE: &str = "interop-on-demand";
@@ -233,7 +115,7 @@ impl Suite {
     }
 
     /// Those of its tests that are rdma-core's.
-    fn pyverbs(self) -> Vec<pyverbs::Test> {
+    pub fn pyverbs(self) -> Vec<pyverbs::Test> {
         match self {
             Self::Odp => pyverbs::module("test_odp").collect(),
             Self::Keys => keys::PYVERBS.to_vec(),
@@ -302,7 +184,9 @@ impl Suite {
 /// The tests to run, and the device and guests to run them on.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Suites by name; all if empty. `suite::word` runs only the tests whose name contains the word.
+    /// Which tests.
+    pub run: Run,
+    /// Suites by name, if the run is named. `suite::word` runs only the tests whose name contains the word.
     pub suites: Vec<String>,
     /// Guest kernels.
     pub kernels: Vec<Kernel>,
@@ -324,10 +208,8 @@ impl Options {
         self.kernels.first().copied().unwrap_or(Kernel::Stable)
     }
 
-    /// True if a suite has tests in guests of a kernel.
+    /// True if a suite may have tests in guests of a kernel.
     pub fn runs_on(&self, suite: Suite, kernel: Kernel) -> bool {
-        let again = self.kernels.first() != Some(&kernel);
-        let left_out = self.suites.is_empty() && again && ON_ONE_KERNEL.contains(&suite.name());
         let on_host = matches!(
             suite,
             Suite::Host
@@ -339,37 +221,36 @@ impl Options {
         );
         let is_too_old =
             suite.name() == NEEDS_NEWER_RXE && !matches!(kernel, Kernel::Backports | Kernel::Forky);
-        !left_out && !on_host && !is_too_old
+        !on_host && !is_too_old
     }
 
-    /// The tests of a suite that are rdma-core's. If everything runs, they all run once.
-    pub fn pyverbs(&self, suite: Suite) -> Vec<pyverbs::Test> {
-        match self.suites.is_empty() && suite != Suite::Pyverbs {
-            true => Vec::new(),
-            false => suite.pyverbs(),
+    /// The tests of a suite that are rdma-core's. In a run without names, only the suite that has all of them runs them.
+    pub fn pyverbs(&self, suite: Suite, kernel: Kernel) -> Vec<pyverbs::Test> {
+        if self.run != Run::Named && suite != Suite::Pyverbs {
+            return Vec::new();
         }
+        let mut tests = suite.pyverbs();
+        tests.retain(|test| !self.leaves_out(suite.name(), test.module, kernel));
+        tests
     }
 
-    /// True if a test of a suite is omitted on a kernel because everything runs.
+    /// True if this run does not have a test of a suite on a kernel. rdma-core's tests are named by their module.
     pub fn leaves_out(&self, suite: &str, test: &str, kernel: Kernel) -> bool {
-        let is_in = |names: &[&str]| {
-            let mut names = names.iter();
-            names.any(|name| name.split_once("::") == Some((suite, test)))
-        };
-        let again = self.kernels.first() != Some(&kernel);
-        self.suites.is_empty() && (is_in(BY_NAME) || is_in(if again { LONG } else { SHORT }))
+        let is_first = self.kernels.first() == Some(&kernel);
+        !selection::on(self.run, suite, test).includes(is_first)
     }
 }
 
-/// The suites that `words` name, with the filter of each.
-pub fn choose(words: &[String]) -> Result<Vec<(Suite, String)>> {
+/// The suites that `words` name, with the filter of each; those with tests in a run without names.
+pub fn choose(words: &[String], run: Run) -> Result<Vec<(Suite, String)>> {
     let all = Suite::all();
-    if words.is_empty() {
-        return Ok(all
-            .into_iter()
-            .filter(|suite| DEFAULT.contains(&suite.name()))
-            .map(|suite| (suite, String::new()))
-            .collect());
+    if run != Run::Named {
+        let has_tests = |suite: &Suite| {
+            let mut tests = suite.tests().into_iter();
+            tests.any(|test| selection::on(run, suite.name(), key(*suite, &test)) != On::Nothing)
+        };
+        let suites = all.into_iter().filter(has_tests);
+        return Ok(suites.map(|suite| (suite, String::new())).collect());
     }
     words
         .iter()
@@ -393,7 +274,7 @@ mod tests {
 
     #[test]
     fn suites_are_chosen_by_name_and_filter() {
-        let chosen = choose(&["pingpong::rc".to_owned(), "host".to_owned()]).unwrap();
+        let chosen = choose(&["pingpong::rc".to_owned(), "host".to_owned()], Run::Named).unwrap();
         assert_eq!(
             chosen,
             [
@@ -401,15 +282,21 @@ mod tests {
                 (Suite::Host, String::new())
             ]
         );
-        assert!(choose(&["nonsense".to_owned()]).is_err());
-        assert_eq!(choose(&[]).unwrap().len(), DEFAULT.len());
-        assert_eq!(choose(&["torture".to_owned()]).unwrap().len(), 1);
-        assert!(ON_ONE_KERNEL.iter().all(|name| DEFAULT.contains(name)));
+        assert!(choose(&["nonsense".to_owned()], Run::Named).is_err());
+        assert_eq!(
+            choose(&["torture".to_owned()], Run::Named).unwrap().len(),
+            1
+        );
+        let default = choose(&[], Run::Default).unwrap();
+        let all = choose(&[], Run::All).unwrap();
+        assert!(default.iter().all(|chosen| all.contains(chosen)));
+        assert!(default.len() < all.len() && all.len() < Suite::all().len());
     }
 
     #[test]
-    fn long_tests_are_left_out_if_everything_runs() {
+    fn tests_are_left_out_as_the_table_says() {
         let mut options = Options {
+            run: Run::Default,
             suites: Vec::new(),
             kernels: Kernel::BOTH.to_vec(),
             nic: Nic::Faultline,
@@ -419,38 +306,31 @@ mod tests {
             checks_packets: true,
         };
         let [first, second] = Kernel::BOTH;
-        let exists = |suite: &str, test: &str| {
-            let suite = Suite::all().into_iter().find(|known| known.name() == suite);
-            suite.is_some_and(|suite| suite.tests().iter().any(|known| known == test))
-        };
-        for name in LONG.iter().chain(BY_NAME) {
-            let (suite, test) = name.split_once("::").unwrap();
-            assert!(exists(suite, test));
-            assert_eq!(
-                options.leaves_out(suite, test, first),
-                BY_NAME.contains(name)
-            );
-            assert!(options.leaves_out(suite, test, second));
-        }
-        for name in SHORT {
-            let (suite, test) = name.split_once("::").unwrap();
-            assert!(exists(suite, test));
-            assert!(options.leaves_out(suite, test, first));
-            assert!(!options.leaves_out(suite, test, second));
-        }
+        assert!(!options.leaves_out("pingpong", "rc", first));
         assert!(!options.leaves_out("pingpong", "rc", second));
-        let all = options.pyverbs(Suite::Pyverbs);
+        assert!(!options.leaves_out("interop", "rc", first));
+        assert!(options.leaves_out("interop", "rc", second));
+        assert!(options.leaves_out("torture", "everything", first));
         for suite in [Suite::Odp, Suite::Keys] {
-            assert!(options.pyverbs(suite).is_empty());
+            assert!(options.pyverbs(suite, first).is_empty());
+            let all = Suite::Pyverbs.pyverbs();
             assert!(suite.pyverbs().iter().all(|test| all.contains(test)));
         }
+        let of = |options: &Options, kernel| options.pyverbs(Suite::Pyverbs, kernel).len();
+        assert_eq!(of(&options, first), Suite::Pyverbs.pyverbs().len());
+        assert!((1..of(&options, first)).contains(&of(&options, second)));
+        options.run = Run::All;
+        assert!(!options.leaves_out("torture", "everything", first));
+        assert_eq!(of(&options, second), of(&options, first));
+        assert!(options.leaves_out("swap", "three_times", first));
+        options.run = Run::Named;
         options.suites = vec!["pingpong".to_owned()];
-        assert_eq!(options.pyverbs(Suite::Odp), Suite::Odp.pyverbs());
+        assert_eq!(options.pyverbs(Suite::Odp, second), Suite::Odp.pyverbs());
         assert!(!options.leaves_out("pingpong", "tcp_1_gib", second));
+        assert!(!options.leaves_out("swap", "three_times", first));
         let on_demand = Suite::Guest(NEEDS_NEWER_RXE);
         assert!(Suite::all().contains(&on_demand));
         assert!(!options.runs_on(on_demand, first) && options.runs_on(on_demand, second));
-        assert!(!options.leaves_out("swap", "three_times", first));
     }
 
     #[test]

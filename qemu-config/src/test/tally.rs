@@ -41,9 +41,26 @@ impl Failure {
     }
 }
 
+/// An ended test, or the passed tests of a step with several.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Case {
+    /// Name of the test.
+    pub name: String,
+    /// How long it took.
+    pub elapsed: Duration,
+    /// Its result.
+    pub verdict: Verdict,
+}
+
 /// Counts and prints results.
 #[derive(Debug, Clone, Default)]
 pub struct Tally {
+    /// A test whose guests die of an error of QEMU fails, instead of being run again.
+    pub no_retries: bool,
+    /// No test begins after one that has failed.
+    pub stops_at_failure: bool,
+    /// All ended tests.
+    cases: Vec<Case>,
     passed: usize,
     /// Those of them that failed at first, with the reasons.
     retried: Vec<Failure>,
@@ -74,6 +91,11 @@ impl Tally {
             });
         }
         progress::end(name, elapsed, 1);
+        self.cases.push(Case {
+            name: name.to_owned(),
+            elapsed,
+            verdict: verdict.clone(),
+        });
         let seconds = elapsed.as_secs_f64();
         match verdict {
             Verdict::Passed => {
@@ -107,6 +129,18 @@ impl Tally {
         skipped: usize,
     ) {
         progress::end(name, elapsed, passed + failed.len() + skipped);
+        if passed > 0 {
+            self.cases.push(Case {
+                name: format!("{name}: {passed} tests"),
+                elapsed,
+                verdict: Verdict::Passed,
+            });
+        }
+        self.cases.extend(failed.iter().map(|failure| Case {
+            name: failure.name.clone(),
+            elapsed: Duration::ZERO,
+            verdict: Verdict::Failed(failure.why.clone()),
+        }));
         self.passed += passed;
         self.failed.extend(failed);
         self.skipped += skipped;
@@ -115,17 +149,36 @@ impl Tally {
     /// Adds the results that another thread has counted.
     pub fn merge(&mut self, other: Self) {
         let Self {
+            no_retries: _,
+            stops_at_failure: _,
+            cases,
             passed,
             retried,
             boots_repeated,
             failed,
             skipped,
         } = other;
+        self.cases.extend(cases);
         self.passed += passed;
         self.retried.extend(retried);
         self.boots_repeated += boots_repeated;
         self.failed.extend(failed);
         self.skipped += skipped;
+    }
+
+    /// The ended tests.
+    pub fn cases(&self) -> &[Case] {
+        &self.cases
+    }
+
+    /// How often a test is run, at most, of which `attempts` are allowed because QEMU itself may let its guests die.
+    pub fn attempts(&self, attempts: u32) -> u32 {
+        if self.no_retries { 1 } else { attempts }
+    }
+
+    /// True if no further test is to begin.
+    pub fn is_over(&self) -> bool {
+        self.stops_at_failure && !self.success()
     }
 
     /// Number of tests that have ended.

@@ -53,6 +53,9 @@ pub fn run(
     tally: &mut Tally,
 ) -> Result<()> {
     for &(name, test) in tests {
+        if tally.is_over() {
+            break;
+        }
         let full = format!("{label}::{name}");
         if plan.nic != Nic::Faultline {
             let reason = "only for the NIC of this project".into();
@@ -61,7 +64,7 @@ pub fn run(
         }
         let (mut elapsed, mut result) = judge(workspace, pairs, plan, &full, (name, test))?;
         let mut retries = Vec::new();
-        for _ in 1..ATTEMPTS {
+        for _ in 1..tally.attempts(ATTEMPTS) {
             if !matches!(&result, Err(error) if is_tcg_race(&format!("{error:#}"))) {
                 break;
             }
