@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use super::links;
+use super::page_faults::PageFaults;
 use super::pair::{Pair, Pairs};
 use super::suite::{Options, TOO_SLOW};
 use super::suites::{self, GuestTest};
@@ -99,6 +100,8 @@ fn judge_in(
         false => (first, second),
     };
     let mut problems = Vec::new();
+    let faults = |cluster| PageFaults::read(workspace, cluster, test.is_reversed);
+    let faults_before = test.faulting.map(|sides| (sides, faults(&pair.cluster)));
     let mut exchange = test.exchange();
     exchange.limit *= pair.cluster.plan.kernel.time_factor();
     match exchange::run(server, client, &exchange) {
@@ -119,6 +122,10 @@ fn judge_in(
         && let Err(error) = links::ensure_impaired(workspace, &pair.cluster)
     {
         problems.push(format!("{error:#}"));
+    }
+    if let Some((sides, before)) = faults_before {
+        let judged = before.and_then(|before| faults(&pair.cluster)?.ensure_more(before, sides));
+        problems.extend(judged.err().map(|error| format!("{error:#}")));
     }
     problems.extend(pair.troubles(name));
     if problems.is_empty() {

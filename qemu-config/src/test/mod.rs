@@ -17,9 +17,12 @@ mod links;
 mod memory;
 mod migration;
 mod needs;
+#[cfg(test)]
+mod on_demand;
 mod own_vm;
 mod packages;
 mod packets;
+mod page_faults;
 mod pair;
 mod pyverbs;
 mod pyverbs_tests;

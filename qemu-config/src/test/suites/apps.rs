@@ -1,6 +1,6 @@
 //! Programs of high-performance computing and storage, as users start them: no setting works around the device.
 
-use super::row::{Commands, DONE, GuestTest, client, roles, test};
+use super::row::{Commands, DONE, GuestTest, Sides, client, roles, test};
 use crate::exchange::Ready;
 
 /// A rank in each guest.
@@ -47,7 +47,8 @@ pub const TESTS: &[GuestTest] = &[
         "mpi_on_demand",
         "apps_ucx on_demand server",
         "apps_ucx on_demand client",
-    ),
+    )
+    .faulting(Sides::Both),
     fabric("fabric_msg", "-p verbs -e msg"),
     fabric("fabric_rxm", "-p 'verbs;ofi_rxm' -e rdm"),
     qperf("qperf_send", "rc_bw rc_lat"),

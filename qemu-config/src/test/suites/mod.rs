@@ -22,7 +22,7 @@ mod verbs;
 mod vhost;
 mod wire;
 
-pub use self::row::GuestTest;
+pub use self::row::{GuestTest, Sides};
 
 /// The suites that consist of a table. Those that need the same guests run in this order.
 pub const SUITES: &[&str] = &[

@@ -1,6 +1,6 @@
 //! A region much larger than the guest's memory.
 
-use super::row::{Commands, DONE, GuestTest, test};
+use super::row::{Commands, DONE, GuestTest, Sides, test};
 use crate::exchange::Ready;
 
 /// Ratio of the two.
@@ -16,7 +16,8 @@ pub const TESTS: &[GuestTest] = &[test(
     // Twice the time with a disk of a busy host.
     1500,
     DONE,
-)];
+)
+.faulting(Sides::Server)];
 
 #[cfg(test)]
 mod tests {

@@ -22,6 +22,28 @@ pub struct GuestTest {
     pub is_reversed: bool,
     /// After it, the models of the links must have lost and reordered frames in both directions.
     pub is_impaired: bool,
+    /// The sides whose NICs must raise page faults while it runs.
+    pub faulting: Option<Sides>,
+}
+
+/// The sides of a test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sides {
+    Server,
+    Client,
+    Both,
+}
+
+impl Sides {
+    /// True if the server is one of them.
+    pub fn has_server(self) -> bool {
+        self != Self::Client
+    }
+
+    /// True if the client is one of them.
+    pub fn has_client(self) -> bool {
+        self != Self::Server
+    }
 }
 
 /// The commands in the guests. The client is the second guest, unless the test is reversed.
@@ -85,6 +107,15 @@ impl GuestTest {
     pub const fn impaired(self) -> Self {
         Self {
             is_impaired: true,
+            ..self
+        }
+    }
+
+    /// The same with page faults: the NICs of these sides must raise some while it runs, because pages that the NICs use are
+    /// not present when the test begins.
+    pub const fn faulting(self, sides: Sides) -> Self {
+        Self {
+            faulting: Some(sides),
             ..self
         }
     }
@@ -156,6 +187,7 @@ pub const fn test(
         cpus: None,
         is_reversed: false,
         is_impaired: false,
+        faulting: None,
     }
 }
 

@@ -1,6 +1,6 @@
 //! The first guest swaps to a disk of the second, over the NIC through which others access its memory.
 
-use super::row::{Commands, DONE, GuestTest, test};
+use super::row::{Commands, DONE, GuestTest, Sides, test};
 use crate::exchange::Ready;
 
 const fn swapped(
@@ -16,6 +16,7 @@ const fn swapped(
         seconds,
         DONE,
     )
+    .faulting(Sides::Server)
 }
 
 /// The memory of a guest is always smaller than its region.

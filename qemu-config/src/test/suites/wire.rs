@@ -3,7 +3,7 @@
 
 use super::pingpong::ping;
 use super::rdmacm::cm;
-use super::row::{Commands, GuestTest, perf, test, torture, verbs};
+use super::row::{Commands, GuestTest, Sides, perf, test, torture, verbs};
 use crate::exchange::Ready;
 
 pub const TESTS: &[GuestTest] = &[
@@ -21,7 +21,7 @@ pub const TESTS: &[GuestTest] = &[
     perf("write_bw_rc", "ib_write_bw -n 500"),
     perf("read_bw_rc", "ib_read_bw -n 500"),
     perf("write_bw_on_demand", "ib_write_bw --odp -n 100"),
-    torture("torture", "", "", 10),
+    torture("torture", "", "", 10).faulting(Sides::Both),
     test(
         "tcp",
         Commands::Two(
