@@ -12,6 +12,8 @@ mod job;
 mod junit;
 mod keys;
 mod leaks;
+#[cfg(test)]
+mod least;
 mod libvirt;
 mod links;
 mod memory;

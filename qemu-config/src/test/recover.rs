@@ -518,7 +518,7 @@ fn stopped(watched: &Watched<'_>, time: Duration, loads: &[Load]) -> Result<()> 
 }
 
 /// Moments of a recovery at which the driver is taken away: before the driver knows, and then in steps.
-const MOMENTS: [u64; 4] = [0, 50, 200, 600];
+pub const MOMENTS: [u64; 4] = [0, 50, 200, 600];
 
 /// The driver is unbound and bound again at any moment of a recovery.
 fn removed_while_recovering(watched: &Watched<'_>) -> Result<()> {
@@ -539,7 +539,7 @@ fn removed_while_recovering(watched: &Watched<'_>) -> Result<()> {
 }
 
 /// Failures of the test `again_and_again`.
-const TIMES: usize = 50;
+pub const TIMES: usize = 50;
 /// Prints what must be the same afterwards, with the objects of each kind.
 const OBJECTS: &str = "recovery lasting; rdma resource show $RDMA_DEV | sed 's/^[0-9]*: //'";
 /// KiB that a guest may have less at its end: caches, and memory that the kernel frees later.
@@ -594,7 +594,7 @@ fn again_and_again(watched: &Watched<'_>) -> Result<()> {
 }
 
 /// How often the server is killed.
-const KILLS: usize = 100;
+pub const KILLS: usize = 100;
 
 /// The server is killed again and again under traffic and with a disk. No guest has to be booted again, neither they nor the supervisor lose
 /// anything, and the disk has what was written.

@@ -25,10 +25,10 @@ pub const TESTS: &[(&str, Test)] = &[
     ("module_reloaded", module_reloaded),
     ("module_removed_under_traffic", module_removed_under_traffic),
     ("module_removed_10_times_under_traffic", |cluster, plan| {
-        removed_in_both(cluster, plan, 5)
+        removed_in_both(cluster, plan, REMOVALS)
     }),
     ("module_removed_50_times_under_traffic", |cluster, plan| {
-        removed_in_both(cluster, plan, 25)
+        removed_in_both(cluster, plan, MANY_REMOVALS)
     }),
     ("device_unbound_under_traffic", device_unbound_under_traffic),
     ("interface_down_under_traffic", interface_down_under_traffic),
@@ -41,6 +41,11 @@ pub const TESTS: &[(&str, Test)] = &[
     (KILLED_ASLEEP, emulator_killed_while_it_sleeps_under_load),
     (KILLED_UNDER_TRAFFIC, emulator_killed_under_traffic),
 ];
+
+/// How often the driver is removed in each guest.
+pub const REMOVALS: u32 = 5;
+/// The same in the longer form of the test.
+pub const MANY_REMOVALS: u32 = 25;
 
 const KILLED_ASLEEP: &str = "emulator_killed_while_it_sleeps_under_load";
 const KILLED_UNDER_TRAFFIC: &str = "emulator_killed_under_traffic";

@@ -14,15 +14,15 @@ pub const TESTS: &[GuestTest] = &[
         "dax_truncated",
         "--dax /mnt/dax --events truncate",
         "--qps 1",
-        5,
+        8,
     )
     .faulting(Sides::Both),
-    torture("dax_punched", "--dax /mnt/dax --events punch", "--qps 1", 5).faulting(Sides::Both),
+    torture("dax_punched", "--dax /mnt/dax --events punch", "--qps 1", 8).faulting(Sides::Both),
     torture(
         "dax_everything",
         "--dax /mnt/dax --events truncate,punch,mprotect,dereg,fork",
         "--qps 1",
-        5,
+        8,
     )
     .faulting(Sides::Both),
 ];

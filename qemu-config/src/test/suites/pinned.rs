@@ -15,7 +15,7 @@ pub const TESTS: &[GuestTest] = &[
     .expecting("isn't ODP capable"),
     verbs("rc", "ibv_rc_pingpong -c"),
     perf("write_bw", "ib_write_bw -n 500"),
-    torture("traffic", "", "--pinned", 3),
+    torture("traffic", "", "--pinned", 5),
     test(
         "other_pci_id",
         Commands::Two(
