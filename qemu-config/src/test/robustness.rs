@@ -293,7 +293,7 @@ fn module_removed_under_traffic(cluster: &Cluster, plan: &Plan) -> Result<()> {
     } else {
         end(sending, "the client")?;
         client
-            .must("sleep 1; rmmod faultline", SHORT)
+            .must("lab_until 10 rmmod faultline", SHORT)
             .context("rmmod after the program's end")?;
     }
     end(serving, "the server")?;
@@ -444,7 +444,7 @@ fn emulator_killed_while_it_sleeps_under_load(cluster: &Cluster, _: &Plan) -> Re
         .context("the client's error")?;
     for guest in [server, client] {
         guest.must(
-            "pkill -KILL -x ib_send_bw; pkill -KILL -x ibv_asyncwatch; pkill -KILL -x ping; sleep 1; rmmod faultline",
+            "pkill -KILL -x ib_send_bw; pkill -KILL -x ibv_asyncwatch; pkill -KILL -x ping; lab_until 10 rmmod faultline",
             SHORT,
         )?;
     }

@@ -33,8 +33,8 @@ client() {
 	lost=$(dropped)
 	send_strange_frames "$NETDEV" | sort | uniq -c | tee /tmp/sent
 	[ "$(grep -c ' 5 .*sent' /tmp/sent)" -ge 4 ]
-	sleep 1
-	[ "$(dropped)" -gt "$lost" ]
+	some_dropped() { [ "$(dropped)" -gt "$lost" ]; }
+	lab_until 10 some_dropped
 	ping -q -c 3 -i 0.2 -W 2 "$PEER_IP"
 	tagged 10.98.0.2
 	ping -q -c 3 -i 0.2 -W 5 -M "do" -s 1472 10.98.0.1
