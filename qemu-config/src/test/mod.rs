@@ -77,7 +77,7 @@ pub fn list() {
     for suite in Suite::all() {
         println!("{}: {}", suite.name(), selection::row(suite.name(), ""));
         for test in suite.tests() {
-            match selection::own_row(suite.name(), selection::key(suite, &test)) {
+            match selection::own_row(suite.name(), suite.key(&test)) {
                 Some(row) => println!("    {}::{test}: {row}", suite.name()),
                 None => println!("    {}::{test}", suite.name()),
             }

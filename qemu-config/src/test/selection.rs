@@ -3,14 +3,11 @@
 //! `cargo lab test` keeps at least one test of each guarantee, and of each row of `docs/requirements.md` that tests in guests show in minutes.
 //! `cargo lab test --all` adds what takes longer or shows the same in another way. A named suite runs completely.
 
+mod row;
 mod table;
 
-use std::fmt::{self, Display, Formatter};
-
-use self::On::Both;
+pub use self::row::{On, Row};
 use self::table::TABLE;
-use super::pyverbs;
-use super::suite::Suite;
 
 /// What was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,62 +18,6 @@ pub enum Run {
     All,
     /// Suites by their names.
     Named,
-}
-
-/// The kernels on which a run has a test.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum On {
-    Nothing,
-    First,
-    Both,
-}
-
-impl On {
-    /// True if it has the test on the first kernel of the run, or on another one.
-    pub fn includes(self, is_first: bool) -> bool {
-        match self {
-            Self::Nothing => false,
-            Self::First => is_first,
-            Self::Both => true,
-        }
-    }
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Nothing => "no",
-            Self::First => "first kernel",
-            Self::Both => "both kernels",
-        }
-    }
-}
-
-/// A row: a suite, or some of its tests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Row {
-    suite: &'static str,
-    /// Names of tests; modules of `pyverbs`; all tests of the suite that no other row names, if empty.
-    tests: &'static [&'static str],
-    default: On,
-    all: On,
-    reason: &'static str,
-}
-
-impl Display for Row {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let (default, all) = (self.default.text(), self.all.text());
-        write!(f, "default: {default}, --all: {all} ({})", self.reason)
-    }
-}
-
-/// The name of a test in the table: that of its module if it is rdma-core's.
-pub fn key(suite: Suite, test: &str) -> &str {
-    match suite {
-        Suite::Pyverbs => {
-            let known = pyverbs::all().find(|known| known.name == test);
-            known.map_or(test, |known| known.module)
-        }
-        _ => test,
-    }
 }
 
 /// The row that names a test.
@@ -99,7 +40,7 @@ pub fn on(run: Run, suite: &str, test: &str) -> On {
     match run {
         Run::Default => row(suite, test).default,
         Run::All => row(suite, test).all,
-        Run::Named => Both,
+        Run::Named => On::Both,
     }
 }
 
@@ -111,6 +52,7 @@ mod tests {
 
     use super::On::Nothing;
     use super::*;
+    use crate::test::suite::Suite;
     use crate::test::suites;
 
     fn root() -> PathBuf {
@@ -128,7 +70,7 @@ mod tests {
             let general = rows.clone().filter(|row| row.tests.is_empty()).count();
             assert_eq!(general, 1, "{}", suite.name());
             let tests = suite.tests();
-            let known: BTreeSet<&str> = tests.iter().map(|test| key(suite, test)).collect();
+            let known: BTreeSet<&str> = tests.iter().map(|test| suite.key(test)).collect();
             let mut seen = BTreeSet::new();
             for test in rows.flat_map(|row| row.tests) {
                 assert!(known.contains(test), "{}::{test}", suite.name());
@@ -169,7 +111,7 @@ mod tests {
         }
         if test.starts_with("pyverbs::") {
             let name = test.trim_start_matches("pyverbs::");
-            return is_chosen("pyverbs", key(Suite::Pyverbs, name));
+            return is_chosen("pyverbs", Suite::Pyverbs.key(name));
         }
         let Some(program) = test.strip_prefix("guest::") else {
             return false;

@@ -1,7 +1,7 @@
 //! The table of the tests of each run.
 
-use super::On::{Both, First, Nothing};
-use super::{On, Row};
+use super::row::On::{self, Both, First, Nothing};
+use super::row::Row;
 
 /// The row of a suite.
 const fn suite(name: &'static str, default: On, all: On, reason: &'static str) -> Row {
