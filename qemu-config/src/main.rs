@@ -237,7 +237,7 @@ struct TestEnvironment {
     /// What connects the guests' NICs
     #[arg(long, value_enum, default_value_t = Wiring::Switch)]
     wiring: Wiring,
-    /// Virtual CPUs of each guest; by default two with KVM and where a test needs them, else one
+    /// Virtual CPUs of each guest; by default two
     #[arg(long)]
     cpus: Option<u32>,
     /// Pairs of guests that run at the same time; by default two if cores and memory are there

@@ -1,5 +1,7 @@
 //! The clock of the engine's NICs. It stops while the engine is paused, so that a pause ends no timer.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use faultline_nic::Instant;
@@ -9,10 +11,19 @@ pub(crate) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// The source of real time.
+#[derive(Clone, Debug)]
+enum RealTime {
+    /// The time of the system since this start.
+    System(std::time::Instant),
+    /// Nanoseconds that a caller has set.
+    Manual(Arc<AtomicU64>),
+}
+
 /// Two clocks with the same origin: real time, and the device clock, which can be stopped and advanced.
 #[derive(Clone, Debug)]
 pub struct Clock {
-    start: std::time::Instant,
+    source: RealTime,
     /// Device time less real time, in nanoseconds.
     offset: i128,
     /// Device time at which the clock was stopped.
@@ -22,16 +33,29 @@ pub struct Clock {
 impl Clock {
     /// Both clocks are 0 now.
     pub(crate) fn new() -> Self {
+        Self::with(RealTime::System(std::time::Instant::now()))
+    }
+
+    /// Both clocks are 0 now, and advance when the nanoseconds in `time` do.
+    pub(crate) fn manual(time: Arc<AtomicU64>) -> Self {
+        Self::with(RealTime::Manual(time))
+    }
+
+    fn with(source: RealTime) -> Self {
         Self {
-            start: std::time::Instant::now(),
+            source,
             offset: 0,
             stopped: None,
         }
     }
 
     /// Time since the start. Never stops.
+    #[inline]
     pub(crate) fn real(&self) -> Instant {
-        Instant(nanos(self.start.elapsed()))
+        match &self.source {
+            RealTime::System(start) => Instant(nanos(start.elapsed())),
+            RealTime::Manual(time) => Instant(time.load(Ordering::Relaxed)),
+        }
     }
 
     /// The device clock.

@@ -279,7 +279,7 @@ impl Engine {
     }
 
     /// Handles requests and, unless the engine is paused, all ports once. Returns true if there was work.
-    fn pass(&mut self) -> bool {
+    pub(crate) fn pass(&mut self) -> bool {
         if self.captures.is_on() {
             self.captures.begin_pass(self.now());
         }

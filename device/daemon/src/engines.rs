@@ -52,7 +52,7 @@ pub(crate) struct Process {
 
 impl Process {
     /// Creates the engines for the NICs and ports of a configuration.
-    pub(crate) fn new(config: &Config) -> std::io::Result<Self> {
+    pub(crate) fn new(config: &Config, clock: Clock) -> std::io::Result<Self> {
         let layout = config.engine_layout();
         let names: Vec<String> = config.nics.iter().map(|nic| nic.name.clone()).collect();
         let (log, log_reader) = diagnostic_log::queue(&names);
@@ -63,7 +63,6 @@ impl Process {
             .collect();
         let owners: Arc<[usize]> = owners.into();
         let switch = Switch::new();
-        let clock = Clock::new();
         let recorders = Recorder::of_engines(
             config.trace_records,
             &layout.of_nics,
@@ -338,7 +337,7 @@ mod tests {
             }],
             ..Config::default()
         };
-        let process = Process::new(&config).unwrap();
+        let process = Process::new(&config, Clock::new()).unwrap();
         let handle = process.handles.all()[0].clone();
         let (_, engine) = process.engines.into_iter().next().unwrap();
         (handle, std::thread::spawn(|| engine.run()))

@@ -13,6 +13,7 @@
 //! - `lines`: frames on modelled links
 //! - `lines_engine`: what the engine does with them
 //! - [`link`]: MTU and injected faults of a port
+//! - [`manual_engines`]: the engines of a process without threads, whose passes the caller makes
 //! - [`log_output`]: the thread that writes log messages to standard error
 //! - `missed`: doorbells that have not waked the engine
 //! - `moved_nic`: a NIC on its way from one engine to another
@@ -57,6 +58,7 @@ mod lines;
 mod lines_engine;
 pub mod link;
 pub mod log_output;
+pub mod manual_engines;
 mod missed;
 mod moved_nic;
 pub mod nic_log;

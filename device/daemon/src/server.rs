@@ -18,6 +18,7 @@ use rustix::fs::Gid;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
+use crate::clock::Clock;
 use crate::engine::LongestPass;
 use crate::engines::{Engines, Process};
 use crate::function::Function;
@@ -221,7 +222,7 @@ impl Server {
         let group = socket_group(config)?;
         let shutdown = Shutdown::new()?;
         let sockets = nic_sockets(config, group)?;
-        let process = Process::new(config)?;
+        let process = Process::new(config, Clock::new())?;
         let engines = process.handles;
         let mut port_sockets = Vec::new();
         let mut ports = Vec::new();

@@ -1,0 +1,189 @@
+//! The engines of a process without threads, sockets and a clock of their own.
+//!
+//! The caller makes the passes, moves the clock, rings doorbells in the pages, and has the other ends of external ports. So what an
+//! engine executes depends on its inputs only, and its instructions can be counted (`tests/counts`). There is no client: registers
+//! are accessed by calls, bus mastering is on from the start, and memory is mapped once.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use faultline_memory::{MemFd, Rights, SharedPages};
+use faultline_ports::PortId;
+use faultline_ports::channel::PortEnd;
+
+use crate::clock::{Clock, nanos};
+use crate::diagnostic_log::DiagnosticLog;
+use crate::engine::Engine;
+use crate::engines::{Engines, Process};
+use crate::sleep::Sleeper;
+use faultline_config::Config;
+
+/// The engines of a process, whose passes the caller makes.
+#[derive(Debug)]
+pub struct ManualEngines {
+    engines: Vec<Engine>,
+    /// Ends of the external ports.
+    ports: Vec<PortEnd>,
+    /// Real time, in nanoseconds.
+    time: Arc<AtomicU64>,
+    /// Without a sender of requests an engine would stop.
+    _handles: Engines,
+    _log: DiagnosticLog,
+}
+
+impl ManualEngines {
+    /// Creates the engines for the NICs and ports of a configuration. Neither the sockets of NICs nor those of ports are opened. The
+    /// time is 0.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses descriptors or memory.
+    pub fn new(config: &Config) -> io::Result<Self> {
+        let time = Arc::new(AtomicU64::new(0));
+        let process = Process::new(config, Clock::manual(Arc::clone(&time)))?;
+        let engines = process.engines.into_iter().map(|(_, engine)| engine);
+        Ok(Self {
+            engines: engines.collect(),
+            ports: process.port_ends,
+            time,
+            _handles: process.handles,
+            _log: process.log,
+        })
+    }
+
+    /// Number of engines.
+    pub fn len(&self) -> usize {
+        self.engines.len()
+    }
+
+    /// Never the case.
+    pub fn is_empty(&self) -> bool {
+        self.engines.is_empty()
+    }
+
+    /// Makes one pass of an engine. Returns true if there was work.
+    pub fn pass(&mut self, engine: usize) -> bool {
+        self.engines.get_mut(engine).is_some_and(Engine::pass)
+    }
+
+    /// Looks for work as an engine does before it sleeps. Returns true if there is some.
+    pub fn has_work(&self, engine: usize) -> bool {
+        self.engines.get(engine).is_some_and(Engine::has_work)
+    }
+
+    /// Moves the clock of all engines.
+    pub fn advance(&self, by: Duration) {
+        self.time.fetch_add(nanos(by), Ordering::Relaxed);
+    }
+
+    /// The end of an external port that its thread would have.
+    pub fn port(&mut self, index: usize) -> Option<&mut PortEnd> {
+        self.ports.get_mut(index)
+    }
+
+    /// The engine of a NIC.
+    fn engine_of(&mut self, nic: PortId) -> io::Result<&mut Engine> {
+        let is_owner = |engine: &&mut Engine| engine.ports.get(nic).is_some();
+        let no_nic = || io::Error::new(io::ErrorKind::NotFound, format!("there is no NIC {nic}"));
+        self.engines.iter_mut().find(is_owner).ok_or_else(no_nic)
+    }
+
+    /// Maps memory of a guest from DMA address `iova` on, and switches bus mastering on. Returns the pages of BAR 2, in which
+    /// doorbells are rung.
+    ///
+    /// # Errors
+    ///
+    /// There is no such NIC, or the memory cannot be mapped at this address.
+    pub fn attach(
+        &mut self,
+        nic: PortId,
+        iova: u64,
+        memory: &MemFd,
+    ) -> io::Result<Arc<SharedPages>> {
+        let engine = self.engine_of(nic)?;
+        let (Some(port), Some(ram)) = (engine.ports.get_mut(nic), engine.rams.get_mut(nic)) else {
+            return Err(io::ErrorKind::NotFound.into());
+        };
+        let fd = memory.fd().try_clone_to_owned()?;
+        let len = memory.len() as u64;
+        ram.memory
+            .map(iova, len, Some(fd), 0, Rights::READ_WRITE)
+            .map_err(io::Error::other)?;
+        port.bus_master = true;
+        Ok(Arc::clone(&port.pages))
+    }
+
+    /// Reads a register of a NIC.
+    ///
+    /// # Errors
+    ///
+    /// There is no such NIC.
+    pub fn read_register(&mut self, nic: PortId, offset: u32) -> io::Result<u32> {
+        let engine = self.engine_of(nic)?;
+        let now = engine.now();
+        let port = engine.ports.get_mut(nic);
+        Ok(port.map_or(0, |port| port.nic.read_register(now, offset)))
+    }
+
+    /// Writes a register of a NIC.
+    ///
+    /// # Errors
+    ///
+    /// There is no such NIC, or its doorbell pages cannot be cleared after a reset.
+    pub fn write_register(&mut self, nic: PortId, offset: u32, value: u32) -> io::Result<()> {
+        let engine = self.engine_of(nic)?;
+        let now = engine.now();
+        let Some(port) = engine.ports.get_mut(nic) else {
+            return Ok(());
+        };
+        port.nic.write_register(now, offset, value);
+        let was_reset = port.sync_pages();
+        drop(port.nic.take_remains());
+        if was_reset {
+            port.pages.clear(0, port.pages.pages())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use faultline_abi::{MAGIC, regs};
+    use faultline_config::NicEntry;
+
+    fn engines() -> ManualEngines {
+        let nic = |name: &str| NicEntry {
+            name: name.to_owned(),
+            ..NicEntry::default()
+        };
+        let config = Config {
+            nics: vec![nic("a"), nic("b")],
+            ..Config::default()
+        };
+        ManualEngines::new(&config).unwrap()
+    }
+
+    #[test]
+    fn the_caller_makes_passes_and_moves_the_clock() {
+        let mut engines = engines();
+        assert_eq!(engines.len(), 1);
+        assert!(!engines.pass(0));
+        let beats = |engines: &ManualEngines| engines.engines[0].ports.get(0).unwrap().heartbeat();
+        let first = beats(&engines);
+        engines.pass(0);
+        assert_eq!(beats(&engines), first, "the clock stands still");
+        engines.advance(Duration::from_secs(1));
+        engines.pass(0);
+        assert_eq!(beats(&engines), first + 1);
+    }
+
+    #[test]
+    fn registers_are_those_of_the_nic() {
+        let mut engines = engines();
+        assert_eq!(engines.read_register(1, regs::MAGIC).unwrap(), MAGIC);
+        assert!(engines.read_register(2, regs::MAGIC).is_err());
+    }
+}
