@@ -12,6 +12,8 @@
 
 #![forbid(unsafe_code)]
 
+mod against;
+mod choice;
 mod engines;
 mod floors;
 mod keys;
@@ -27,6 +29,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
+use choice::{Choice, Group};
 use clap::Parser;
 use faultline_abi::qp::ACCESS_LOCAL_WRITE;
 use faultline_config::{Config, ControlSettings, NicEntry, NicSettings, PollMode};
@@ -61,9 +64,12 @@ struct Args {
     /// Write the figures to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Only figures whose name contains this.
+    /// Only figures whose name contains this, or a group of figures by its word.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
+    /// This version in turns with that of another `faultline` program.
+    #[arg(long, value_name = "BINARY")]
+    against: Option<PathBuf>,
     /// Be the device: serve NICs in this directory until standard input ends.
     #[arg(long, hide = true)]
     serve: Option<PathBuf>,
@@ -162,6 +168,8 @@ struct DeviceOptions<'a> {
     no_metrics: bool,
     /// `NIC=ENGINE`, with commas between them.
     nics: &'a str,
+    /// The program `faultline` that is the device, in its usual settings; `None`: this program.
+    program: Option<&'a Path>,
 }
 
 impl DeviceOptions<'_> {
@@ -174,6 +182,7 @@ impl Default for DeviceOptions<'_> {
             trace_records: None,
             no_metrics: false,
             nics: Self::NICS,
+            program: None,
         }
     }
 }
@@ -181,6 +190,7 @@ impl Default for DeviceOptions<'_> {
 /// The device's process.
 struct Device {
     child: Child,
+    is_other_program: bool,
     directory: tempfile::TempDir,
 }
 
@@ -188,6 +198,9 @@ impl Device {
     /// Starts it, on a processor if one is given.
     fn start(cpu: Option<usize>, options: &DeviceOptions<'_>) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir()?;
+        if let Some(program) = options.program {
+            return Self::start_program(program, directory);
+        }
         let mut command = Command::new(std::env::current_exe()?);
         if let Some(records) = options.trace_records {
             command.args(["--trace-records", &records.to_string()]);
@@ -205,17 +218,59 @@ impl Device {
             .stdin(Stdio::piped())
             .spawn()
             .context("can't start the device's process")?;
-        let device = Self { child, directory };
+        let mut device = Self {
+            child,
+            directory,
+            is_other_program: false,
+        };
+        device.await_sockets()?;
+        Ok(device)
+    }
+
+    /// Starts `faultline serve` of any version, on the processors of this thread.
+    fn start_program(program: &Path, directory: tempfile::TempDir) -> anyhow::Result<Self> {
+        let nic = |name: &str| format!("{name}={}", directory.path().join(name).display());
+        let child = Command::new(program)
+            .args([
+                "serve",
+                "--poll",
+                "busy",
+                "--nic",
+                &nic("a"),
+                "--nic",
+                &nic("b"),
+            ])
+            .arg("--control")
+            .arg(directory.path().join("control"))
+            .env("RUST_LOG", "error")
+            .stdin(Stdio::null())
+            .spawn()
+            .with_context(|| format!("can't start {}", program.display()))?;
+        let mut device = Self {
+            child,
+            directory,
+            is_other_program: true,
+        };
+        device
+            .await_sockets()
+            .with_context(|| format!("{} serve", program.display()))?;
+        Ok(device)
+    }
+
+    fn await_sockets(&mut self) -> anyhow::Result<()> {
         let start = Instant::now();
         // The last socket that it makes.
-        while !device.control().exists() {
+        while !self.control().exists() {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("the device's process has ended: {status}");
+            }
             ensure!(
                 start.elapsed() < LONG,
                 "the device's process does not serve"
             );
             std::thread::sleep(Duration::from_millis(2));
         }
-        Ok(device)
+        Ok(())
     }
 
     fn socket(&self, name: &str) -> PathBuf {
@@ -265,6 +320,10 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
+        // This program ends with its input.
+        if self.is_other_program {
+            self.signal(Signal::TERM);
+        }
         // It can't end while it is stopped.
         self.signal(Signal::CONT);
         let _ = self.child.wait();
@@ -519,17 +578,19 @@ impl Bench {
 const MEMCPY: &str = "memcpy of 1 MiB blocks";
 const PING_PONG: &str = "cache line to another thread and back";
 
-fn measure(args: &Args, cpus: Cpus, bench: &mut Bench) -> anyhow::Result<Vec<Figure>> {
-    let reps = if args.quick { 5 } else { 15 };
-    let scale = if args.quick { 1 } else { 3 };
-    let wants = |name: &str| {
-        let only = args.only.as_ref();
-        only.is_none_or(|text| name.contains(text.as_str()))
-    };
+/// Measures what needs one device in its usual settings.
+fn measure_usual(
+    choice: &Choice<'_>,
+    quick: bool,
+    cpus: Cpus,
+    bench: &mut Bench,
+) -> anyhow::Result<Vec<Figure>> {
+    let reps = if quick { 5 } else { 15 };
+    let scale = if quick { 1 } else { 3 };
     let mut figures = Vec::new();
 
     let (mut copies, mut writes, mut reads, mut short) = (vec![], vec![], vec![], vec![]);
-    if wants("bandwidth") {
+    if choice.has(Group::Bandwidth) {
         let floor = CopyFloor::new(&bench.source.0, &bench.target.0)?;
         let rounds = scale * 64;
         bench.bandwidth(MIB, 32, false)?;
@@ -552,7 +613,7 @@ fn measure(args: &Args, cpus: Cpus, bench: &mut Bench) -> anyhow::Result<Vec<Fig
         figures.push(figure("bandwidth of 64 KiB WRITEs", &short));
     }
 
-    if wants("latency") {
+    if choice.has(Group::Latency) {
         let (mut floors, mut trips) = (vec![], vec![]);
         let rounds = scale * 500;
         bench.round_trip(100)?;
@@ -568,7 +629,7 @@ fn measure(args: &Args, cpus: Cpus, bench: &mut Bench) -> anyhow::Result<Vec<Fig
         );
     }
 
-    if wants("rate") {
+    if choice.has(Group::Rate) {
         bench.rate(20)?;
         let rates: Vec<f64> = (0..reps)
             .map(|_| bench.rate(scale * 100))
@@ -577,15 +638,15 @@ fn measure(args: &Args, cpus: Cpus, bench: &mut Bench) -> anyhow::Result<Vec<Fig
         figures.push(Figure::median(name, &rates, 1e-6, "M/s").at_least(1.5));
     }
 
-    if wants("paging") {
+    if choice.has(Group::Paging) {
         figures.extend(paging::measure(bench, reps, scale)?);
     }
 
-    if wants("keys") {
+    if choice.has(Group::Keys) {
         figures.extend(keys::measure(bench, reps * 200)?);
     }
 
-    if wants("idle") {
+    if choice.has(Group::Idle) {
         let (mut without, mut with) = (vec![], vec![]);
         let rounds = scale * 500;
         bench.round_trip(100)?;
@@ -622,6 +683,28 @@ fn measure(args: &Args, cpus: Cpus, bench: &mut Bench) -> anyhow::Result<Vec<Fig
     Ok(figures)
 }
 
+/// Measures the groups of a choice.
+fn measure(choice: &Choice<'_>, cpus: Cpus, quick: bool) -> anyhow::Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    if choice.has_usual() {
+        let mut bench = Bench::new(cpus, &DeviceOptions::default())?;
+        figures.extend(measure_usual(choice, quick, cpus, &mut bench)?);
+    }
+    if choice.has(Group::Sight) {
+        figures.extend(sight::measure(cpus, quick)?);
+    }
+    if choice.has(Group::Engines) {
+        figures.extend(engines::measure(cpus, quick)?);
+    }
+    if choice.has(Group::Wire) {
+        figures.extend(wire::measure(quick)?);
+    }
+    if choice.has(Group::Scenario) {
+        figures.extend(scenario::measure(cpus, if quick { 20 } else { 60 }, 200)?);
+    }
+    Ok(figures)
+}
+
 fn print(figures: &[Figure]) {
     for figure in figures {
         let against = match (&figure.against, figure.ratio) {
@@ -652,23 +735,19 @@ fn main() -> anyhow::Result<()> {
             trace_records: args.trace_records,
             no_metrics: args.no_metrics,
             nics: &args.nics,
+            program: None,
         };
         return serve(directory, options);
     }
     let cpus = Cpus::new()?;
     run_on(cpus.driver)?;
     println!("{cpus}; medians, and the middle half of the values");
-    let figures = match args.only.as_deref() {
-        // By name only: it takes several devices.
-        Some("sight") => sight::measure(cpus, args.quick)?,
-        Some("engines") => engines::measure(cpus, args.quick)?,
-        Some("wire") => wire::measure(args.quick)?,
-        Some("scenario") => scenario::measure(cpus, if args.quick { 20 } else { 60 }, 200)?,
-        _ => measure(
-            &args,
-            cpus,
-            &mut Bench::new(cpus, &DeviceOptions::default())?,
-        )?,
+    let figures = match &args.against {
+        Some(program) => against::measure(program, args.only.as_deref(), cpus, args.quick)?,
+        None => {
+            let choice = Choice::new(args.only.as_deref())?;
+            choice.filter(measure(&choice, cpus, args.quick)?)?
+        }
     };
     print(&figures);
     if let Some(path) = &args.json {
