@@ -1,11 +1,12 @@
 //! `cargo lab bench`: the user-space harness's figures, and `cargo lab bench guest`: guests, side by side with rxe.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
 use serde_json::json;
 
 use crate::cluster::{Cluster, Nic, Plan};
@@ -30,8 +31,34 @@ pub fn harness_arguments(profile: Profile) -> [&'static str; 7] {
     ]
 }
 
-/// Runs the harness's benchmark.
-pub fn harness(workspace: &Workspace, json: Option<&Path>, only: Option<&str>) -> Result<bool> {
+/// Ways to measure without guests that are not figures of time on this machine alone.
+#[derive(Debug, Default, Args)]
+pub struct How {
+    /// Without guests: count instructions, which do not depend on the machine, and compare them with those of the repository
+    #[arg(long)]
+    pub counts: bool,
+    /// Write these counts into the repository instead of comparing
+    #[arg(long, requires = "counts")]
+    pub bless: bool,
+    /// Without guests: this version in turns with another one, whose `faultline` this is; ratios
+    #[arg(long, value_name = "BINARY", conflicts_with = "counts")]
+    pub against: Option<PathBuf>,
+}
+
+impl How {
+    /// True if nothing is requested.
+    pub fn is_usual(&self) -> bool {
+        !self.counts && self.against.is_none()
+    }
+}
+
+/// Runs the harness's benchmark, against another emulator if one is given.
+pub fn harness(
+    workspace: &Workspace,
+    json: Option<&Path>,
+    only: Option<&str>,
+    against: Option<&Path>,
+) -> Result<bool> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(harness_arguments(Profile::Quick));
     if let Some(json) = json {
@@ -40,6 +67,11 @@ pub fn harness(workspace: &Workspace, json: Option<&Path>, only: Option<&str>) -
     }
     if let Some(only) = only {
         command.args(["--only", only]);
+    }
+    if let Some(binary) = against {
+        let absolute = fs::canonicalize(binary)
+            .with_context(|| format!("there is no program {}", binary.display()))?;
+        command.arg("--against").arg(absolute);
     }
     let status = command
         .current_dir(workspace.root())

@@ -128,7 +128,7 @@ fn run_cargo(workspace: &Workspace, profile: Profile) -> Result<PathBuf> {
 }
 
 /// The path of a binary in cargo's JSON messages.
-fn executable(messages: &str, name: &str) -> Option<PathBuf> {
+pub fn executable(messages: &str, name: &str) -> Option<PathBuf> {
     messages
         .lines()
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())

@@ -63,6 +63,9 @@ const PATCHERS: &[(&str, &str)] = &[("git", "git"), ("unifdef", "unifdef")];
 /// The same for the program that decodes captures.
 const DECODERS: &[(&str, &str)] = &[("tshark", "tshark")];
 
+/// The same for those that count instructions.
+const COUNTERS: &[(&str, &str)] = &[("valgrind", "valgrind"), ("setarch", "util-linux")];
+
 /// The version of ruff. Another version may report other errors.
 const RUFF: &str = "0.17.6";
 
@@ -108,6 +111,11 @@ pub fn ensure_patchers(workspace: &Workspace) -> Result<()> {
 /// Does the same for tshark.
 pub fn ensure_tshark(workspace: &Workspace) -> Result<()> {
     ensure(workspace, || missing(DECODERS))
+}
+
+/// Does the same for callgrind.
+pub fn ensure_valgrind(workspace: &Workspace) -> Result<()> {
+    ensure(workspace, || missing(COUNTERS))
 }
 
 /// Fails if something is missing that [`ensure_packages`] may not install.

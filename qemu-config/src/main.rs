@@ -6,6 +6,7 @@ mod bench;
 mod bench_netdev;
 mod cluster;
 mod command;
+mod counts;
 mod debug_kernel;
 mod demo;
 mod driver;
@@ -118,6 +119,8 @@ enum Command {
         /// Without guests: only figures whose name contains this
         #[arg(long, value_name = "TEXT")]
         only: Option<String>,
+        #[command(flatten)]
+        how: bench::How,
         #[command(subcommand)]
         what: Option<BenchCommand>,
     },
@@ -492,7 +495,12 @@ fn dispatch(command: Command) -> Result<u8> {
         Command::Shell { guests } => shell::run(&Workspace::find()?, &guests.plan())?,
         Command::Demo { guests } => demo::run(&Workspace::find()?, &guests.plan_with_swap())?,
         Command::Test(arguments) => arguments.run()?,
-        Command::Bench { json, only, what } => measure(json.as_deref(), only.as_deref(), what)?,
+        Command::Bench {
+            json,
+            only,
+            how,
+            what,
+        } => measure(json.as_deref(), only.as_deref(), &how, what)?,
         Command::Experiments { guests, simulator } => {
             let plan = guests.plan_with_swap();
             experiments::run(&Workspace::find()?, &plan, simulator)?
@@ -530,13 +538,26 @@ fn dispatch(command: Command) -> Result<u8> {
     Ok(u8::from(!passed))
 }
 
-fn measure(json: Option<&Path>, only: Option<&str>, what: Option<BenchCommand>) -> Result<bool> {
+fn measure(
+    json: Option<&Path>,
+    only: Option<&str>,
+    how: &bench::How,
+    what: Option<BenchCommand>,
+) -> Result<bool> {
+    anyhow::ensure!(
+        what.is_none() || how.is_usual(),
+        "--counts and --against go without a word after `bench`"
+    );
     let workspace = Workspace::find()?;
     match what {
-        None => bench::harness(&workspace, json, only),
-        Some(BenchCommand::Wire) => bench::harness(&workspace, json, Some("wire")),
-        Some(BenchCommand::Sight) => bench::harness(&workspace, json, Some("sight")),
-        Some(BenchCommand::Engines) => bench::harness(&workspace, json, Some("engines")),
+        None if how.counts => {
+            let bless = how.bless;
+            counts::run(&workspace, &counts::Request { only, json, bless })
+        }
+        None => bench::harness(&workspace, json, only, how.against.as_deref()),
+        Some(BenchCommand::Wire) => bench::harness(&workspace, json, Some("wire"), None),
+        Some(BenchCommand::Sight) => bench::harness(&workspace, json, Some("sight"), None),
+        Some(BenchCommand::Engines) => bench::harness(&workspace, json, Some("engines"), None),
         Some(BenchCommand::Guest { guests }) => {
             bench::guest(&workspace, &guests.plan_with_swap(), json)
         }
@@ -638,6 +659,15 @@ mod tests {
         assert_eq!(environment.kernel.list(), [Kernel::Stable]);
         assert!(Cli::try_parse_from(["lab", "test", "soak"]).is_err());
         assert!(Cli::try_parse_from(["lab", "test", "--all", "soak", "odp"]).is_err());
+    }
+
+    #[test]
+    fn counts_go_with_no_other_way_to_measure() {
+        for words in [&["--counts", "--against", "faultline"][..], &["--bless"]] {
+            let words = ["lab", "bench"].iter().chain(words);
+            assert!(Cli::try_parse_from(words.clone()).is_err(), "{words:?}");
+        }
+        assert!(Cli::try_parse_from(["lab", "bench", "--counts", "--bless"]).is_ok());
     }
 
     #[test]

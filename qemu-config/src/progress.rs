@@ -577,19 +577,19 @@ mod tests {
             item.least = seconds;
             item.beside = 2;
         }
-        let mut meter = Meter::new(&builds, History::new());
+        let mut meter = Meter::new(&builds, History::default(), LOOP);
         assert_eq!(meter.text(Duration::ZERO), "about 3 min left");
         let other = thread::spawn(|| thread::current().id()).join().unwrap();
         meter.begin(this(), "emulator boot", Duration::ZERO);
         meter.begin(other, "image boot", Duration::ZERO);
         assert_eq!(meter.left(seconds(60)), seconds(90));
         meter.begin(other, "", seconds(100));
-        meter.end("image boot", seconds(100), 0);
+        meter.end(other, "image boot", seconds(100), seconds(100), 0);
         assert_eq!(
             meter.text(seconds(150)),
             "about 10 s left; emulator boot (150 s)"
         );
-        meter.end("emulator boot", seconds(200), 0);
+        meter.end(this(), "emulator boot", seconds(200), seconds(200), 0);
         assert_eq!(meter.text(seconds(200)), "emulator boot (200 s)");
     }
 

@@ -44,7 +44,7 @@ enum Run {
     Programs { real_time: bool },
 }
 
-const TABLE: [Step; 15] = [
+const TABLE: [Step; 16] = [
     one("fmt", When::Beside, |workspace, dir| {
         cargo(workspace, dir, "fmt", &["fmt", "--all", "--check"]).map(|_| None)
     }),
@@ -103,6 +103,7 @@ const TABLE: [Step; 15] = [
     one("provider", When::Beside, |workspace, _| {
         provider(workspace).map(|()| None)
     }),
+    one("counts", When::Beside, crate::counts::step),
     one("compatibility", When::Beside, |workspace, dir| {
         compatibility(workspace, dir).map(|()| None)
     }),
