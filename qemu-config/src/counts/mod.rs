@@ -73,7 +73,8 @@ pub fn run(workspace: &Workspace, request: &Request<'_>) -> Result<bool> {
          new baseline: {BLESS}",
         before.compiler
     );
-    let counted = count(workspace, request.only)?;
+    let dir = workspace.new_run("counts")?;
+    let counted = count(workspace, &dir, request.only)?;
     print(&counted, &before);
     if let Some(json) = request.json {
         write_records(json, &records(&counted, &before))?;
@@ -113,7 +114,9 @@ pub fn step(workspace: &Workspace, dir: &Path) -> Result<Option<String>> {
         );
         return Ok(Some(why));
     }
-    let counted = count(workspace, None)?;
+    let folder = dir.join("counts");
+    fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    let counted = count(workspace, &folder, None)?;
     write_records(&dir.join("counts.json"), &records(&counted, &before))?;
     let complaints = complaints(&counted, &before, true);
     ensure!(complaints.is_empty(), "{}", complaints.join("\n"));
@@ -151,8 +154,8 @@ fn build(workspace: &Workspace) -> Result<PathBuf> {
         .with_context(|| format!("cargo named no executable for the package {PROGRAM}"))
 }
 
-/// Counts the shapes whose names contain `only`, as many at once as there are processors.
-fn count(workspace: &Workspace, only: Option<&str>) -> Result<Vec<Counted>> {
+/// Counts the shapes whose names contain `only`, as many at once as there are processors. Callgrind's files go to `dir`.
+fn count(workspace: &Workspace, dir: &Path, only: Option<&str>) -> Result<Vec<Counted>> {
     host::ensure_valgrind(workspace)?;
     let program = build(workspace)?;
     let list = capture(Command::new(&program).arg("--list"))?;
@@ -170,7 +173,6 @@ fn count(workspace: &Workspace, only: Option<&str>) -> Result<Vec<Counted>> {
             names.join(", ")
         );
     }
-    let dir = workspace.new_run("counts")?;
     let left: Mutex<VecDeque<(usize, (&str, &str))>> =
         Mutex::new(chosen.into_iter().enumerate().collect());
     let next = || {
@@ -181,7 +183,7 @@ fn count(workspace: &Workspace, only: Option<&str>) -> Result<Vec<Counted>> {
     let work = || -> Result<Vec<(usize, Counted)>> {
         let mut counted = Vec::new();
         while let Some((place, (name, operation))) = next() {
-            counted.push((place, count_one(&program, &dir, name, operation)?));
+            counted.push((place, count_one(&program, dir, name, operation)?));
         }
         Ok(counted)
     };
