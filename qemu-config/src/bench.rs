@@ -31,9 +31,15 @@ pub fn harness_arguments(profile: Profile) -> [&'static str; 7] {
     ]
 }
 
-/// Ways to measure without guests that are not figures of time on this machine alone.
+/// What `cargo lab bench` reports, and how it measures without guests.
 #[derive(Debug, Default, Args)]
 pub struct How {
+    /// Write the figures to this file as well
+    #[arg(long, value_name = "FILE", global = true)]
+    pub json: Option<PathBuf>,
+    /// Without guests: only figures whose name contains this
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
     /// Without guests: count instructions, which do not depend on the machine, and compare them with those of the repository
     #[arg(long)]
     pub counts: bool,
@@ -46,7 +52,7 @@ pub struct How {
 }
 
 impl How {
-    /// True if nothing is requested.
+    /// True if times are measured on this machine alone.
     pub fn is_usual(&self) -> bool {
         !self.counts && self.against.is_none()
     }

@@ -40,7 +40,7 @@ mod wakeups;
 mod wiring;
 mod workspace;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -113,12 +113,6 @@ enum Command {
     Test(TestArguments),
     /// Measure: the emulator alone (no guest), or `guest` for guests side by side with rdma_rxe
     Bench {
-        /// Write the figures to this file as well
-        #[arg(long, value_name = "FILE", global = true)]
-        json: Option<PathBuf>,
-        /// Without guests: only figures whose name contains this
-        #[arg(long, value_name = "TEXT")]
-        only: Option<String>,
         #[command(flatten)]
         how: bench::How,
         #[command(subcommand)]
@@ -495,12 +489,7 @@ fn dispatch(command: Command) -> Result<u8> {
         Command::Shell { guests } => shell::run(&Workspace::find()?, &guests.plan())?,
         Command::Demo { guests } => demo::run(&Workspace::find()?, &guests.plan_with_swap())?,
         Command::Test(arguments) => arguments.run()?,
-        Command::Bench {
-            json,
-            only,
-            how,
-            what,
-        } => measure(json.as_deref(), only.as_deref(), &how, what)?,
+        Command::Bench { how, what } => measure(&how, what)?,
         Command::Experiments { guests, simulator } => {
             let plan = guests.plan_with_swap();
             experiments::run(&Workspace::find()?, &plan, simulator)?
@@ -538,12 +527,8 @@ fn dispatch(command: Command) -> Result<u8> {
     Ok(u8::from(!passed))
 }
 
-fn measure(
-    json: Option<&Path>,
-    only: Option<&str>,
-    how: &bench::How,
-    what: Option<BenchCommand>,
-) -> Result<bool> {
+fn measure(how: &bench::How, what: Option<BenchCommand>) -> Result<bool> {
+    let (json, only) = (how.json.as_deref(), how.only.as_deref());
     anyhow::ensure!(
         what.is_none() || how.is_usual(),
         "--counts and --against go without a word after `bench`"
@@ -676,10 +661,10 @@ mod tests {
             ["lab", "bench", "--json", "f", "guest"],
             ["lab", "bench", "guest", "--json", "f"],
         ] {
-            let Command::Bench { json, what, .. } = Cli::parse_from(words).command else {
+            let Command::Bench { how, what } = Cli::parse_from(words).command else {
                 panic!("not a bench")
             };
-            assert_eq!(json, Some(PathBuf::from("f")));
+            assert_eq!(how.json, Some(PathBuf::from("f")));
             assert!(what.is_some());
         }
     }
