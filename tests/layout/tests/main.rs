@@ -1,5 +1,6 @@
 //! The rules of the source tree: one program, which is linked once.
 
+mod barriers;
 mod compatibility;
 mod requirements;
 mod tree;
