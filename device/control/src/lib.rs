@@ -14,7 +14,7 @@
 //! - [`listen`]: sockets, connections, time limits
 //! - `places`: the number of connections, and which one gives way to another
 //! - `impatient`: the time limit for writing
-//! - [`serve`]: a process with its control server
+//! - [`serve()`]: a process with its control server
 
 #![forbid(unsafe_code)]
 // Values of clients get here, and none of them may stop the process. Tests may.

@@ -26,7 +26,7 @@ tried() {
 lab_until 60 tried
 ms=$(((${EPOCHREALTIME//./} - began) / 1000))
 echo "$before failures under traffic, $tries in $ms ms without"
-[ $tries -le $((ms * $(nproc) / 8 + 2 * $(nproc))) ]
+[ "$tries" -le $((ms * $(nproc) / 8 + 2 * $(nproc))) ]
 lab_fails reached
 echo N >$parameters/fail
 lab_until 5 reached
