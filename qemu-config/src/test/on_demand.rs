@@ -71,6 +71,7 @@ const NOT_FAULTING: &[(&str, &[&str], &str)] = &[
         &["story_back"],
         "the absent pages are those of rdma_rxe, which counts no page faults",
     ),
+    ("ulp", &["rds_on_demand"], FILLED),
 ];
 
 /// Existing programs, such as those of libibverbs and perftest.

@@ -1,6 +1,6 @@
 //! Kernel consumers: disks, file systems and sockets over RDMA.
 
-use super::row::{Commands, DONE, GuestTest, Sides, roles, test};
+use super::row::{Commands, DONE, GuestTest, roles, test};
 use crate::exchange::Ready;
 
 /// The server and a client that starts when the server's kernel listens.
@@ -44,6 +44,5 @@ pub const TESTS: &[GuestTest] = &[
     rds(
         "rds_on_demand",
         "modprobe rds_rdma && rds_pair --file /mnt/dax/window $MY_IP",
-    )
-    .faulting(Sides::Server),
+    ),
 ];
