@@ -242,7 +242,7 @@ impl Engines {
     }
 
     /// Runs `work` in the first engine while it has the NICs of all engines. Afterwards each engine has its own again, unless
-    /// something is left that needs all NICs ([`Engine::needs_all_nics`]).
+    /// something is left that needs all NICs (`Engine::needs_all_nics`).
     pub fn call_gathered<R: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Engine) -> R + Send + 'static,

@@ -4,7 +4,7 @@
 //!
 //! # Back-pressure
 //!
-//! When less than half of the ring to its thread is free, a port *holds* senders ([`crate::holds`]): a queue pair with a connection that
+//! When less than half of the ring to its thread is free, a port *holds* senders (`holds.rs`): a queue pair with a connection that
 //! has sent a frame to it sends nothing until three quarters of the ring are free. Only the connections to this peer wait. What has no
 //! connection, such as datagrams, frames of the netdev and of other ports, is dropped if there is no room.
 //!

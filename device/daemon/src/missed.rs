@@ -10,6 +10,9 @@
 //! doorbell as usual, but leaves `asleep` set in its page. A driver with a barrier finds it set, whenever it looks, and the write
 //! arrives. It is awaited for [`BEATS`] heartbeats, which are as slow as the host is. Meanwhile doorbells of this page trap.
 //!
+//! A driver that is stopped between the doorbell and the look at `asleep` for longer than that, as by a debugger or by QEMU's `stop`, is
+//! counted, too. One doorbell of each NIC is awaited at a time, so others meanwhile are not found.
+//!
 //! This module does not find a doorbell that is rung while the engine sleeps and found because something else wakes the engine.
 
 use faultline_abi::doorbell::Doorbell;

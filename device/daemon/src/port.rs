@@ -413,6 +413,10 @@ impl NicPort {
 
     /// To be called with each heartbeat. Returns true if a write to the kick page was awaited long enough.
     pub(crate) fn has_missed_wakeup(&mut self) -> bool {
+        if !self.bus_master {
+            // Writes to its kick pages may have had no effect.
+            self.suspect.set(None);
+        }
         let Some(suspect) = self.suspect.get_mut() else {
             return false;
         };
@@ -477,6 +481,8 @@ impl NicPort {
     pub(crate) fn remove(&mut self) {
         self.removed.store(true, Ordering::Relaxed);
         self.bus_master = false;
+        // Writes to its kick pages have no effect from now on.
+        self.suspect.set(None);
     }
 
     /// Heartbeats since the start.
