@@ -441,6 +441,27 @@ pub fn has_kvm() -> bool {
         && std::env::var_os("LAB_NO_KVM").is_none()
 }
 
+/// The rate of the time stamp counter in kHz, which TCG passes to guests unchanged, if this host tells it. With `aperfmperf` or a
+/// frequency driver the kernel shows the present frequency of a core instead.
+pub fn tsc_khz() -> Option<u64> {
+    if Path::new("/sys/devices/system/cpu/cpu0/cpufreq").exists() {
+        return None;
+    }
+    tsc_khz_of(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default())
+}
+
+fn tsc_khz_of(cpuinfo: &str) -> Option<u64> {
+    let value = |key: &str| {
+        let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+        let (_, value) = lines.find(|(name, _)| name.trim_end() == key)?;
+        Some(value.trim())
+    };
+    let flags: Vec<&str> = value("flags")?.split(' ').collect();
+    let is_rate = flags.contains(&"constant_tsc") && !flags.contains(&"aperfmperf");
+    let mhz: f64 = value("cpu MHz")?.parse().ok()?;
+    is_rate.then_some((mhz * 1000.0).round() as u64)
+}
+
 fn has_virtualization(cpuinfo: &str) -> bool {
     cpuinfo
         .lines()
@@ -454,6 +475,17 @@ fn has_virtualization(cpuinfo: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rate_of_the_time_stamp_counter() {
+        let cpu =
+            |flags| format!("processor\t: 0\ncpu MHz\t\t: 2600.002\nflags\t\t: fpu {flags}\n");
+        assert_eq!(tsc_khz_of(&cpu("constant_tsc")), Some(2_600_002));
+        // The frequency of a core that changes.
+        assert_eq!(tsc_khz_of(&cpu("constant_tsc aperfmperf")), None);
+        assert_eq!(tsc_khz_of(&cpu("")), None);
+        assert_eq!(tsc_khz_of(""), None);
+    }
 
     #[test]
     fn mirrors_are_read_from_index_targets() {

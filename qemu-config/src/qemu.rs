@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use serde_json::json;
 
 use crate::command::{bound_to_us, capture, run_logged, say, which};
-use crate::host::{Mirror, Release};
+use crate::host::{Mirror, Release, tsc_khz};
 use crate::workspace::{Fingerprint, Workspace};
 
 /// Bumped when the way of unpacking changes.
@@ -22,9 +22,18 @@ pub const UNPACKING: &str = "unpacking QEMU from backports";
 ///
 /// `no_timer_check`: on a busy host the kernel's test of its timer interrupt fails. `watchdog_thresh`: a guest that gets no processor
 /// for 20 s looks to itself like one that is stuck.
-pub const COMMAND_LINE: &str = "console=ttyS0 loglevel=6 panic=-1 oops=panic mitigations=off \
+const COMMAND_LINE: &str = "console=ttyS0 loglevel=6 panic=-1 oops=panic mitigations=off \
      random.trust_cpu=on tsc=reliable edd=off no_timer_check watchdog_thresh=60 \
      module_blacklist=lpc_ich,iTCO_wdt,i2c_i801,psmouse,pcspkr";
+
+/// The same with the rate of the time stamp counter. On a busy host a kernel under TCG measures it wrongly, because the timer that it
+/// compares it with stands still while the guest does not run.
+pub fn command_line(kvm: bool) -> String {
+    match tsc_khz() {
+        Some(khz) if !kvm => format!("{COMMAND_LINE} tsc_early_khz={khz}"),
+        _ => COMMAND_LINE.to_owned(),
+    }
+}
 
 /// A QEMU and how to start it.
 #[derive(Debug, Clone)]
@@ -342,7 +351,7 @@ impl Machine {
         words.add("-initrd", self.initrd.display().to_string());
         words.add(
             "-append",
-            format!("{COMMAND_LINE} {}", self.append)
+            format!("{} {}", command_line(self.kvm), self.append)
                 .trim_end()
                 .to_owned(),
         );

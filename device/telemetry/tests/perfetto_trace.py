@@ -11,8 +11,10 @@ if a slice has no end.
 
 import argparse
 import json
+import os
 import struct
 import sys
+import tempfile
 import time
 
 import wasmtime
@@ -85,6 +87,23 @@ def address(value):
     return value & 0xFFFF_FFFF
 
 
+def compiled(engine, path):
+    """The module, compiled. That takes seconds, so the result is kept beside the module; another wasmtime refuses it."""
+    kept = f"{path}.compiled"
+    try:
+        return wasmtime.Module.deserialize_file(engine, kept)
+    except wasmtime.WasmtimeError:
+        module = wasmtime.Module.from_file(engine, path)
+    try:
+        # Others may read or write it at the same time.
+        with tempfile.NamedTemporaryFile(dir=os.path.dirname(kept), delete=False) as file:
+            file.write(module.serialize())
+        os.rename(file.name, kept)
+    except OSError:
+        pass
+    return module
+
+
 class Module:
     """The module, as a transport of Perfetto's package: `send` a request, then `read` the answer.
 
@@ -93,7 +112,7 @@ class Module:
 
     def __init__(self, path):
         engine = wasmtime.Engine()
-        module = wasmtime.Module.from_file(engine, path)
+        module = compiled(engine, path)
         self.store = wasmtime.Store(engine)
         self.answers = bytearray()
         system = [wasmtime.Func(self.store, wanted.type, self.system(wanted.name)) for wanted in module.imports]

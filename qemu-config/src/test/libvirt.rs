@@ -13,11 +13,11 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::cluster::{Cluster, Nic, Plan};
 use crate::driver::copy_tree;
 use crate::guest::complaints;
-use crate::host::Release;
+use crate::host::{Release, has_kvm};
 use crate::image::{Base, Kernel};
 use crate::initrd;
 use crate::package::Packages;
-use crate::qemu::COMMAND_LINE;
+use crate::qemu::command_line;
 use crate::vmlinux;
 use crate::workspace::Workspace;
 
@@ -48,7 +48,7 @@ pub fn run(
         stock_init: true,
     };
     initrd::write(&work.join("initrd"), workspace, &contents)?;
-    let cmdline = format!("{COMMAND_LINE} {APPEND}");
+    let cmdline = format!("{} {APPEND}", command_line(has_kvm()));
     let booted = packages.boot_with_libvirt(&cmdline, work, &dir.join("packages-libvirt.log"));
     let logs = dir.join("packages-libvirt");
     let copied = copy_tree(&work.join("logs"), &logs);

@@ -96,9 +96,33 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
+    /// Runs the steps after the guests: packages, which mostly wait for a guest of their own, beside the others; then the
+    /// measurements, alone.
+    fn run_after(&self, results: &mut Results) {
+        thread::scope(|scope| {
+            let packages = scope.spawn(|| {
+                let _shown = progress::take_part();
+                let mut results = Results::new(self.chosen.len());
+                self.run_some_on_host(When::After, &mut results, |suite| suite == Suite::Packages);
+                results
+            });
+            let is_other = |suite| suite != Suite::Packages && suite != Suite::Keys;
+            self.run_some_on_host(When::After, results, is_other);
+            results.merge(packages.join());
+        });
+        self.run_some_on_host(When::After, results, |suite| suite == Suite::Keys);
+    }
+
     /// Runs the steps of this time without guests of the chosen kernels.
     fn run_on_host(&self, when: When, results: &mut Results) {
+        self.run_some_on_host(when, results, |_| true);
+    }
+
+    fn run_some_on_host(&self, when: When, results: &mut Results, is_wanted: fn(Suite) -> bool) {
         for ((suite, filter), count) in self.chosen.iter().zip(&mut results.counts) {
+            if !is_wanted(*suite) {
+                continue;
+            }
             let before = results.tally.count();
             run_on_host(self, *suite, filter, when, &mut results.tally);
             *count += results.tally.count() - before;
@@ -178,7 +202,7 @@ pub fn run(workspace: &Workspace, options: &Options, junit: Option<&Path>) -> Re
             ended.elapsed(),
         );
     });
-    session.run_on_host(When::After, &mut results);
+    session.run_after(&mut results);
     let Results { tally, counts } = results;
     let longest = progress.end();
     write_junit(&dir, junit, started.elapsed(), &tally)?;

@@ -21,15 +21,6 @@ const LOSSY: &str = "qemu-config/nics/lossy.toml";
 pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan {
     let plain = plain(kernel, options);
     match suite {
-        // Pages move between two nodes and are swapped to compressed memory.
-        "torture" | "torture-long" => Plan {
-            hardware: Hardware {
-                nodes: 2,
-                zram: 256,
-                ..Hardware::default()
-            },
-            ..plain
-        },
         // Random data does not compress, so it is swapped to a disk, which needs room for other memory, too.
         "oversubscribe" => Plan {
             memory: SMALL_MEMORY,
@@ -47,27 +38,11 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
             },
             ..plain
         },
-        "ulp" => Plan {
-            packages: storage_packages(),
+        "ulp" | "apps" => Plan {
+            packages: packages(),
             ..plain
         },
-        "apps" => Plan {
-            packages: [
-                "bpftrace",
-                "fio",
-                "libfabric-bin",
-                // With its compiler.
-                "libopenmpi-dev",
-                "linux-perf",
-                "openmpi-bin",
-                "qperf",
-                "ucx-utils",
-            ]
-            .map(str::to_owned)
-            .to_vec(),
-            ..plain
-        },
-        "interop" => Plan {
+        "interop" | "interop-on-demand" => Plan {
             nic: Nic::Mixed,
             mtu: Some(4200),
             ..plain
@@ -78,16 +53,10 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
             config: Some(root.join(LOSSY)),
             ..plain
         },
-        // `odp_story` needs swap space.
-        "interop-on-demand" => Plan {
-            nic: Nic::Mixed,
-            mtu: Some(4200),
-            ..wired(plain, Wiring::Switch)
-        },
-        "interop-programs" => programs(plain),
+        "interop-programs" => mixed_with_packages(plain),
         "interop-programs-lossy" => Plan {
             config: Some(root.join(LOSSY)),
-            ..programs(plain)
+            ..mixed_with_packages(plain)
         },
         "vhost" => Plan {
             nic: Nic::Vhost,
@@ -109,7 +78,7 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
             supervisor: suite == "restart",
             packaged_kernel: suite == "recover",
             // Fewer would do, but not for the same image.
-            packages: storage_packages(),
+            packages: packages(),
             ..plain
         },
         _ => plain,
@@ -133,6 +102,9 @@ fn plain(kernel: Kernel, options: &Options) -> Plan {
         cpus: options.cpus.or(Some(2)),
         neighbours: 2 * options.pairs.saturating_sub(1),
         hardware: Hardware {
+            // Torture moves pages between two nodes, and swaps them to compressed memory.
+            nodes: 2,
+            zram: 256,
             // pyverbs requests 16; each test has several buffers in them.
             huge_pages: 32,
             // For files in persistent memory, which move and go.
@@ -144,35 +116,38 @@ fn plain(kernel: Kernel, options: &Options) -> Plan {
 }
 
 /// The NIC and rxe, with kernel consumers and programs of high-performance computing.
-fn programs(plain: Plan) -> Plan {
-    let mut packages = storage_packages();
-    packages.extend(["libopenmpi-dev", "openmpi-bin", "ucx-utils"].map(str::to_owned));
+fn mixed_with_packages(plain: Plan) -> Plan {
     Plan {
         nic: Nic::Mixed,
         mtu: Some(4200),
-        packages,
+        packages: packages(),
         ..plain
     }
 }
 
-/// Consumers of storage, and the source of a program that is built on NFS.
-fn storage_packages() -> Vec<String> {
-    ["fio", "nfs-common", "nfs-kernel-server", "src:bzip2"]
-        .map(str::to_owned)
-        .to_vec()
+/// Packages of all suites that need any, so that their guests have one image: storage, and the source of a program that is built on
+/// NFS; programs of high-performance computing and of measurement.
+fn packages() -> Vec<String> {
+    [
+        "bpftrace",
+        "fio",
+        "libfabric-bin",
+        // With its compiler.
+        "libopenmpi-dev",
+        "linux-perf",
+        "nfs-common",
+        "nfs-kernel-server",
+        "openmpi-bin",
+        "qperf",
+        "src:bzip2",
+        "ucx-utils",
+    ]
+    .map(str::to_owned)
+    .to_vec()
 }
 
-/// As the guests of the suite `torture`, because the tests on each wire end with one of it.
 fn wired(plain: Plan, wiring: Wiring) -> Plan {
-    Plan {
-        wiring,
-        hardware: Hardware {
-            nodes: 2,
-            zram: 256,
-            ..plain.hardware
-        },
-        ..plain
-    }
+    Plan { wiring, ..plain }
 }
 
 #[cfg(test)]
@@ -199,6 +174,7 @@ mod tests {
             "coherence",
             "sight",
             "scenarios",
+            "torture",
         ] {
             assert_eq!(plan(suite), plan("pingpong"));
         }
@@ -211,6 +187,7 @@ mod tests {
         }
         let debug = super::plan(Path::new(""), "coherence", Kernel::Debug, &options);
         assert_eq!(debug.cpus, Some(2));
+        assert_eq!(plan("apps"), plan("ulp"));
         assert_eq!(plan("torture").hardware.nodes, 2);
         let small = plan("oversubscribe");
         assert!(OVERSUBSCRIBED >= 10 * small.memory);

@@ -568,6 +568,13 @@ pub const TABLE: &[Row] = &[
         First,
         "faults of the device, which do not depend on the kernel",
     ),
+    tests(
+        "scenarios",
+        &["no_damming"],
+        Nothing,
+        First,
+        "damming on NICs without the defect, for which guests boot; the simulator plays both",
+    ),
     suite(
         "packages",
         Nothing,
