@@ -408,9 +408,14 @@ int faultline_odp_faults_alloc(struct faultline_dev *dev,
 			 FAULTLINE_FAULT_WORKERS;
 	unsigned int i;
 
-	/* Memory reclaim may wait for a page fault of the device. */
+	/*
+	 * Memory reclaim may wait for a page fault of the device. Shares limit
+	 * the number of faults that are served. The workqueue's own limit is
+	 * divided among NUMA nodes (since Linux 6.9): faults that never end
+	 * could occupy all of a node's part.
+	 */
 	odp->wq = alloc_workqueue("%s-odp-%s", WQ_HIGHPRI | WQ_UNBOUND |
-				  WQ_MEM_RECLAIM, FAULTLINE_FAULT_WORKERS,
+				  WQ_MEM_RECLAIM, WQ_MAX_ACTIVE,
 				  FAULTLINE_DRV_NAME, pci_name(dev->pdev));
 	odp->faults = kvcalloc(max_faults, sizeof(*odp->faults), GFP_KERNEL);
 	if (!odp->wq || !odp->faults)

@@ -73,7 +73,6 @@ static int faultline_query_device(struct ib_device *ibdev,
 				  IB_DEVICE_SRQ_RESIZE |
 				  IB_DEVICE_XRC |
 				  IB_DEVICE_MEM_WINDOW |
-				  IB_DEVICE_MEM_WINDOW_TYPE_2A |
 				  IB_DEVICE_MEM_WINDOW_TYPE_2B |
 				  IB_DEVICE_MEM_MGT_EXTENSIONS |
 				  IB_DEVICE_FLUSH_GLOBAL |

@@ -202,8 +202,7 @@ enum TestCommand {
     /// Guests that a test leaves usable are used again. The table at the end counts how often each test has passed and failed, and
     /// how often guests booted and had to be booted again. The exit status is 1 after a failure or a repeated boot.
     Soak {
-        /// Suites, or `suite::word` for the tests whose names contain a word
-        #[arg(required = true)]
+        /// Suites, or `suite::word` for the tests whose names contain a word; by default the tests of `cargo lab test`
         suites: Vec<String>,
         /// How often each test runs
         #[arg(long, value_name = "N", default_value_t = 50)]
@@ -211,9 +210,6 @@ enum TestCommand {
         /// Busy threads beside the tests; by default twice as many as processors
         #[arg(long, value_name = "N")]
         load: Option<usize>,
-        /// Limit each emulator and each QEMU to half a processor, by cgroups
-        #[arg(long)]
-        half_speed: bool,
         /// Go on after a failure
         #[arg(long)]
         keep_going: bool,
@@ -240,6 +236,9 @@ struct TestEnvironment {
     /// Pairs of guests that run at the same time; by default two if cores and memory are there
     #[arg(long)]
     pairs: Option<usize>,
+    /// Limit each emulator and each QEMU to half a processor, by cgroups
+    #[arg(long)]
+    half_speed: bool,
     /// Without the packet checker beside the tests, to measure its cost
     #[arg(long)]
     no_packet_check: bool,
@@ -255,6 +254,7 @@ impl TestEnvironment {
             wiring: self.wiring,
             cpus: self.cpus,
             pairs: self.pairs.unwrap_or_else(test::pairs_of_host).max(1),
+            half_speed: self.half_speed,
             checks_packets: !self.no_packet_check,
         }
     }
@@ -266,7 +266,6 @@ impl TestArguments {
             suites,
             times,
             load,
-            half_speed,
             keep_going,
             environment,
         }) = self.command
@@ -274,10 +273,13 @@ impl TestArguments {
             let soak = test::soak::Soak {
                 times,
                 load: load.unwrap_or_else(test::soak::load_of_host),
-                half_speed,
                 keeps_going: keep_going,
             };
-            let options = environment.options(test::Run::Named, suites);
+            let run = match suites.is_empty() {
+                true => test::Run::Default,
+                false => test::Run::Named,
+            };
+            let options = environment.options(run, suites);
             return test::soak::run(&Workspace::find()?, &options, soak);
         }
         if self.list {
@@ -623,13 +625,12 @@ mod tests {
     }
 
     #[test]
-    fn a_soak_needs_suites() {
+    fn a_soak_repeats_suites_or_the_default_run() {
         let arguments = test_arguments(&["soak", "odp", "torture::pinned", "--kernel", "stable"]);
         let Some(TestCommand::Soak {
             suites,
             times,
             load,
-            half_speed,
             keep_going,
             environment,
         }) = arguments.command
@@ -637,12 +638,13 @@ mod tests {
             panic!("not a soak");
         };
         assert_eq!(suites, ["odp", "torture::pinned"]);
-        assert_eq!(
-            (times, load, half_speed, keep_going),
-            (50, None, false, false)
-        );
+        assert_eq!((times, load, keep_going), (50, None, false));
         assert_eq!(environment.kernel.list(), [Kernel::Stable]);
-        assert!(Cli::try_parse_from(["lab", "test", "soak"]).is_err());
+        assert!(!environment.half_speed);
+        let Some(TestCommand::Soak { suites, .. }) = test_arguments(&["soak"]).command else {
+            panic!("not a soak");
+        };
+        assert!(suites.is_empty());
         assert!(Cli::try_parse_from(["lab", "test", "--all", "soak", "odp"]).is_err());
     }
 

@@ -14,6 +14,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
+
 use crate::durations::{History, Times, calibrate};
 
 /// Largest number of plain lines about progress.
@@ -375,10 +377,19 @@ impl Progress {
         if let Some(file) = &self.history
             && let Ok(text) = serde_json::to_vec(&ended.meter.history)
         {
-            let _ = std::fs::write(file, text);
+            let _ = replace(file, &text);
         }
         Some(ended)
     }
+}
+
+/// Writes a file whole or not at all: another lab may read or write it at the same time.
+fn replace(file: &Path, text: &[u8]) -> Result<()> {
+    let folder = file.parent().unwrap_or(Path::new("."));
+    let mut partial = tempfile::NamedTempFile::new_in(folder)?;
+    partial.write_all(text)?;
+    partial.persist(file)?;
+    Ok(())
 }
 
 impl Drop for Progress {

@@ -54,13 +54,8 @@ impl ManualEngines {
     }
 
     /// Number of engines.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.engines.len()
-    }
-
-    /// Never the case.
-    pub fn is_empty(&self) -> bool {
-        self.engines.is_empty()
     }
 
     /// Makes one pass of an engine. Returns true if there was work.

@@ -316,8 +316,11 @@ impl Server {
     /// Waits until a thread has ended unexpectedly, most likely by a panic, and returns its name. The process can't serve
     /// its NICs then.
     pub async fn thread_ended(&mut self) -> String {
-        let ended = self.ends.recv().await;
-        ended.unwrap_or_else(|| "engine".to_owned())
+        match self.ends.recv().await {
+            Some(name) => name,
+            // This end keeps a sender.
+            None => std::future::pending().await,
+        }
     }
 }
 

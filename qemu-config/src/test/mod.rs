@@ -149,6 +149,7 @@ impl Session<'_> {
 /// Runs the chosen suites; true if nothing failed. The results go to the folder of the run as JUnit XML, and to `junit`.
 pub fn run(workspace: &Workspace, options: &Options, junit: Option<&Path>) -> Result<bool> {
     let chosen = choose(&options.suites, options.run)?;
+    let half_speed = options.half_speed()?;
     let dir = workspace.new_run("test")?;
     say(format!("logs: {}", workspace.shown(&dir)));
     let started = Instant::now();
@@ -194,7 +195,14 @@ pub fn run(workspace: &Workspace, options: &Options, junit: Option<&Path>) -> Re
                 progress::waited("build of the emulator", started.elapsed());
             });
         }
-        schedule::run(workspace, &dir, batches, options, &mut results);
+        schedule::run(
+            workspace,
+            &dir,
+            batches,
+            options,
+            half_speed.as_ref(),
+            &mut results,
+        );
         let ended = Instant::now();
         results.merge(beside.join());
         progress::waited(
@@ -213,6 +221,9 @@ pub fn run(workspace: &Workspace, options: &Options, junit: Option<&Path>) -> Re
         started.elapsed().as_secs_f64()
     ));
     println!("{}", tally.summary());
+    if let Some(half_speed) = half_speed {
+        half_speed.ensure_added()?;
+    }
     session.ensure_all_ran(&counts)?;
     Ok(tally.success())
 }

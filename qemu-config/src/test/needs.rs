@@ -164,6 +164,7 @@ mod tests {
             wiring: Wiring::Switch,
             cpus: None,
             pairs: 2,
+            half_speed: false,
             checks_packets: true,
         };
         let plan = |suite| plan(Path::new(""), suite, Kernel::Stable, &options);

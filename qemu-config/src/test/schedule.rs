@@ -2,7 +2,7 @@
 //! time if the host has four.
 
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use super::job::Job;
@@ -11,6 +11,7 @@ use super::pair::{Booter, Pairs, boot_name};
 use super::results::Results;
 use super::suite::Options;
 use crate::cluster::Plan;
+use crate::half_speed::HalfSpeed;
 use crate::image::Kernel;
 use crate::progress;
 use crate::workspace::Workspace;
@@ -57,12 +58,14 @@ pub fn run(
     dir: &Path,
     mut batches: Vec<Batch>,
     options: &Options,
+    half_speed: Option<&Arc<HalfSpeed>>,
     results: &mut Results,
 ) {
     let pairs = options.pairs;
     batches.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
-    let upcoming = match pairs {
-        1 => plans(&batches, dir),
+    // At half speed a pair would boot during the tests of several others.
+    let upcoming = match (pairs, half_speed) {
+        (1, None) => plans(&batches, dir),
         _ => Vec::new(),
     };
     let queue = Mutex::new(batches);
@@ -71,6 +74,7 @@ pub fn run(
         let _shown = progress::take_part();
         let mut results = Results::new(choices);
         let pairs = Pairs::new(workspace, dir, options.checks_packets);
+        let pairs = pairs.at_half_speed(half_speed.cloned());
         let mut pairs = pairs.ahead(booter, upcoming.clone());
         loop {
             let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop();

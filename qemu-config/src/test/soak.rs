@@ -17,7 +17,6 @@ use super::suite::{Options, choose};
 use super::tally::{Case, Verdict};
 use super::{Session, batches, expected, write_junit};
 use crate::command::say;
-use crate::half_speed::HalfSpeed;
 use crate::progress::Progress;
 use crate::workspace::Workspace;
 
@@ -31,8 +30,6 @@ pub struct Soak {
     pub times: usize,
     /// Busy threads beside the tests.
     pub load: usize,
-    /// Emulators and QEMUs get half a processor each.
-    pub half_speed: bool,
     /// Go on after a failure.
     pub keeps_going: bool,
 }
@@ -77,10 +74,7 @@ impl Drop for Load {
 pub fn run(workspace: &Workspace, options: &Options, soak: Soak) -> Result<bool> {
     ensure!(soak.times > 0, "--times 0 runs no test: use 1 or more");
     let chosen = choose(&options.suites, options.run)?;
-    let half_speed = match soak.half_speed {
-        true => Some(Arc::new(HalfSpeed::new()?)),
-        false => None,
-    };
+    let half_speed = options.half_speed()?;
     let dir = workspace.new_run("soak")?;
     let batches = batches(workspace, options, &chosen);
     let items = expected(&chosen, &batches, options);
@@ -89,7 +83,7 @@ pub fn run(workspace: &Workspace, options: &Options, soak: Soak) -> Result<bool>
         workspace.shown(&dir),
         soak.times,
         soak.load,
-        if soak.half_speed {
+        if options.half_speed {
             ", emulators and QEMUs at half a processor each"
         } else {
             ""

@@ -1,5 +1,7 @@
 //! The suites, and the choice of tests by name. [`selection`] has those of runs without names.
 
+use std::sync::Arc;
+
 use anyhow::{Result, bail};
 
 use super::selection::{On, Run};
@@ -8,6 +10,7 @@ use super::{
     suites, user_network,
 };
 use crate::cluster::Nic;
+use crate::half_speed::HalfSpeed;
 use crate::image::Kernel;
 use crate::wiring::Wiring;
 
@@ -209,11 +212,19 @@ pub struct Options {
     pub cpus: Option<u32>,
     /// Pairs of guests that run at the same time.
     pub pairs: usize,
+    /// Emulators and QEMUs get half a processor each.
+    pub half_speed: bool,
     /// The packet checker runs beside the tests in guests.
     pub checks_packets: bool,
 }
 
 impl Options {
+    /// What holds the processes of guests back, if they are to run at half speed.
+    pub fn half_speed(&self) -> Result<Option<Arc<HalfSpeed>>> {
+        let half_speed = self.half_speed.then(HalfSpeed::new).transpose()?;
+        Ok(half_speed.map(Arc::new))
+    }
+
     /// The kernel of tests that run on one only.
     pub fn first_kernel(&self) -> Kernel {
         self.kernels.first().copied().unwrap_or(Kernel::Stable)
@@ -314,6 +325,7 @@ mod tests {
             wiring: Wiring::Switch,
             cpus: None,
             pairs: 1,
+            half_speed: false,
             checks_packets: true,
         };
         let [first, second] = Kernel::BOTH;

@@ -54,7 +54,7 @@ impl Processes {
     pub fn step(&mut self) -> bool {
         let mut any = false;
         for process in &mut self.processes {
-            for engine in 0..process.len() {
+            for engine in 0..process.count() {
                 any |= match self.is_counting {
                     true => counted_pass(process, engine),
                     false => process.pass(engine),
