@@ -196,7 +196,7 @@ impl Controller {
 }
 
 /// The processes that a process has started.
-fn children(process: i32) -> Vec<i32> {
+pub fn children(process: i32) -> Vec<i32> {
     let Ok(tasks) = fs::read_dir(format!("/proc/{process}/task")) else {
         return Vec::new();
     };

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::process::{Pid, getpriority_process, setpriority_process};
 
-use crate::half_speed::HalfSpeed;
+use crate::half_speed::{HalfSpeed, children};
 
 /// Niceness of guests that boot while tests run. Their share beside the tests is a tenth: enough for the kernel's timeouts.
 const BESIDE: i32 = 10;
@@ -91,6 +91,26 @@ pub fn lower_this_thread() {
     let _ = setpriority_process(None, BESIDE);
 }
 
+/// Gives all threads of this process and all processes that it has started, and that these have, this thread's priority. Without
+/// it, steps that have started beside guests would hardly run on a machine that does other work.
+pub fn raise_all() {
+    let Ok(normal) = getpriority_process(None) else {
+        return;
+    };
+    set_with_descendants(rustix::process::getpid().as_raw_pid(), normal);
+}
+
+fn set_with_descendants(process: i32, nice: i32) {
+    let mut left = vec![process];
+    while let Some(id) = left.pop() {
+        if let Some(process) = Pid::from_raw(id) {
+            set(process, nice);
+        }
+        // Those that it starts from now on have its niceness.
+        left.extend(children(id));
+    }
+}
+
 /// Sets the niceness of all threads of a process, which Linux keeps for each thread. Without the right to it they keep
 /// theirs.
 fn set(process: Pid, nice: i32) {
@@ -124,6 +144,31 @@ mod tests {
 
     fn nice_of(process: &Owned) -> i32 {
         getpriority_process(Some(process.id())).unwrap()
+    }
+
+    #[test]
+    fn descendants_are_raised_too() {
+        if !may_be_raised() {
+            return;
+        }
+        let start = || {
+            lower_this_thread();
+            Owned::spawn(Command::new("sh").args(["-c", "sleep 1000 & wait"])).unwrap()
+        };
+        let shell = std::thread::spawn(start).join().unwrap();
+        let id = shell.id().as_raw_pid();
+        let sleep = loop {
+            if let [sleep] = children(id)[..] {
+                break Pid::from_raw(sleep);
+            }
+            std::thread::yield_now();
+        };
+        assert_eq!(getpriority_process(sleep).unwrap(), BESIDE);
+        let normal = getpriority_process(None).unwrap();
+        set_with_descendants(id, normal);
+        assert_eq!(nice_of(&shell), normal);
+        assert_eq!(getpriority_process(sleep).unwrap(), normal);
+        rustix::process::kill_process(sleep.unwrap(), rustix::process::Signal::KILL).unwrap();
     }
 
     #[test]

@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn the_caller_makes_passes_and_moves_the_clock() {
         let mut engines = engines();
-        assert_eq!(engines.len(), 1);
+        assert_eq!(engines.count(), 1);
         assert!(!engines.pass(0));
         let beats = |engines: &ManualEngines| engines.engines[0].ports.get(0).unwrap().heartbeat();
         let first = beats(&engines);

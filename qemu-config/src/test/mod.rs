@@ -66,10 +66,11 @@ use self::tally::Tally;
 use crate::command::say;
 use crate::emulator::{self, Profile};
 use crate::image::Kernel;
+use crate::priority;
 use crate::progress::{self, Item, Progress};
 use crate::workspace::Workspace;
 
-/// Niceness of steps beside guests.
+/// Niceness of steps beside guests, until these have ended.
 const LOWEST_PRIORITY: i32 = 19;
 
 /// Prints every suite and its tests, with the runs that have them and the reasons.
@@ -204,6 +205,7 @@ pub fn run(workspace: &Workspace, options: &Options, junit: Option<&Path>) -> Re
             &mut results,
         );
         let ended = Instant::now();
+        priority::raise_all();
         results.merge(beside.join());
         progress::waited(
             "steps without guests, after the last guests",
