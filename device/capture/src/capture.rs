@@ -45,15 +45,6 @@ pub struct Mark {
     pub rule: Option<ByRule>,
 }
 
-/// What drops a frame, or keeps it for later.
-#[derive(Clone, Copy, Debug)]
-pub enum Dropper {
-    /// The port at which it is.
-    Port,
-    /// A rule of the scenario.
-    Rule(ByRule),
-}
-
 /// Where a frame is seen, and what is known of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {

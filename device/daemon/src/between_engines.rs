@@ -1,11 +1,13 @@
 //! What an engine does with frames of and for NICs of other engines.
 
-use faultline_nic::{Instant, TxFrame};
+use faultline_nic::Instant;
 use faultline_ports::{PortId, Route};
+use faultline_telemetry::FrameEvent;
 use faultline_wire::PrioritySet;
 
 use crate::engine::{Engine, TURN_BYTES, TURN_PACKETS};
-use crate::engine_link::{Contents, LinkFrame};
+use crate::engine_link::Contents;
+use crate::frame::{Frame, FrameMut, Octets};
 use crate::port::number;
 
 /// No port of this engine: for [`Lines::paused`](crate::lines::Lines::paused), a sender of another one.
@@ -21,23 +23,22 @@ impl Engine {
         }
     }
 
-    /// Sends a frame of a NIC to a port that is not a NIC of this engine.
-    #[cold]
-    pub(crate) fn send_out(&mut self, now: Instant, from: PortId, to: PortId, frame: &TxFrame) {
-        match self.has_port(to) {
-            true => self.send_external(now, from, to, frame),
-            false => self.send_to_engines(now, from, Some(to), frame),
-        }
-    }
-
-    /// Sends a frame of a NIC to the engine of another port; `to` is `None`: to all others.
+    /// Sends a frame to the engine of another port; `to` is `None`: to all others.
     pub(crate) fn send_to_engines(
         &mut self,
         now: Instant,
         from: PortId,
         to: Option<PortId>,
-        frame: &TxFrame,
+        frame: Frame<'_>,
     ) {
+        let frame = match frame {
+            Frame::Octets(Octets { mark, bytes }) => {
+                self.links
+                    .send_octets((now, from), to, (mark.origin, bytes));
+                return;
+            }
+            Frame::ByReference(frame) => frame,
+        };
         // What has come from another engine goes to none.
         if let (Some(port), Some(ram)) = (self.ports.get_mut(from), self.rams.get(from)) {
             let sender = port.nic.last_sender();
@@ -118,11 +119,18 @@ impl Engine {
         *now = (*now).max(Instant(linked.at.0.saturating_add(1)));
         self.links.latest = *now;
         let length = match linked.contents {
-            Contents::Typed => self.receive_linked(*now, &mut linked),
+            Contents::Typed => {
+                let length = linked.frame.len();
+                let seen = self.recorder.frame(linked.sender, &linked.frame, length);
+                let frame = FrameMut::ByReference(&mut linked.frame);
+                self.receive_linked(*now, linked.from, frame, seen.as_ref());
+                length
+            }
             Contents::Octets(origin, length) => {
                 let mut octets = std::mem::take(&mut self.scratch);
                 if self.links.read_octets(engine, &linked, length, &mut octets) {
-                    self.receive_linked_octets(*now, linked.from, (origin, &octets));
+                    let frame = FrameMut::Octets(Octets::new(origin, &octets));
+                    self.receive_linked(*now, linked.from, frame, None);
                 }
                 self.scratch = octets;
                 length
@@ -132,28 +140,34 @@ impl Engine {
         Some(length)
     }
 
-    /// Delivers a frame of a NIC of another engine to the ports of this one. Returns its length.
-    fn receive_linked(&mut self, now: Instant, linked: &mut LinkFrame) -> usize {
-        let (from, frame) = (linked.from, &mut linked.frame);
-        let length = frame.len();
-        let seen = self.recorder.frame(linked.sender, frame, length);
+    /// Delivers a frame of another engine to the ports of this one. `seen` is recorded at each NIC that receives it.
+    #[inline(always)]
+    fn receive_linked(
+        &mut self,
+        now: Instant,
+        from: PortId,
+        mut frame: FrameMut<'_>,
+        seen: Option<&FrameEvent>,
+    ) {
+        let Some(addresses) = frame.as_frame().addresses() else {
+            return;
+        };
         match self
             .switch
-            .forward(from, (frame.src(), frame.dst()), || frame.vlan_tag())
+            .forward(from, addresses, || frame.as_frame().vlan_tag())
         {
             Route::To(to) if self.has_port(to) => {
-                let is_received = self.leave_switch(from, to, now, frame).is_some();
+                let is_received = self.egress(now, (from, to), &mut frame).is_some();
                 if let Some(seen) = seen.filter(|_| is_received) {
-                    self.recorder.received(number(to), &seen);
+                    self.recorder.received(number(to), seen);
                 }
             }
             Route::Flood => {
-                self.flood(from, now, frame, seen.as_ref());
+                self.flood(now, from, frame, seen);
             }
             // The table has changed since the other engine has read it.
             Route::To(_) | Route::Forged | Route::NoMember => {}
         }
-        length
     }
 
     /// True if a frame of another engine can be taken, or one can be sent again.

@@ -1,95 +1,89 @@
 //! What the engine copies for captures.
 
 use faultline_nic::{FrameKind, Instant, TxFrame};
+use faultline_ports::PortId;
 use faultline_ports::line::Effects;
-use faultline_ports::{PortId, Route};
 use faultline_scenario::rules::ByRule;
-use faultline_scenario::trigger;
-use faultline_telemetry::Direction;
+use faultline_scenario::trigger::Direction;
 use faultline_wire::Syndrome;
 
 use crate::engine::Engine;
-use crate::lines::Octets;
-use faultline_capture::capture::{Dropper, Seen};
+use crate::frame::{Frame, Octets};
+use crate::link::direction;
+use faultline_capture::capture::{Mark, Seen};
 use faultline_capture::record::Fate;
 
 impl Engine {
-    /// A NIC sends a frame. `route`: where it goes, if it goes on at once. `dropper`: what drops it.
+    /// Captures a frame that has come in at port `from`, at the interface of a port. `fate`: what becomes of the frame there, and the
+    /// rule that has taken it.
     #[cold]
-    pub(crate) fn capture_sent(
+    pub(crate) fn capture(
         &mut self,
-        (from, now): (PortId, Instant),
-        frame: &TxFrame,
-        route: Option<Route>,
-        dropper: Option<Dropper>,
+        now: Instant,
+        from: PortId,
+        place: (PortId, Direction),
+        fate: (Fate, Option<ByRule>),
+        frame: Frame<'_>,
     ) {
-        let (fate, rule) = match dropper {
-            Some(dropper) => self.drop_of(from, frame, dropper),
-            None => (Fate::Passed, None),
-        };
-        let fate = match (fate, route) {
-            (Fate::Passed, Some(Route::Forged)) => Fate::Forged,
-            (Fate::Passed, Some(Route::NoMember)) => Fate::NoMember,
-            (fate, _) => fate,
-        };
-        let seen = Seen {
-            at: now,
-            port: from,
-            direction: Direction::Tx,
-            sender: self.sender(from),
-            fate,
-            effects: Effects::NONE,
-            rule,
-            token: self.awaited_fault(from, frame),
-            is_raw: matches!(frame.kind, FrameKind::Raw { .. }),
-        };
-        if let Some(ram) = self.rams.get(from) {
-            self.captures.frame(&seen, frame, ram);
+        let seen = self.seen(now, from, place, fate, frame);
+        self.capture_as(&seen, from, frame);
+    }
+
+    fn capture_as(&mut self, seen: &Seen, from: PortId, frame: Frame<'_>) {
+        match frame {
+            Frame::ByReference(frame) => {
+                if let Some(ram) = self.rams.get(from) {
+                    self.captures.frame(seen, frame, ram);
+                }
+            }
+            Frame::Octets(Octets { bytes, .. }) => self.captures.octets(seen, bytes),
         }
     }
 
-    /// A frame of a NIC does not reach another one.
-    #[cold]
-    pub(crate) fn capture_not_received(
+    /// What is known of a frame at an interface.
+    fn seen(
         &mut self,
-        (from, to): (PortId, PortId),
         now: Instant,
-        frame: &TxFrame,
-        dropper: Dropper,
-    ) {
-        let (fate, rule) = self.drop_of(to, frame, dropper);
-        self.capture_arrived((from, to), now, frame, (fate, rule, 0));
+        from: PortId,
+        (port, dir): (PortId, Direction),
+        (fate, rule): (Fate, Option<ByRule>),
+        frame: Frame<'_>,
+    ) -> Seen {
+        let mark = Mark {
+            rule: rule.or(frame.mark().rule),
+            ..frame.mark()
+        };
+        let seen = Seen::of_octets(now, port, (direction(dir), fate), mark);
+        let Frame::ByReference(frame) = frame else {
+            return seen;
+        };
+        Seen {
+            sender: self.sender(from),
+            token: match dir {
+                Direction::Tx => self.awaited_fault(port, frame),
+                Direction::Rx => 0,
+            },
+            is_raw: matches!(frame.kind, FrameKind::Raw { .. }),
+            ..seen
+        }
     }
 
-    /// A NIC has received a frame of another one. `held_up`: what [`Engine::before_receive`] has returned.
+    /// A NIC has received a frame. `stall`: what [`Engine::before_receive`] has returned.
     #[cold]
     pub(crate) fn capture_received(
         &mut self,
+        now: Instant,
         (from, to): (PortId, PortId),
-        now: Instant,
-        frame: &TxFrame,
-        held_up: u64,
+        stall: u64,
+        frame: Frame<'_>,
     ) {
         self.take_faults();
-        self.capture_arrived((from, to), now, frame, (Fate::Passed, None, held_up));
-        self.captures.end_receive();
-    }
-
-    /// A NIC has received octets. `held_up`: what [`Engine::before_receive`] has returned.
-    #[cold]
-    pub(crate) fn capture_taken_octets(
-        &mut self,
-        now: Instant,
-        to: PortId,
-        held_up: u64,
-        frame: Octets<'_>,
-    ) {
-        self.take_faults();
+        let place = (to, Direction::Rx);
         let seen = Seen {
-            token: held_up,
-            ..Seen::of_octets(now, to, (Direction::Rx, Fate::Passed), frame.mark)
+            token: stall,
+            ..self.seen(now, from, place, (Fate::Passed, None), frame)
         };
-        self.captures.octets(&seen, frame.bytes);
+        self.capture_as(&seen, from, frame);
         self.captures.end_receive();
     }
 
@@ -109,106 +103,43 @@ impl Engine {
         }
     }
 
-    fn capture_arrived(
-        &mut self,
-        (from, to): (PortId, PortId),
-        now: Instant,
-        frame: &TxFrame,
-        (fate, rule, token): (Fate, Option<ByRule>, u64),
-    ) {
-        let seen = Seen {
-            at: now,
-            port: to,
-            direction: Direction::Rx,
-            sender: self.sender(from),
-            fate,
-            effects: Effects::NONE,
-            rule,
-            token,
-            is_raw: matches!(frame.kind, FrameKind::Raw { .. }),
-        };
-        if let Some(ram) = self.rams.get(from) {
-            self.captures.frame(&seen, frame, ram);
-        }
-    }
-
-    /// A packet of a frame that a NIC sends enters its modelled link, with what is done to it there.
+    /// A packet of a frame enters the modelled link of a port, which does this to it.
     #[cold]
-    pub(crate) fn capture_on_line(
+    pub(crate) fn capture_on_link(
         &mut self,
         now: Instant,
         from: PortId,
-        frame: &TxFrame,
-        (effects, bytes): (Effects, &[u8]),
-    ) {
-        let seen = Seen {
-            at: now,
-            port: from,
-            direction: Direction::Tx,
-            sender: self.sender(from),
-            fate: Fate::on_line(effects),
-            effects,
-            rule: None,
-            token: self.awaited_fault(from, frame),
-            is_raw: matches!(frame.kind, FrameKind::Raw { .. }),
-        };
-        self.captures.octets(&seen, bytes);
-    }
-
-    /// A frame enters a modelled link that leads to a NIC or to a peer: it is captured here if it is lost, else where it arrives.
-    #[cold]
-    pub(crate) fn capture_loss(
-        &mut self,
-        now: Instant,
-        (port, dir): (PortId, trigger::Direction),
+        (port, dir): (PortId, Direction),
+        (frame, octets): (Frame<'_>, Octets<'_>),
         effects: Effects,
-        mut frame: Octets<'_>,
     ) {
-        let fate = Fate::on_line(effects);
-        if fate != Fate::Passed {
-            let direction = match dir {
-                trigger::Direction::Tx => Direction::Tx,
-                trigger::Direction::Rx => Direction::Rx,
-            };
-            frame.mark.effects |= effects;
-            self.capture_octets(now, port, (direction, fate), frame);
-        }
-    }
-
-    /// A frame as octets is seen at a port.
-    #[cold]
-    pub(crate) fn capture_octets(
-        &mut self,
-        now: Instant,
-        port: PortId,
-        (direction, fate): (Direction, Fate),
-        frame: Octets<'_>,
-    ) {
-        let seen = Seen::of_octets(now, port, (direction, fate), frame.mark);
-        self.captures.octets(&seen, frame.bytes);
+        let fate = (Fate::on_line(effects), None);
+        let is_external = port >= self.ports.len();
+        let goes_to_switch = is_external == (dir == Direction::Rx);
+        let seen = if goes_to_switch {
+            // A packet that rules have kept was captured when they took it.
+            if octets.mark.rule.is_some() {
+                return;
+            }
+            self.seen(now, from, (port, dir), fate, frame)
+        } else {
+            // A packet that is not lost is captured where it arrives.
+            if fate.0 == Fate::Passed {
+                return;
+            }
+            Seen::of_octets(now, port, (direction(dir), fate.0), octets.mark)
+        };
+        let seen = Seen {
+            effects: seen.effects | effects,
+            ..seen
+        };
+        self.captures.octets(&seen, octets.bytes);
     }
 
     /// The queue pair that has sent the frame that is forwarded.
     fn sender(&self, nic: PortId) -> u32 {
         let port = self.ports.get(nic);
         port.map_or(self.links.sender, |port| port.nic.last_sender())
-    }
-
-    /// What becomes of a frame that is dropped at a port, and by which rule.
-    fn drop_of(&self, id: PortId, frame: &TxFrame, dropper: Dropper) -> (Fate, Option<ByRule>) {
-        match dropper {
-            Dropper::Port => (self.fate_at_port(id, frame), None),
-            Dropper::Rule(rule) => (Fate::Rule, Some(rule)),
-        }
-    }
-
-    /// Why a port has dropped a frame.
-    fn fate_at_port(&self, id: PortId, frame: &TxFrame) -> Fate {
-        match self.ports.get(id) {
-            Some(port) if !port.is_down() && port.link.is_too_long(frame) => Fate::TooLong,
-            Some(port) if !port.is_down() => Fate::Requested,
-            _ => Fate::LinkDown,
-        }
     }
 
     /// The page fault for which an RNR NAK lets its requester wait; 0: none.

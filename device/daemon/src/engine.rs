@@ -607,7 +607,7 @@ impl Engine {
             }
             let built = port.nic.work().wrapping_sub(before);
             let len = frame.len();
-            let received = self.forward(id, now, &mut frame, len);
+            let received = self.leave_nic(now, id, &mut frame, len);
             work = work.saturating_add(built).saturating_add(received);
             packets = packets.saturating_add(frame.packets);
             bytes = bytes.saturating_add(len);

@@ -19,7 +19,7 @@ use faultline_ports::PortId;
 use faultline_ports::channel::{EngineEnd, MAX_FRAME, PortStatus};
 use faultline_wire::{Ethernet, priority};
 
-use crate::link::length_of_octets;
+use crate::frame::octets_for_mtu;
 use faultline_capture::record::Fate;
 use faultline_config::port::PortEntry;
 
@@ -185,7 +185,7 @@ impl ExternalPort {
             counts.too_short = counts.too_short.saturating_add(1);
             return Fate::TooShort;
         }
-        let length = length_of_octets(frame.len(), frame);
+        let length = octets_for_mtu(frame.len(), frame);
         let is_long =
             frame.len() > MAX_FRAME || self.mtu.is_some_and(|mtu| length > usize::from(mtu));
         if is_long {

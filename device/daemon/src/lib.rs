@@ -5,6 +5,7 @@
 //! - [`by_port`]: what an engine has by port
 //! - `capture_engine`: what the engine copies for them
 //! - [`clock`]: the device clock
+//! - `data_path`: the way of a frame from its source to the ports that receive it
 //! - [`engine`]: a thread that owns NICs
 //! - `engine_link`: the links between engines
 //! - [`engines`]: the engines of a process
@@ -20,15 +21,15 @@
 //! - [`nic_log`]: the span of a NIC's log messages, and the limit for those that its guest can cause
 //! - `notice`: log messages of the engine thread that are not diagnostics of a NIC
 //! - [`observe`]: copies of the state of NICs
-//! - `octets`: frames as octets, of external ports and of scenarios
 //! - [`port`]: one NIC with its doorbell pages, device memory and interrupts
 //! - [`ram`]: the memory of one guest, as the firmware accesses it
 //! - [`scenario`]: the scenario that runs on the engine's NICs
 //! - `scenario_engine`: what the engine does for it
 //! - [`diagnostic_log`]: diagnostics as log messages
 //! - `durable`: threads that flush guest memory to files
-//! - `forward`: frames between the NICs of the engine
-//! - `external_port`: a port that leads out of the process
+//! - `frame`: a frame on its way, by reference or as octets
+//! - [`external_port`]: a port that leads out of the process
+//! - `externals_engine`: what the engine does with these ports
 //! - `function`: the PCI function that a vfio-user client sees
 //! - `storm`: summaries of what a NIC repeats too often for a log line each
 //! - [`sleep`]: the protocol by which the engine sleeps and is woken
@@ -43,6 +44,7 @@ mod between_engines;
 pub mod by_port;
 mod capture_engine;
 pub mod clock;
+mod data_path;
 pub mod diagnostic_log;
 pub mod doorbell_ring;
 mod durable;
@@ -50,7 +52,8 @@ pub mod engine;
 mod engine_link;
 pub mod engines;
 pub mod external_port;
-mod forward;
+mod externals_engine;
+mod frame;
 mod function;
 pub mod handle;
 mod holds;
@@ -64,7 +67,6 @@ mod moved_nic;
 pub mod nic_log;
 mod notice;
 pub mod observe;
-mod octets;
 pub mod port;
 pub mod ram;
 pub mod scenario;

@@ -3,31 +3,13 @@
 //! What enters such a link becomes octets. Without any, the data path tests one flag for each frame.
 
 use faultline_capture::capture::Mark;
-use faultline_nic::{Instant, Origin};
+use faultline_nic::Instant;
 use faultline_ports::PortId;
 use faultline_ports::line::{Effects, Line, LineModel};
 use faultline_scenario::trigger::Direction;
 use faultline_wire::PrioritySet;
 
-/// A frame as octets on its way.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Octets<'a> {
-    pub(crate) mark: Mark,
-    /// From the Ethernet header on, without FCS.
-    pub(crate) bytes: &'a [u8],
-}
-
-impl<'a> Octets<'a> {
-    /// A frame to which nothing has been done.
-    pub(crate) fn new(origin: Origin, bytes: &'a [u8]) -> Self {
-        let mark = Mark {
-            origin,
-            effects: Effects::NONE,
-            rule: None,
-        };
-        Self { mark, bytes }
-    }
-}
+use crate::frame::Octets;
 
 /// The modelled links of an engine.
 #[derive(Debug, Default)]
@@ -147,6 +129,8 @@ impl Lines {
 
 #[cfg(test)]
 mod tests {
+    use faultline_nic::Origin;
+
     use super::*;
 
     /// NICs 0 to 2, of which 2 has a link that pauses priority 3; port 3 is an external one.

@@ -1,48 +1,33 @@
 //! What the engine does with frames on modelled links.
 
-use faultline_nic::{Instant, TxFrame};
+use faultline_capture::record::Fate;
+use faultline_nic::Instant;
 use faultline_ports::PortId;
 use faultline_scenario::trigger::Direction;
 
 use crate::engine::{Engine, TURN_PACKETS};
-use crate::lines::Octets;
-use faultline_capture::record::Fate;
+use crate::frame::{Frame, Octets};
 
 impl Engine {
-    /// Sends a frame of a NIC into the link of a NIC, packet by packet. Returns false if the link has no model.
+    /// Sends a frame that has come in at port `from` into the link of a port, packet by packet. Returns false if the link has no model.
     #[cold]
-    pub(crate) fn enters_line(
+    pub(crate) fn enter_link(
         &mut self,
         now: Instant,
-        sender: PortId,
+        from: PortId,
         (port, dir): (PortId, Direction),
-        frame: &TxFrame,
+        frame: Frame<'_>,
     ) -> bool {
         if !self.lines.has(port, dir) {
             return false;
         }
-        let mut bytes = std::mem::take(&mut self.scratch);
-        for packet in 0..frame.packets {
-            let Some(ram) = self.rams.get(sender) else {
-                break;
-            };
-            // Memory that cannot be read any more: the packet is lost.
-            if frame.write_packet(packet, ram, &mut bytes).is_err() {
-                continue;
+        // A packet that cannot be read is lost.
+        let _ = self.for_each_packet(from, frame, |engine, octets| {
+            let effects = engine.lines.send(now, port, dir, octets);
+            if let Some(effects) = effects.filter(|_| engine.captures.is_on()) {
+                engine.capture_on_link(now, from, (port, dir), (frame, octets), effects);
             }
-            let octets = Octets::new(frame.origin(), &bytes);
-            let Some(effects) = self.lines.send(now, port, dir, octets) else {
-                break;
-            };
-            if self.captures.is_on() {
-                match dir {
-                    Direction::Tx => self.capture_on_line(now, sender, frame, (effects, &bytes)),
-                    // A frame that is not lost is captured where it arrives.
-                    Direction::Rx => self.capture_loss(now, (port, dir), effects, octets),
-                }
-            }
-        }
-        self.scratch = bytes;
+        });
         true
     }
 
@@ -59,22 +44,25 @@ impl Engine {
                     break;
                 };
                 worked = true;
-                let frame = Octets {
+                let octets = Octets {
                     mark,
                     bytes: &bytes,
                 };
-                if Fate::on_line(mark.effects) != Fate::Passed {
+                let fate = Fate::on_line(mark.effects);
+                if fate != Fate::Passed {
                     if self.captures.is_on() {
-                        self.capture_loss(now, (port, dir), mark.effects, frame);
+                        self.capture(now, port, (port, dir), (fate, None), Frame::Octets(octets));
                     }
                     continue;
                 }
                 let is_external = port >= self.ports.len();
                 match dir {
-                    Direction::Tx if is_external => self.send_octets(now, port, frame),
-                    Direction::Rx if is_external => self.enter_from_port(now, port, frame),
-                    Direction::Rx => self.arrive_octets(now, port, frame),
-                    Direction::Tx => self.forward_octets(now, port, frame),
+                    Direction::Tx if is_external => self.send_to_peer(now, port, octets),
+                    Direction::Rx if is_external => {
+                        self.leave_port_after_link(now, port, octets);
+                    }
+                    Direction::Rx => self.arrive_after_link(now, port, octets),
+                    Direction::Tx => self.cross_switch(now, port, octets),
                 }
             }
         }

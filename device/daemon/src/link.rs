@@ -2,9 +2,11 @@
 //!
 //! Frames and interrupts pass through it where the engine hands them over. An unimpaired link costs one test of a flag.
 
-use faultline_nic::{FrameKind, TxFrame};
+use faultline_capture::record::Fate;
+use faultline_scenario::trigger;
 use faultline_telemetry::Direction;
-use faultline_wire::Ethernet;
+
+use crate::frame::Frame;
 
 /// What the link has dropped since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,17 +62,6 @@ impl Link {
         self.update();
     }
 
-    /// True if a frame is longer than the MTU.
-    pub(crate) fn is_too_long(&self, frame: &TxFrame) -> bool {
-        self.mtu.is_some_and(|mtu| length(frame) > usize::from(mtu))
-    }
-
-    /// As [`Link::is_too_long`], of a frame as octets.
-    pub(crate) fn are_too_long(&self, frame: &[u8]) -> bool {
-        let length = length_of_octets(frame.len(), frame);
-        self.mtu.is_some_and(|mtu| length > usize::from(mtu))
-    }
-
     /// Packets that are still to be dropped in a direction.
     pub(crate) fn pending_drops(&self, direction: Direction) -> u32 {
         match direction {
@@ -102,35 +93,32 @@ impl Link {
         self.impaired = self.mtu.is_some() || self.tx_drops > 0 || self.rx_drops > 0;
     }
 
-    /// Returns true if a frame is dropped here. A run of packets is dropped as a whole.
-    #[inline]
-    pub(crate) fn drops_frame(&mut self, direction: Direction, frame: &TxFrame) -> bool {
-        self.impaired && self.drops(direction, frame.packets, length(frame))
+    /// Returns what becomes of a frame here. A run of packets is dropped as a whole.
+    #[inline(always)]
+    pub(crate) fn fate(&mut self, direction: Direction, frame: Frame<'_>) -> Fate {
+        match self.impaired {
+            false => Fate::Passed,
+            true => self.impaired_fate(direction, frame.packets(), frame.length_for_mtu()),
+        }
     }
 
-    /// Returns true if a frame that has come as octets is dropped here.
-    #[inline]
-    pub(crate) fn drops_octets(&mut self, direction: Direction, frame: &[u8]) -> bool {
-        self.impaired && self.drops(direction, 1, length_of_octets(frame.len(), frame))
-    }
-
-    fn drops(&mut self, direction: Direction, packets: u32, length: usize) -> bool {
+    fn impaired_fate(&mut self, direction: Direction, packets: u32, length: usize) -> Fate {
         let count = u64::from(packets);
         if self.mtu.is_some_and(|mtu| length > usize::from(mtu)) {
             self.counts.too_long = self.counts.too_long.wrapping_add(count);
-            return true;
+            return Fate::TooLong;
         }
         let (drops, dropped) = match direction {
             Direction::Tx => (&mut self.tx_drops, &mut self.counts.tx_dropped),
             Direction::Rx => (&mut self.rx_drops, &mut self.counts.rx_dropped),
         };
         if *drops == 0 {
-            return false;
+            return Fate::Passed;
         }
         *drops = drops.saturating_sub(packets);
         *dropped = dropped.wrapping_add(count);
         self.update();
-        true
+        Fate::Requested
     }
 
     /// Returns true if an interrupt is suppressed.
@@ -145,31 +133,21 @@ impl Link {
     }
 }
 
-/// Length of the longest packet of a frame without Ethernet header and VLAN tag.
-fn length(frame: &TxFrame) -> usize {
-    match &frame.kind {
-        FrameKind::Roce(header) => {
-            let packets = frame.packets.max(1) as usize;
-            let each = frame.payload_len.checked_div(packets).unwrap_or(0);
-            after_ethernet(header.frame_len(each), header.ethernet.vlan.is_some())
-        }
-        FrameKind::Raw { head, .. } => length_of_octets(frame.len(), head),
+/// A direction of rules as one of records and of this file.
+#[inline]
+pub(crate) fn direction(dir: trigger::Direction) -> Direction {
+    match dir {
+        trigger::Direction::Tx => Direction::Tx,
+        trigger::Direction::Rx => Direction::Rx,
     }
-}
-
-/// Length of a frame without Ethernet header and VLAN tag. `head` has at least these.
-pub(crate) fn length_of_octets(length: usize, head: &[u8]) -> usize {
-    after_ethernet(length, head.get(12..14) == Some(&[0x81, 0x00]))
-}
-
-fn after_ethernet(length: usize, tagged: bool) -> usize {
-    let tag = if tagged { 4 } else { 0 };
-    length.saturating_sub(Ethernet::LEN).saturating_sub(tag)
 }
 
 #[cfg(test)]
 mod tests {
+    use faultline_nic::{Origin, TxFrame};
+
     use super::*;
+    use crate::frame::Octets;
 
     /// A frame without payload: its length is 0.
     fn frames(packets: u32) -> TxFrame {
@@ -186,21 +164,24 @@ mod tests {
         }
     }
 
+    fn fate(link: &mut Link, direction: Direction, frame: TxFrame) -> Fate {
+        link.fate(direction, Frame::ByReference(&frame))
+    }
+
     #[test]
     fn a_request_drops_as_many_packets_in_one_direction() {
         let mut link = Link::new();
-        assert!(!link.drops_frame(Direction::Tx, &frames(1)));
+        assert_eq!(fate(&mut link, Direction::Tx, frames(1)), Fate::Passed);
         link.drop_frames(Direction::Tx, 3);
-        let dropped = [1, 1, 1, 1].map(|packets| link.drops_frame(Direction::Tx, &frames(packets)));
-        assert_eq!(dropped, [true, true, true, false]);
+        let fates = [1, 1, 1, 1].map(|packets| fate(&mut link, Direction::Tx, frames(packets)));
+        let dropped = Fate::Requested;
+        assert_eq!(fates, [dropped, dropped, dropped, Fate::Passed]);
         assert!(!link.impaired, "it costs nothing any more");
         link.drop_frames(Direction::Rx, 3);
-        assert!(!link.drops_frame(Direction::Tx, &frames(1)));
-        assert!(
-            link.drops_frame(Direction::Rx, &frames(8)),
-            "a run, as a whole"
-        );
-        assert!(!link.drops_frame(Direction::Rx, &frames(1)));
+        assert_eq!(fate(&mut link, Direction::Tx, frames(1)), Fate::Passed);
+        let run = fate(&mut link, Direction::Rx, frames(8));
+        assert_eq!(run, Fate::Requested, "a run, as a whole");
+        assert_eq!(fate(&mut link, Direction::Rx, frames(1)), Fate::Passed);
         let counts = LinkCounts {
             tx_dropped: 3,
             rx_dropped: 8,
@@ -209,19 +190,36 @@ mod tests {
         assert_eq!(link.counts, counts);
         link.drop_frames(Direction::Rx, 3);
         link.drop_frames(Direction::Rx, 0);
-        assert!(!link.drops_frame(Direction::Rx, &frames(1)), "withdrawn");
+        let after = fate(&mut link, Direction::Rx, frames(1));
+        assert_eq!(after, Fate::Passed, "withdrawn");
     }
 
     #[test]
     fn the_mtu_is_without_the_ethernet_header() {
         let mut link = Link::new();
         link.set_mtu(Some(1500));
-        assert!(!link.drops_frame(Direction::Tx, &long_frame(1514)));
-        assert!(link.drops_frame(Direction::Tx, &long_frame(1515)));
-        assert!(link.drops_frame(Direction::Rx, &long_frame(9000)));
+        let (tx, rx) = (Direction::Tx, Direction::Rx);
+        assert_eq!(fate(&mut link, tx, long_frame(1514)), Fate::Passed);
+        assert_eq!(fate(&mut link, tx, long_frame(1515)), Fate::TooLong);
+        assert_eq!(fate(&mut link, rx, long_frame(9000)), Fate::TooLong);
         assert_eq!(link.counts.too_long, 2);
         link.set_mtu(None);
-        assert!(!link.drops_frame(Direction::Tx, &long_frame(9000)));
+        assert_eq!(fate(&mut link, tx, long_frame(9000)), Fate::Passed);
+    }
+
+    #[test]
+    fn the_mtu_holds_for_octets_with_and_without_a_tag() {
+        let mut link = Link::new();
+        link.set_mtu(Some(1500));
+        let mut octets = [0; 1519];
+        for (tag, longest) in [([0x08, 0x00], 1514), ([0x81, 0x00], 1518)] {
+            octets[12..14].copy_from_slice(&tag);
+            for (length, expected) in [(longest, Fate::Passed), (longest + 1, Fate::TooLong)] {
+                let packet = Octets::new(Origin::Unknown, &octets[..length]);
+                let fate = link.fate(Direction::Rx, Frame::Octets(packet));
+                assert_eq!(fate, expected, "{length} octets");
+            }
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ use faultline_memory::{PAGE_SIZE, Rights, SharedPages};
 use faultline_nic::{DEVICE_MEMORY, Instant, Nic, NicConfig, Remains, TURN_WORK};
 use faultline_ports::PortId;
 use faultline_scenario::rules::Rules;
+use faultline_scenario::trigger;
 use faultline_telemetry::{DoorbellPath, FrameEvent, Recorder, TraceEvent};
 use faultline_vfio_user::IrqVectors;
 use faultline_wire::MacAddr;
@@ -18,10 +19,12 @@ use faultline_wire::MacAddr;
 use crate::diagnostic_log::NicLog;
 use crate::doorbell_ring::{self, DoorbellRing};
 use crate::durable::FlushWorker;
-use crate::link::Link;
+use crate::frame::Frame;
+use crate::link::{self, Link};
 use crate::missed::{Suspect, Verdict};
 use crate::notice::Notice;
 use crate::ram::Ram;
+use faultline_capture::record::Fate;
 use faultline_config::NicEntry;
 
 const ASLEEP: usize = offset_of!(DoorbellPage, asleep);
@@ -455,9 +458,18 @@ impl NicPort {
         is_down
     }
 
+    /// Returns what becomes of a frame at this port, before rules are asked.
+    #[inline(always)]
+    pub(crate) fn fate(&mut self, dir: trigger::Direction, frame: Frame<'_>) -> Fate {
+        match self.drops_as_down(frame.packets()) {
+            true => Fate::LinkDown,
+            false => self.link.fate(link::direction(dir), frame),
+        }
+    }
+
     /// True if no frame passes: the link is down, or the function may not access memory.
     #[inline]
-    pub(crate) fn is_down(&self) -> bool {
+    fn is_down(&self) -> bool {
         !self.bus_master || !self.nic.is_link_up()
     }
 

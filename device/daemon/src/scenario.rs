@@ -4,11 +4,15 @@
 
 use std::collections::BTreeMap;
 
-use faultline_nic::{FrameKind, Instant, Nanos, TxFrame};
+use faultline_nic::{FrameKind, Instant, Nanos};
 use faultline_ports::PortId;
 use faultline_scenario::rules::{ByRule, Fired, HeldFrame, PacketFacts, Rules};
 use faultline_scenario::trigger::Direction;
 use faultline_scenario::verdict::Verdict;
+use faultline_wire::packet::RoceHeader;
+
+use crate::frame::Frame;
+use crate::ram::Ram;
 
 /// A scenario that runs.
 #[derive(Debug)]
@@ -118,47 +122,49 @@ impl RunningScenario {
     }
 
     /// True if the rules need not be asked about a frame.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn ignores(
         &self,
         place: (PortId, Direction),
-        frame: &TxFrame,
+        frame: Frame<'_>,
         qpn: impl FnOnce() -> u32,
     ) -> bool {
-        let opcode = match &frame.kind {
-            FrameKind::Roce(header) => Some(header.bth.opcode),
-            FrameKind::Raw { .. } => None,
-        };
-        self.rules.ignores_packet(place, opcode, qpn)
+        match frame {
+            Frame::ByReference(frame) => {
+                let opcode = match &frame.kind {
+                    FrameKind::Roce(header) => Some(header.bth.opcode),
+                    FrameKind::Raw { .. } => None,
+                };
+                self.rules.ignores_packet(place, opcode, qpn)
+            }
+            // Headers of octets are not parsed for this.
+            Frame::Octets(_) => !self.rules.takes_packets(place.0, place.1),
+        }
     }
 
-    /// Asks the rules about a frame, and lets them take it. Returns the rule that has.
+    /// Asks the rules about a frame, and lets them take it. `memory`: that of its payload. Returns the rule that has.
     pub(crate) fn takes(
         &mut self,
         now: Instant,
-        (nic, dir): (PortId, Direction),
-        qpn: u32,
-        frame: &TxFrame,
-        bytes: impl FnOnce() -> Option<Vec<u8>>,
+        (site, dir): (PortId, Direction),
+        (qpn, header): (u32, Option<&RoceHeader>),
+        frame: Frame<'_>,
+        memory: Option<&Ram>,
     ) -> Option<ByRule> {
-        let header = match &frame.kind {
-            FrameKind::Roce(header) => Some(header),
-            FrameKind::Raw { .. } => None,
-        };
         let facts = PacketFacts {
             header,
             bytes: frame.len(),
         };
-        let taking = self.rules.packet(now, nic, dir, qpn, facts)?;
-        // What can't be read does not reach the wire.
-        if let Some(bytes) = bytes() {
-            let origin = frame.origin();
+        let taking = self.rules.packet(now, site, dir, qpn, facts)?;
+        // A frame that cannot be read does not reach the wire.
+        if let Some(bytes) = frame.to_vec(memory) {
+            let mark = frame.mark();
             let held = HeldFrame {
-                site: nic,
+                site,
                 dir,
-                by: None,
-                origin,
-                note: 0,
+                by: mark.rule,
+                origin: mark.origin,
+                note: mark.effects.bits(),
                 bytes,
             };
             self.rules.take_frame(now, taking, held);

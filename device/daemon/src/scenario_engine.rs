@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use faultline_abi::admin::Counter;
-use faultline_nic::{Instant, Nanos, TxFrame};
+use faultline_nic::{Instant, Nanos};
 use faultline_ports::PortId;
 use faultline_ports::line::Effects;
 use faultline_scenario::plan::Plan;
@@ -15,7 +15,7 @@ use faultline_scenario::verdict::{Facts, judge};
 use faultline_telemetry::{DoorbellPath, TraceEvent};
 
 use crate::engine::Engine;
-use crate::lines::Octets;
+use crate::frame::{Frame, Octets};
 use crate::notice::Notice;
 use faultline_capture::capture::Mark;
 
@@ -30,37 +30,52 @@ const MAX_RESETS_IN_WORK: usize = 8;
 const MAX_ERROR: usize = 1000;
 
 impl Engine {
-    /// Lets rules take a frame that a NIC sends. Returns the rule that has.
-    #[cold]
-    pub(crate) fn rules_take_sent(
+    /// Lets rules take a frame at a port; it has come in at port `from`. Returns the rule that has.
+    #[inline(always)]
+    pub(crate) fn rules_take(
         &mut self,
-        from: PortId,
         now: Instant,
-        frame: &TxFrame,
+        from: PortId,
+        place: (PortId, Direction),
+        frame: Frame<'_>,
     ) -> Option<ByRule> {
-        let sender = self.queue_pair_of(from, Direction::Tx, frame);
-        let (Some(scenario), Some(ram)) = (&mut self.scenario, self.rams.get(from)) else {
-            return None;
-        };
-        let bytes = || frame.packet_bytes(0, ram).ok();
-        scenario.takes(now, (from, Direction::Tx), sender, frame, bytes)
+        let scenario = self.scenario.as_ref()?;
+        let qpn = || self.queue_pair_of(place, frame);
+        match scenario.ignores(place, frame, qpn) {
+            true => None,
+            false => self.ask_rules(now, from, place, frame),
+        }
     }
 
-    /// Lets rules take a frame that a NIC is to receive. Returns the rule that has.
     #[cold]
-    pub(crate) fn rules_take_received(
+    fn ask_rules(
         &mut self,
-        from: PortId,
-        to: PortId,
         now: Instant,
-        frame: &TxFrame,
+        from: PortId,
+        place: (PortId, Direction),
+        frame: Frame<'_>,
     ) -> Option<ByRule> {
-        let destination = self.queue_pair_of(to, Direction::Rx, frame);
-        let (Some(scenario), Some(ram)) = (&mut self.scenario, self.rams.get(from)) else {
-            return None;
-        };
-        let bytes = || frame.packet_bytes(0, ram).ok();
-        scenario.takes(now, (to, Direction::Rx), destination, frame, bytes)
+        let header = frame.header();
+        let qpn = self.queue_pair_of(place, frame);
+        let scenario = self.scenario.as_mut()?;
+        scenario.takes(
+            now,
+            place,
+            (qpn, header.as_ref()),
+            frame,
+            self.rams.get(from),
+        )
+    }
+
+    /// The queue pair that a rule may name: of the sender where a NIC sends a frame, else of the destination; 0: none.
+    fn queue_pair_of(&self, (site, dir): (PortId, Direction), frame: Frame<'_>) -> u32 {
+        match (dir, frame) {
+            (Direction::Tx, Frame::ByReference(_)) => {
+                let port = self.ports.get(site);
+                port.map_or(0, |port| port.nic.last_sender())
+            }
+            _ => frame.header().map_or(0, |header| header.bth.dest_qp),
+        }
     }
 
     /// Carries out what the rules ask for. Returns true if there was anything.
@@ -110,11 +125,12 @@ impl Engine {
                 bytes: &frame.bytes,
             };
             let is_external = frame.site >= self.ports.len();
+            let site = frame.site;
             match frame.dir {
-                Direction::Tx if is_external => self.pass_to_peer(now, frame.site, octets),
-                Direction::Rx if is_external => self.forward_octets(now, frame.site, octets),
-                Direction::Tx => self.pass_from_nic(now, frame.site, octets),
-                Direction::Rx => self.deliver_octets(now, frame.site, octets),
+                Direction::Tx if is_external => self.pass_to_peer(now, site, octets),
+                Direction::Rx if is_external => self.cross_switch(now, site, octets),
+                Direction::Tx => self.leave_nic_after_rules(now, site, octets),
+                Direction::Rx => self.receive_after_rules(now, site, octets),
             }
         }
         while let Some(late) = self.rules().and_then(Rules::poll_late) {

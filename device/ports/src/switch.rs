@@ -180,7 +180,7 @@ impl Switch {
     }
 
     /// Learns from a frame received on `port` and returns its route. `tag` is called if the switch is VLAN-aware.
-    #[inline]
+    #[inline(always)]
     pub fn forward(
         &mut self,
         port: PortId,
@@ -196,6 +196,12 @@ impl Switch {
         {
             return recent.route;
         }
+        self.find_route(port, vlan, (src, dst))
+    }
+
+    /// Learns from a frame whose VLAN or addresses are not those of the last frame of the port, and returns its route.
+    #[inline(never)]
+    fn find_route(&mut self, port: PortId, vlan: u16, (src, dst): (MacAddr, MacAddr)) -> Route {
         let route = if !self.may_send(port, src) {
             Route::Forged
         } else if !self.is_member(port, vlan) {

@@ -1,0 +1,147 @@
+//! What the engine does with ports that lead out of the process.
+
+use faultline_nic::{Instant, Origin};
+use faultline_ports::{Clash, PortId};
+use faultline_wire::PrioritySet;
+
+use crate::engine::{Engine, TURN_BYTES, TURN_PACKETS};
+use crate::frame::Octets;
+use crate::notice::Notice;
+use crate::port::NicPort;
+
+impl Engine {
+    /// Takes frames that have come in through external ports, as many of each as one turn allows. Returns true if there were
+    /// any. While a NIC pauses its senders they stay where they are, as behind a switch.
+    pub(crate) fn run_externals(&mut self, now: Instant) -> bool {
+        if self.externals.is_empty() || self.senders_are_paused() {
+            return false;
+        }
+        let mut worked = false;
+        let mut frame = std::mem::take(&mut self.scratch);
+        for index in 0..self.externals.len() {
+            let nics = self.ports.len();
+            let id = nics.saturating_add(index);
+            // If single priorities are paused, other frames go on up to the first one of these: the ring is one queue.
+            let paused = self.paused_priorities(id);
+            if paused == PrioritySet::ALL {
+                continue;
+            }
+            let (mut frames, mut octets) = (0, 0);
+            while frames < TURN_PACKETS && octets < TURN_BYTES && !self.links.is_any_full() {
+                let Some(port) = self.externals.get_mut(index) else {
+                    break;
+                };
+                if !paused.is_empty()
+                    && let Some(priority) = port.next_priority()
+                    && paused.contains(priority)
+                {
+                    break;
+                }
+                let Some(fate) = port.take(&mut frame) else {
+                    break;
+                };
+                // Any adapter may be behind the port.
+                let packet = Octets::new(Origin::Unknown, &frame);
+                self.leave_port(now, id, fate, packet);
+                frames = frames.saturating_add(1);
+                octets = octets.saturating_add(frame.len());
+                worked = true;
+            }
+        }
+        self.scratch = frame;
+        worked
+    }
+
+    /// True if a NIC pauses all that send to it.
+    pub(crate) fn senders_are_paused(&self) -> bool {
+        let pauses = |port: &NicPort| port.bus_master && port.nic.is_stalled();
+        self.ports.values().any(pauses)
+    }
+
+    /// True if a frame has come in that a pass would take.
+    pub(crate) fn has_external_frame(&self) -> bool {
+        self.externals.iter().any(|port| port.has_frame())
+            && !self.senders_are_paused()
+            && !self.links.is_any_full()
+    }
+
+    /// Wakes threads of external ports for which this pass had frames, or made room.
+    pub(crate) fn flush_externals(&mut self) {
+        for port in &mut self.externals {
+            port.flush();
+        }
+    }
+
+    /// Looks which external ports hold senders, and lets queue pairs go on that are not held any more.
+    pub(crate) fn update_holds(&mut self, now: Instant) {
+        let mut has_changed = false;
+        for (index, port) in self.externals.iter_mut().enumerate() {
+            port.update_hold(now);
+            has_changed |= self.holds.publish(index, port.holds());
+        }
+        if has_changed && !self.links.is_empty() {
+            self.links.wake_all();
+        }
+        for (nic, queue_pair) in self.holds.take_released() {
+            if let Some(port) = self.ports.get_mut(nic) {
+                port.nic.release(queue_pair);
+            }
+        }
+    }
+
+    /// Holds the queue pair that has sent the last frame of a NIC of this engine, if the external port to which the frame has gone holds
+    /// senders.
+    pub(crate) fn hold_sender(&mut self, from: PortId, to: Option<PortId>) {
+        let index = to.and_then(|to| to.checked_sub(self.ports.len()));
+        let may_hold = |index: &usize| self.holds.holds(*index) && self.holds.has_room();
+        if let Some(index) = index.filter(may_hold)
+            && let Some(port) = self.ports.get_mut(from)
+            && let Some(queue_pair) = port.nic.hold_sender()
+        {
+            self.holds.add(index, from, queue_pair);
+        }
+    }
+
+    /// Lets all queue pairs of a NIC go on.
+    pub(crate) fn release_nic(&mut self, id: PortId) {
+        if let Some(port) = self.ports.get_mut(id) {
+            for queue_pair in self.holds.take_nic(id) {
+                port.nic.release(queue_pair);
+            }
+        }
+    }
+
+    /// A NIC has sent a frame to an external port, of which so many packets could not be read. The port may begin to hold senders.
+    pub(crate) fn end_send_to_peer(
+        &mut self,
+        now: Instant,
+        (from, to): (PortId, PortId),
+        unread: u32,
+    ) {
+        if let Some(port) = self.ports.get_mut(from) {
+            (0..unread).for_each(|_| port.nic.payload_not_read());
+        }
+        if let Some(index) = to.checked_sub(self.ports.len())
+            && let Some(port) = self.externals.get_mut(index)
+            && port.begins_hold(now)
+        {
+            self.holds.publish(index, true);
+        }
+        self.hold_sender(from, Some(to));
+    }
+
+    /// Logs that the peer of an external port uses the address of a NIC of this process, once for each of both.
+    #[cold]
+    pub(crate) fn report_clash(&mut self, clash: Clash) {
+        let index = clash.sender.checked_sub(self.ports.len());
+        if let Some(port) = index.and_then(|index| self.externals.get_mut(index))
+            && port.is_first_clash(clash.owner)
+        {
+            let notice = Notice::AddressInUse {
+                address: clash.address,
+                port: port.name().to_owned(),
+            };
+            self.log.of_nic(clash.owner).notice(notice);
+        }
+    }
+}
