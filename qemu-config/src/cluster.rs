@@ -351,6 +351,12 @@ impl<'a> Parts<'a> {
 
 type Guests = Arc<Mutex<Vec<Weak<Guest>>>>;
 
+/// Builds or downloads what guests of a plan need and is absent.
+pub fn prepare(workspace: &Workspace, plan: &Plan) -> Result<()> {
+    let parts = Parts::obtain(workspace, plan)?;
+    vmlinux::obtain(workspace, &parts.base, plan.kernel).map(|_| ())
+}
+
 impl Cluster {
     /// Boots the plan; logs go to `dir`.
     ///

@@ -20,7 +20,7 @@ use faultline_telemetry::{DoorbellPath, Recorder, TraceEvent};
 use faultline_wire::PrioritySet;
 
 use crate::by_port::ByPort;
-use crate::clock::{Clock, nanos};
+use crate::clock::{Clock, nanos, processor_time};
 use crate::diagnostic_log::{self, DiagnosticQueue};
 use crate::engine_link::Links;
 use crate::external_port::ExternalPort;
@@ -59,7 +59,7 @@ pub type EngineHandle = Handle<Engine>;
 /// Maxima over the passes of the engine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LongestPass {
-    /// Longest pass that had work.
+    /// Processor time of the longest pass: a busy machine does not make it longer. Always zero in a release build.
     pub time: Duration,
     /// Largest number of steps in excess of the charged work: see [`faultline_nic::steps`]. Always zero in a release
     /// build.
@@ -350,12 +350,12 @@ impl Engine {
     fn run_ports(&mut self, mut now: Instant, mut worked: bool) -> bool {
         if let Some(began) = self.pass_began {
             let time = Duration::from_nanos(now.0.saturating_sub(began.0));
-            self.longest_pass.time = self.longest_pass.time.max(time);
             self.stats.longest_pass = self.stats.longest_pass.max(time);
             self.stats.busy = self.stats.busy.saturating_add(time);
         }
         self.stats.passes = self.stats.passes.wrapping_add(1);
-        let before = (self.work(), faultline_nic::steps());
+        let steps = faultline_nic::steps().map(|steps| (steps, processor_time()));
+        let before = (self.work(), steps);
         if !self.lines.is_empty() {
             // Frames of other engines may have been sent into links at a later time than that of this pass.
             self.lines.update_pauses(now.max(self.links.latest));
@@ -389,8 +389,10 @@ impl Engine {
         }
         self.links.wake_peers();
         self.pass_began = worked.then_some(now);
-        if let (before, Some(steps)) = before {
+        if let (before, Some((steps, began))) = before {
             self.compare_steps(before, steps);
+            let time = processor_time().saturating_sub(began);
+            self.longest_pass.time = self.longest_pass.time.max(time);
         }
         worked
     }

@@ -63,6 +63,7 @@ pub use self::selection::Run;
 pub use self::suite::Options;
 use self::suite::{Suite, choose};
 use self::tally::Tally;
+use crate::cluster::{self, Plan};
 use crate::command::say;
 use crate::emulator::{self, Profile};
 use crate::image::Kernel;
@@ -188,12 +189,16 @@ pub fn run(workspace: &Workspace, options: &Options, junit: Option<&Path>) -> Re
             results
         });
         if guests {
-            // This takes as long as building everything else that guests consist of. The guests wait for it, and report
-            // an error of the build.
-            scope.spawn(|| {
+            let plans = plans_to_prepare(&batches);
+            // The guests wait for it, and report an error of a build. Pairs that boot beside tests would build with their priority.
+            scope.spawn(move || {
                 let started = Instant::now();
+                // This takes as long as building everything else that the first guests consist of.
                 let _ = emulator::build(workspace, Profile::Quick);
                 progress::waited("build of the emulator", started.elapsed());
+                for plan in plans {
+                    let _ = cluster::prepare(workspace, &plan);
+                }
             });
         }
         schedule::run(
@@ -228,6 +233,19 @@ pub fn run(workspace: &Workspace, options: &Options, junit: Option<&Path>) -> Re
     }
     session.ensure_all_ran(&counts)?;
     Ok(tally.success())
+}
+
+/// A plan of each kind of guests that is built differently.
+fn plans_to_prepare(batches: &[Batch]) -> Vec<Plan> {
+    let mut plans: Vec<Plan> = Vec::new();
+    for (_, job) in batches.iter().flat_map(|batch| &batch.jobs) {
+        let is_same =
+            |plan: &Plan| plan.kernel == job.plan.kernel && plan.packages == job.plan.packages;
+        if !plans.iter().any(is_same) {
+            plans.push(job.plan.clone());
+        }
+    }
+    plans
 }
 
 /// Writes the results to the folder of the run, and to `copy`.
