@@ -460,7 +460,7 @@ impl Words {
 
 /// QEMU ends the connection if an access to a register has no answer for so long, by default after five seconds. An emulator that is
 /// stopped for a minute shall survive.
-const ANSWER_LIMIT_MS: u16 = 65_000;
+pub const ANSWER_LIMIT_MS: u16 = 65_000;
 
 /// Arguments that users add to their own QEMU command line to attach one NIC.
 pub fn attach_hint(socket: &Path) -> String {

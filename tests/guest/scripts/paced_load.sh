@@ -31,7 +31,8 @@ client)
 	ping -q -i 0.1 "$PEER_IP" >/dev/null 2>&1 &
 	;;
 failed)
-	lab_until 60 test -s $STATUS
+	# As fatal_event waits.
+	lab_until 100 test -s $STATUS
 	[ "$(cat $STATUS)" != 0 ]
 	;;
 *) exit 2 ;;
