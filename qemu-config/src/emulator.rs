@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::command::{Owned, bound_to_us, capture, step, tail};
+use crate::processes::children;
 use crate::workspace::Workspace;
 
 /// The step in which it is built.
@@ -275,12 +276,9 @@ impl Emulator {
 
     /// Kills the server behind a supervisor.
     pub fn end_server(&self, signal: Signal) -> Result<()> {
-        let supervisor = self.id().as_raw_pid();
-        let path = format!("/proc/{supervisor}/task/{supervisor}/children");
-        let children = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
-        let server = children.split_whitespace().next();
+        let servers = children(self.id().as_raw_pid());
+        let server = servers.into_iter().find_map(Pid::from_raw);
         let server = server.context("the supervisor has no server")?;
-        let server = Pid::from_raw(server.parse()?).context("no process is 0")?;
         kill_process(server, signal).context("ending the server")
     }
 

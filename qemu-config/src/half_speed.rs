@@ -9,6 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Pid;
 
+use crate::processes::with_descendants;
+
 /// Microseconds after which a process gets new time. The default of Linux, 100 ms, would stop it for 50 ms at a time: a machine of
 /// half the speed does not stop.
 const PERIOD_US: u64 = 10_000;
@@ -67,11 +69,9 @@ impl HalfSpeed {
     fn try_to_add(&self, process: Pid) -> Result<()> {
         let group = self.make_group()?;
         let procs = group.join("cgroup.procs");
-        let mut left = vec![process.as_raw_pid()];
-        while let Some(id) = left.pop() {
+        for id in with_descendants(process.as_raw_pid()) {
             fs::write(&procs, id.to_string())
                 .with_context(|| format!("writing {id} to {}", procs.display()))?;
-            left.extend(children(id));
         }
         Ok(())
     }
@@ -193,20 +193,6 @@ impl Controller {
         }
         Ok(())
     }
-}
-
-/// The processes that a process has started.
-pub fn children(process: i32) -> Vec<i32> {
-    let Ok(tasks) = fs::read_dir(format!("/proc/{process}/task")) else {
-        return Vec::new();
-    };
-    let lists = tasks
-        .flatten()
-        .filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    let list = lists.collect::<Vec<_>>().join(" ");
-    list.split_whitespace()
-        .filter_map(|id| id.parse().ok())
-        .collect()
 }
 
 #[cfg(test)]

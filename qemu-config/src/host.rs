@@ -451,25 +451,28 @@ pub fn tsc_khz() -> Option<u64> {
 }
 
 fn tsc_khz_of(cpuinfo: &str) -> Option<u64> {
-    let value = |key: &str| {
-        let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
-        let (_, value) = lines.find(|(name, _)| name.trim_end() == key)?;
-        Some(value.trim())
-    };
-    let flags: Vec<&str> = value("flags")?.split(' ').collect();
+    let flags = flags(cpuinfo);
     let is_rate = flags.contains(&"constant_tsc") && !flags.contains(&"aperfmperf");
-    let mhz: f64 = value("cpu MHz")?.parse().ok()?;
+    let mhz: f64 = first_value(cpuinfo, "cpu MHz")?.parse().ok()?;
     is_rate.then_some((mhz * 1000.0).round() as u64)
 }
 
 fn has_virtualization(cpuinfo: &str) -> bool {
-    cpuinfo
-        .lines()
-        .filter(|line| line.starts_with("flags"))
-        .any(|line| {
-            line.split_whitespace()
-                .any(|flag| flag == "vmx" || flag == "svm")
-        })
+    let flags = flags(cpuinfo);
+    flags.contains(&"vmx") || flags.contains(&"svm")
+}
+
+/// The features of the first processor.
+fn flags(cpuinfo: &str) -> Vec<&str> {
+    let flags = first_value(cpuinfo, "flags").unwrap_or_default();
+    flags.split_whitespace().collect()
+}
+
+/// What `/proc/cpuinfo` says of the first processor.
+fn first_value<'a>(cpuinfo: &'a str, key: &str) -> Option<&'a str> {
+    let mut lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+    let (_, value) = lines.find(|(name, _)| name.trim_end() == key)?;
+    Some(value.trim())
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ mod initrd;
 mod package;
 mod prepare;
 mod priority;
+mod processes;
 mod programs;
 mod progress;
 mod protocol;

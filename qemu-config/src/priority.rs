@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::process::{Pid, getpriority_process, setpriority_process};
 
-use crate::half_speed::{HalfSpeed, children};
+use crate::half_speed::HalfSpeed;
+use crate::processes::with_descendants;
 
 /// Niceness of guests that boot while tests run. Their share beside the tests is a tenth: enough for the kernel's timeouts.
 const BESIDE: i32 = 10;
@@ -91,8 +92,7 @@ pub fn lower_this_thread() {
     let _ = setpriority_process(None, BESIDE);
 }
 
-/// Gives all threads of this process and all processes that it has started, and that these have, this thread's priority. Without
-/// it, steps that have started beside guests would hardly run on a machine that does other work.
+/// Gives this thread's priority to all threads of this process and to all its descendants. Without it, steps that have started beside guests would hardly run on a machine that does other work.
 pub fn raise_all() {
     let Ok(normal) = getpriority_process(None) else {
         return;
@@ -101,13 +101,8 @@ pub fn raise_all() {
 }
 
 fn set_with_descendants(process: i32, nice: i32) {
-    let mut left = vec![process];
-    while let Some(id) = left.pop() {
-        if let Some(process) = Pid::from_raw(id) {
-            set(process, nice);
-        }
-        // Those that it starts from now on have its niceness.
-        left.extend(children(id));
+    for process in with_descendants(process).filter_map(Pid::from_raw) {
+        set(process, nice);
     }
 }
 
@@ -141,6 +136,7 @@ mod tests {
 
     use super::*;
     use crate::command::Owned;
+    use crate::processes::children;
 
     fn nice_of(process: &Owned) -> i32 {
         getpriority_process(Some(process.id())).unwrap()

@@ -75,7 +75,7 @@ impl Engine {
         (now, worked)
     }
 
-    /// The priorities that links of this engine pause of what other engines send.
+    /// Priorities that link models of this engine pause for senders on other engines.
     fn paused_for_other_engines(&self) -> PrioritySet {
         self.lines.paused(OTHER_ENGINE, self.ports.len())
     }
@@ -94,7 +94,7 @@ impl Engine {
         self.shared_pauses.refresh();
     }
 
-    /// The priorities that links of all engines pause of what a port of this one sends.
+    /// Priorities that link models of all engines pause for a port of this one.
     #[inline]
     pub(crate) fn paused_priorities(&self, sender: PortId) -> PrioritySet {
         let of_others = self.shared_pauses.paused();

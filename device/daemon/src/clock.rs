@@ -14,11 +14,7 @@ pub(crate) fn nanos(time: Duration) -> u64 {
 
 /// Processor time of this thread.
 pub(crate) fn processor_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(
-        u64::try_from(time.tv_sec).unwrap_or(0),
-        u32::try_from(time.tv_nsec).unwrap_or(0),
-    )
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 /// The source of real time.

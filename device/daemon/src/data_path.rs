@@ -65,7 +65,7 @@ impl Engine {
             true => None,
             false => self.route(from, frame.as_frame()),
         };
-        // Packets on a modelled link were captured with what is done to them there.
+        // `enter_link` has captured packets that are on a modelled link.
         if self.captures.is_on() && !is_on_link {
             let fate = dropped.unwrap_or_else(|| (fate_of_route(route), None));
             self.capture(now, from, place, fate, frame.as_frame());
@@ -98,7 +98,7 @@ impl Engine {
         octets: Octets<'_>,
     ) {
         let (place, frame) = ((from, Direction::Rx), Frame::Octets(octets));
-        // A packet on a modelled link is captured with what is done to it there.
+        // `enter_link` captures a packet that enters a modelled link.
         if fate == Fate::Passed
             && !self.lines.is_empty()
             && self.enter_link(now, from, place, frame)
@@ -184,7 +184,8 @@ impl Engine {
         (0, FrameEvent::NO_NIC)
     }
 
-    /// Delivers a frame to all ports of this engine but one. Returns the work of the NICs, for each of which `seen` is recorded.
+    /// Delivers a frame to all ports of this engine except `from`, and records `seen` at each NIC that receives it. Returns the work of these
+    /// NICs.
     #[inline(never)]
     pub(crate) fn flood(
         &mut self,

@@ -111,7 +111,7 @@ impl Engine {
         }
     }
 
-    /// A NIC has sent a frame to an external port, of which so many packets could not be read. The port may begin to hold senders.
+    /// A NIC has sent a frame to an external port; `unread` of its packets could not be read. The port may begin to hold senders.
     pub(crate) fn end_send_to_peer(
         &mut self,
         now: Instant,

@@ -42,21 +42,19 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
             packages: packages(),
             ..plain
         },
-        "interop" | "interop-on-demand" => Plan {
-            nic: Nic::Mixed,
-            mtu: Some(4200),
-            ..plain
-        },
+        "interop" | "interop-on-demand" => mixed(plain),
         "interop-lossy" => Plan {
-            nic: Nic::Mixed,
-            mtu: Some(4200),
             config: Some(root.join(LOSSY)),
-            ..plain
+            ..mixed(plain)
         },
-        "interop-programs" => mixed_with_packages(plain),
+        "interop-programs" => Plan {
+            packages: packages(),
+            ..mixed(plain)
+        },
         "interop-programs-lossy" => Plan {
             config: Some(root.join(LOSSY)),
-            ..mixed_with_packages(plain)
+            packages: packages(),
+            ..mixed(plain)
         },
         "vhost" => Plan {
             nic: Nic::Vhost,
@@ -115,12 +113,11 @@ fn plain(kernel: Kernel, options: &Options) -> Plan {
     }
 }
 
-/// The NIC and rxe, with kernel consumers and programs of high-performance computing.
-fn mixed_with_packages(plain: Plan) -> Plan {
+/// The NIC in one guest and rxe in the other.
+fn mixed(plain: Plan) -> Plan {
     Plan {
         nic: Nic::Mixed,
         mtu: Some(4200),
-        packages: packages(),
         ..plain
     }
 }
