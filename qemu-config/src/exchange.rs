@@ -10,7 +10,9 @@ use crate::progress;
 use crate::protocol::Exec;
 
 /// Time limit of the script that waits for a server.
-const WAIT_LIMIT: Duration = Duration::from_secs(60);
+const WAIT_LIMIT: Duration = Duration::from_secs(120);
+/// Seconds that the script waits, on a quiet machine. A server that has failed costs as many.
+const WAIT_SECONDS: u32 = 30;
 /// How long a server may outlive its client.
 const GRACE: Duration = Duration::from_secs(15);
 /// The same after the client has failed: no other client will connect to the server.
@@ -21,8 +23,10 @@ const GRACE_AFTER_FAILURE: Duration = Duration::from_secs(2);
 pub enum Ready {
     /// It listens on this TCP port.
     Tcp(u16),
-    /// It, or its kernel, listens through the connection manager.
+    /// A process listens through the connection manager. Kernels keep listening from one test to the next.
     Cm,
+    /// A kernel listens through the connection manager.
+    KernelCm,
     /// This command succeeds in the server's guest.
     When(&'static str),
     /// The client starts at once.
@@ -103,11 +107,15 @@ pub fn run(server: &Guest, client: &Guest, exchange: &Exchange) -> Result<Report
 fn wait_script(ready: Ready) -> Option<String> {
     let ready = match ready {
         Ready::Tcp(port) => format!("lab_listens {port}"),
-        Ready::Cm => "rdma resource show cm_id | grep -q LISTEN".to_owned(),
+        // The name of a kernel's module is in brackets.
+        Ready::Cm => "rdma resource show cm_id | grep -q 'LISTEN.* comm [^[]'".to_owned(),
+        Ready::KernelCm => "rdma resource show cm_id | grep -q 'LISTEN.* comm \\['".to_owned(),
         Ready::When(command) => command.to_owned(),
         Ready::Now => return None,
     };
-    Some(format!("ready() {{ {ready}; }}; lab_until 10 ready"))
+    Some(format!(
+        "ready() {{ {ready}; }}; lab_until {WAIT_SECONDS} ready"
+    ))
 }
 
 #[cfg(test)]
@@ -137,9 +145,9 @@ mod tests {
         let script = |ready| wait_script(ready).unwrap();
         assert_eq!(
             script(Ready::Tcp(7)),
-            "ready() { lab_listens 7; }; lab_until 10 ready"
+            "ready() { lab_listens 7; }; lab_until 30 ready"
         );
-        assert!(script(Ready::Cm).ends_with("lab_until 10 ready"));
+        assert!(script(Ready::Cm).ends_with("lab_until 30 ready"));
         assert!(script(Ready::When("test -e /x")).contains("{ test -e /x; }"));
         assert_eq!(wait_script(Ready::Now), None);
     }

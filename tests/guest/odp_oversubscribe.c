@@ -270,7 +270,7 @@ static struct sha256 transfer(struct endpoint *end, const struct deal *deal,
 
 static int drive(const char *host, uint16_t port)
 {
-	int link = connect_to(host, port, 100000);
+	int link = connect_to(host, port, SERVER_FILLS_MS);
 	struct sha256 written, read;
 	struct device device;
 	struct endpoint end;

@@ -87,7 +87,7 @@ static int serve(size_t length)
 
 static int drive(const char *host)
 {
-	int link = connect_to(host, PORT, 100000);
+	int link = connect_to(host, PORT, SERVER_FILLS_MS);
 	uint8_t *page = anonymous(PAGE);
 	struct device device;
 	struct endpoint end;

@@ -27,7 +27,7 @@ const fn compared(name: &'static str) -> GuestTest {
 
 const fn nfs_files(name: &'static str) -> GuestTest {
     let commands = Commands::Two("ulp_nfs server", "ulp_nfs client files");
-    test(name, commands, Ready::Cm, 600, DONE)
+    test(name, commands, Ready::KernelCm, 600, DONE)
 }
 
 pub const TESTS: &[GuestTest] = &[
@@ -243,8 +243,8 @@ pub const PROGRAMS: &[GuestTest] = &[
         "ulp_nvme client randrw 1 4 16 64",
     )
     .reversed(),
-    roles("nfs", "ulp_nfs", "", Ready::Cm).within(240),
-    roles("nfs_back", "ulp_nfs", "", Ready::Cm)
+    roles("nfs", "ulp_nfs", "", Ready::KernelCm).within(240),
+    roles("nfs_back", "ulp_nfs", "", Ready::KernelCm)
         .within(240)
         .reversed(),
     // Over IPv4 UCX aborts in the guest with rxe, also between two of these.

@@ -35,7 +35,7 @@ pub const TESTS: &[GuestTest] = &[
     ),
     swapped(
         "stall",
-        "ulp_nvme swap && swap_deadlock --mib $((3 * GUEST_MIB / 2))",
+        "ulp_nvme swap && swap_deadlock --mib $GUEST_MIB",
         "ulp_nvme swap_server && swap_deadlock $PEER_IP",
         300,
     ),

@@ -9,7 +9,13 @@ pub(super) const fn disk(
     server: &'static str,
     client: &'static str,
 ) -> GuestTest {
-    test(name, Commands::Two(server, client), Ready::Cm, 180, DONE)
+    test(
+        name,
+        Commands::Two(server, client),
+        Ready::KernelCm,
+        180,
+        DONE,
+    )
 }
 
 const fn rds(name: &'static str, command: &'static str) -> GuestTest {
@@ -38,7 +44,7 @@ pub const TESTS: &[GuestTest] = &[
         "ulp_srp server",
         "ulp_srp client rw 1 4 16 64",
     ),
-    roles("nfs", "ulp_nfs", "", Ready::Cm).within(240),
+    roles("nfs", "ulp_nfs", "", Ready::KernelCm).within(240),
     rds("rds", "modprobe rds_rdma && rds_pair $MY_IP"),
     // The kernel does not pin files on a DAX device: it registers the windows on demand.
     rds(
