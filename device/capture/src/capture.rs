@@ -8,17 +8,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use faultline_nic::{Diagnostic, Dma, Instant, Nic, Origin, State, TxFrame};
-use faultline_ports::PortId;
+use faultline_fabric::link_model::Effects;
+use faultline_fabric::{Fate, Mark, PortId};
+use faultline_nic::{Diagnostic, Dma, Instant, Nic, State, TxFrame};
 use faultline_ports::channel::EngineEnd;
-use faultline_ports::line::Effects;
 use faultline_scenario::packet_filter::PacketFilter;
 use faultline_scenario::rules::ByRule;
 use faultline_telemetry::Direction;
 use faultline_wire::GSI_QPN;
 use faultline_wire::packet::{RoceHeader, parse_trusted};
 
-use crate::record::{Fate, NO_LIMIT, Notice, RecordHead};
+use crate::record::{NO_LIMIT, Notice, RecordHead};
 use crate::share::CaptureShare;
 
 /// Most captures at a time. Each of them copies frames in the engine.
@@ -33,17 +33,6 @@ const WITH_MAD: usize = 384;
 const MOST_REFUSALS: usize = 64;
 /// Page faults that are remembered until the frame is captured that has met them.
 const MOST_FAULTS: usize = 64;
-
-/// What is known of a frame as octets, besides its octets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Mark {
-    /// What is known of its sender.
-    pub origin: Origin,
-    /// What links have done to it on its way.
-    pub effects: Effects,
-    /// What a rule has done to it.
-    pub rule: Option<ByRule>,
-}
 
 /// Where a frame is seen, and what is known of it.
 #[derive(Clone, Copy, Debug)]

@@ -189,12 +189,12 @@ fn take(judge: &mut Judge, record: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use faultline_ports::line::Effects;
+    use faultline_fabric::link_model::Effects;
     use faultline_wire::packet::{RoceHeader, seal};
     use faultline_wire::{Aeth, Bth, Gid, Ip, MacAddr, Opcode, Psn, Reth, Syndrome};
 
     use super::*;
-    use crate::record::Fate;
+    use faultline_fabric::Fate;
 
     const QPN: [u32; 2] = [17, 18];
 

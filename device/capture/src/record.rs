@@ -2,38 +2,10 @@
 
 use std::borrow::Cow;
 
-use faultline_ports::line::Effects;
+use faultline_fabric::Fate;
+use faultline_fabric::link_model::Effects;
 use faultline_scenario::plan::ChangeKind;
 use faultline_scenario::rules::ByRule;
-
-/// What becomes of a frame at an interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// It was passed on.
-    Passed,
-    /// The link of the NIC is down.
-    LinkDown,
-    /// It is longer than the MTU of the interface.
-    TooLong,
-    /// An operator has asked to drop it.
-    Requested,
-    /// A rule has taken it, and drops it or passes it on later.
-    Rule,
-    /// Its source address belongs to another NIC.
-    Forged,
-    /// The external port has no peer.
-    NoPeer,
-    /// The queue of the external port is full.
-    Overrun,
-    /// It is shorter than an Ethernet header.
-    TooShort,
-    /// A modelled link has lost it.
-    LinkLost,
-    /// The queue of a modelled link is full.
-    LinkFull,
-    /// The interface is no member of its VLAN.
-    NoMember,
-}
 
 /// Description of the interface of a NIC.
 pub const NIC_KIND: &str = "Faultline NIC";
@@ -74,51 +46,23 @@ const EFFECTS: [(Effects, &str); 4] = [
 /// Comment of the first frame after others, if one of them was lost at another interface.
 pub const LOST_ELSEWHERE: &str = "frames of other interfaces were lost before this one";
 
-impl Fate {
-    const ALL: [Self; 12] = [
-        Self::Passed,
-        Self::LinkDown,
-        Self::TooLong,
-        Self::Requested,
-        Self::Rule,
-        Self::Forged,
-        Self::NoPeer,
-        Self::Overrun,
-        Self::TooShort,
-        Self::LinkLost,
-        Self::LinkFull,
-        Self::NoMember,
-    ];
-
-    /// What becomes of a frame on a modelled link.
-    pub fn on_line(effects: Effects) -> Self {
-        if effects.contains(Effects::LOST) {
-            Self::LinkLost
-        } else if effects.contains(Effects::QUEUE_FULL) {
-            Self::LinkFull
-        } else {
-            Self::Passed
+/// The comment of a frame; `None` if it has passed, or a rule has taken it.
+fn comment(fate: Fate) -> Option<&'static str> {
+    Some(match fate {
+        Fate::Passed | Fate::Rule => return None,
+        Fate::LinkDown => "dropped: the link is down, or the function has no bus mastering",
+        Fate::TooLong => "dropped: longer than the MTU",
+        Fate::Requested => "dropped: by request (drop-frames)",
+        Fate::Forged => "dropped: the source address is that of another port",
+        Fate::NoPeer => "dropped: the port has no peer",
+        Fate::Overrun => "dropped: the peer takes frames too slowly",
+        Fate::TooShort => "dropped: shorter than an Ethernet header",
+        Fate::LinkLost => "dropped: lost at random by the model of the link",
+        Fate::LinkFull => "dropped: the queue of the model of the link is full",
+        Fate::NoMember => {
+            "dropped: the port, or that of the destination address, is no member of the VLAN"
         }
-    }
-
-    /// The comment of a frame; `None` if it has passed, or a rule has taken it.
-    fn comment(self) -> Option<&'static str> {
-        Some(match self {
-            Self::Passed | Self::Rule => return None,
-            Self::LinkDown => "dropped: the link is down, or the function has no bus mastering",
-            Self::TooLong => "dropped: longer than the MTU",
-            Self::Requested => "dropped: by request (drop-frames)",
-            Self::Forged => "dropped: the source address is that of another port",
-            Self::NoPeer => "dropped: the port has no peer",
-            Self::Overrun => "dropped: the peer takes frames too slowly",
-            Self::TooShort => "dropped: shorter than an Ethernet header",
-            Self::LinkLost => "dropped: lost at random by the model of the link",
-            Self::LinkFull => "dropped: the queue of the model of the link is full",
-            Self::NoMember => {
-                "dropped: the port, or that of the destination address, is no member of the VLAN"
-            }
-        })
-    }
+    })
 }
 
 /// More READs and atomics than a queue pair can have outstanding: its limit is not known.
@@ -195,7 +139,7 @@ impl RecordHead {
     /// The comments of the frame.
     pub fn comments(&self) -> Vec<Cow<'static, str>> {
         let mut comments: Vec<Cow<'static, str>> = Vec::new();
-        comments.extend(self.fate.comment().map(Cow::from));
+        comments.extend(comment(self.fate).map(Cow::from));
         comments.extend(self.rule_comment().map(Cow::from));
         let effects = EFFECTS.iter();
         let effects = effects.filter(|(effect, _)| self.effects.contains(*effect));

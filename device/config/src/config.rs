@@ -5,9 +5,9 @@ use std::str::FromStr;
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use faultline_fabric::link_model::LinkModel;
+use faultline_fabric::vlan::{VlanMembership, VlanSet};
 use faultline_nic::{Dcqcn, FaultPolicy, Nanos, NicConfig, Pitfalls, ReadyMode};
-use faultline_ports::line::LineModel;
-use faultline_ports::vlan::{VlanMembership, VlanSet};
 use faultline_scenario::problem::{self, Problem};
 use faultline_scenario::profile::{self, Profile};
 use faultline_wire::MacAddr;
@@ -185,10 +185,10 @@ nic_settings! {
     vlans: VlanSet,
     /// Model of the link from the NIC to the switch.
     #[serde(deserialize_with = "line::line")]
-    link_tx: LineModel,
+    link_tx: LinkModel,
     /// Model of the link from the switch to the NIC.
     #[serde(deserialize_with = "line::line")]
-    link_rx: LineModel,
+    link_rx: LinkModel,
     /// Profile: the name of one that comes with Faultline, or the path of a file, relative to the configuration file.
     profile: NamedProfile,
     /// Engine thread that owns the NIC, by its name. NICs with the same name are on the same thread.
@@ -396,7 +396,7 @@ impl NicEntry {
     }
 
     /// Models of its link, from the NIC and to it.
-    pub fn lines(&self, defaults: &NicSettings) -> [Option<LineModel>; 2] {
+    pub fn lines(&self, defaults: &NicSettings) -> [Option<LinkModel>; 2] {
         [
             self.settings.link_tx.or(defaults.link_tx),
             self.settings.link_rx.or(defaults.link_rx),

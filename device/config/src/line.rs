@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use faultline_ports::line::{LineModel, MAX_PRIORITY_OCTETS};
+use faultline_fabric::link_model::{LinkModel, MAX_PRIORITY_OCTETS};
 use faultline_wire::PrioritySet;
 use faultline_wire::priority::PRIORITIES;
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Unexpected, Visitor};
@@ -45,12 +45,12 @@ struct LineTable {
 /// Reads a table of a direction, for a key that may be absent.
 pub(crate) fn line<'de, D: Deserializer<'de>>(
     deserializer: D,
-) -> Result<Option<LineModel>, D::Error> {
+) -> Result<Option<LinkModel>, D::Error> {
     let table = LineTable::deserialize(deserializer)?;
     if !table.pfc.is_empty() {
         check_priorities(&table).map_err(D::Error::custom)?;
     }
-    Ok(Some(LineModel {
+    Ok(Some(LinkModel {
         rate_mbps: table.rate_mbps,
         delay_ns: table.delay_ns,
         queue_bytes: table.queue_bytes,
@@ -193,13 +193,13 @@ mod tests {
                     link_tx = { loss = 0.01, reorder = 1, seed = 7, rate_mbps = 10000, delay_ns = 500 }\n\
                     [[port]]\nname = \"p\"\nkind = \"tap\"\ninterface = \"x\"\nlink_rx = { corrupt = 0.000001 }\n";
         let config = Config::from_toml(text).unwrap();
-        let expected = LineModel {
+        let expected = LinkModel {
             loss: 10_000,
             reorder: 1_000_000,
             seed: 7,
             rate_mbps: 10_000,
             delay_ns: 500,
-            ..LineModel::default()
+            ..LinkModel::default()
         };
         assert_eq!(config.nics[0].settings.link_tx, Some(expected));
         assert_eq!(config.nics[0].settings.link_rx, None);
@@ -211,7 +211,7 @@ mod tests {
         let text = "[defaults]\nlink_rx = { rate_mbps = 1000, pause_bytes = 40000, pfc = [3, 0, 3] }\n\
                     [[nic]]\nname = \"a\"\nlink_tx = { pfc = [] }\n";
         let config = Config::from_toml(text).unwrap();
-        let pfc = |line: Option<LineModel>| line.map(|line| line.pfc);
+        let pfc = |line: Option<LinkModel>| line.map(|line| line.pfc);
         let expected = PrioritySet::NONE.with(0).with(3);
         assert_eq!(pfc(config.defaults.link_rx), Some(expected));
         let tx = config.nics[0].settings.link_tx;

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use faultline_fabric::link_model::LinkModel;
+use faultline_fabric::vlan::VlanSet;
 use faultline_ports::address::StreamAddress;
-use faultline_ports::line::LineModel;
-use faultline_ports::vlan::VlanSet;
 use serde::Deserialize;
 
 use crate::file::{self, Misfit};
@@ -35,9 +35,9 @@ pub struct PortEntry {
     /// How long connections wait for a peer that takes too slowly, before frames to it are dropped. Zero: not at all.
     pub hold: Duration,
     /// Model of the link to the peer.
-    pub link_tx: Option<LineModel>,
+    pub link_tx: Option<LinkModel>,
     /// Model of the link from the peer.
-    pub link_rx: Option<LineModel>,
+    pub link_rx: Option<LinkModel>,
 }
 
 /// The other end of a port.
@@ -91,9 +91,9 @@ struct PortTable {
     #[serde(default, deserialize_with = "vlan::vlans")]
     vlans: Option<VlanSet>,
     #[serde(default, deserialize_with = "line::line")]
-    link_tx: Option<LineModel>,
+    link_tx: Option<LinkModel>,
     #[serde(default, deserialize_with = "line::line")]
-    link_rx: Option<LineModel>,
+    link_rx: Option<LinkModel>,
 }
 
 impl TryFrom<PortTable> for PortEntry {

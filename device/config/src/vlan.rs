@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use faultline_ports::vlan::{FIRST_VLAN, LAST_VLAN, VlanSet};
+use faultline_fabric::vlan::{FIRST_VLAN, LAST_VLAN, VlanSet};
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Unexpected, Visitor};
 
 /// The number of a VLAN.
@@ -70,7 +70,7 @@ pub(crate) fn vlans<'de, D: Deserializer<'de>>(
 
 #[cfg(test)]
 mod tests {
-    use faultline_ports::vlan::VlanMembership;
+    use faultline_fabric::vlan::VlanMembership;
 
     use super::*;
     use crate::config::{Config, refusal_of_nic};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use faultline_ports::PortId;
+use faultline_fabric::PortId;
 use faultline_scenario::profile::Profile;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;

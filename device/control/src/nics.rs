@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use faultline_nic::inspect::CqFill;
-use faultline_telemetry::Direction;
+use faultline_scenario::trigger::Direction;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 

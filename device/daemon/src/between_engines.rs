@@ -1,16 +1,16 @@
 //! What an engine does with frames of and for NICs of other engines.
 
+use faultline_fabric::{PortId, Route};
 use faultline_nic::Instant;
-use faultline_ports::{PortId, Route};
 use faultline_telemetry::FrameEvent;
 use faultline_wire::PrioritySet;
 
 use crate::engine::{Engine, TURN_BYTES, TURN_PACKETS};
 use crate::engine_link::Contents;
-use crate::frame::{Frame, FrameMut, Octets};
 use crate::port::number;
+use faultline_fabric::frame::{Frame, FrameMut, Octets};
 
-/// No port of this engine: for [`Lines::paused`](crate::lines::Lines::paused), a sender of another one.
+/// No port of this engine: for [`LinkModels::paused`](LinkModels::paused), a sender of another one.
 const OTHER_ENGINE: PortId = PortId::MAX;
 
 impl Engine {

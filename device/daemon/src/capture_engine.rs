@@ -1,17 +1,18 @@
 //! What the engine copies for captures.
 
+use faultline_fabric::PortId;
+use faultline_fabric::link_model::Effects;
 use faultline_nic::{FrameKind, Instant, TxFrame};
-use faultline_ports::PortId;
-use faultline_ports::line::Effects;
 use faultline_scenario::rules::ByRule;
 use faultline_scenario::trigger::Direction;
+use faultline_telemetry as telemetry;
 use faultline_wire::Syndrome;
 
 use crate::engine::Engine;
-use crate::frame::{Frame, Octets};
-use crate::link::direction;
-use faultline_capture::capture::{Mark, Seen};
-use faultline_capture::record::Fate;
+use faultline_capture::capture::Seen;
+use faultline_fabric::Fate;
+use faultline_fabric::Mark;
+use faultline_fabric::frame::{Frame, Octets};
 
 impl Engine {
     /// Captures a frame that has come in at port `from`, at the interface of a port. `fate`: what becomes of the frame there, and the
@@ -113,7 +114,7 @@ impl Engine {
         (frame, octets): (Frame<'_>, Octets<'_>),
         effects: Effects,
     ) {
-        let fate = (Fate::on_line(effects), None);
+        let fate = (Fate::on_link(effects), None);
         let is_external = port >= self.ports.len();
         let goes_to_switch = is_external == (dir == Direction::Rx);
         let seen = if goes_to_switch {
@@ -155,5 +156,13 @@ impl Engine {
         self.take_diagnostics();
         let qpn = self.sender(nic);
         self.captures.refusal(nic, qpn, header.bth.psn.get())
+    }
+}
+
+/// A direction of rules as one of records.
+fn direction(dir: Direction) -> telemetry::Direction {
+    match dir {
+        Direction::Tx => telemetry::Direction::Tx,
+        Direction::Rx => telemetry::Direction::Rx,
     }
 }

@@ -26,17 +26,17 @@
 //! not know where frames come from: see `engine.rs`, `externals_engine.rs`, `between_engines.rs`, `lines_engine.rs` and
 //! `scenario_engine.rs`.
 
-use faultline_capture::record::Fate;
+use faultline_fabric::Fate;
+use faultline_fabric::{Egress, PortId, Route};
 use faultline_nic::{Instant, TxFrame};
-use faultline_ports::{Egress, PortId, Route};
 use faultline_scenario::rules::ByRule;
 use faultline_scenario::trigger::Direction;
 use faultline_telemetry::FrameEvent;
 use faultline_wire::ethernet::VlanTag;
 
 use crate::engine::Engine;
-use crate::frame::{Frame, FrameMut, Octets};
 use crate::port::number;
+use faultline_fabric::frame::{Frame, FrameMut, Octets};
 
 impl Engine {
     /// A NIC sends a frame, of length `len`. It goes to NICs by reference, which copy the payload during the call, and to external

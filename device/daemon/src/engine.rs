@@ -14,26 +14,26 @@ use std::time::Duration;
 
 use crossbeam_channel::TryRecvError;
 use faultline_abi::doorbell::Doorbell;
+use faultline_fabric::{AGING, PortId, Switch};
 use faultline_nic::{Instant, Remains, TURN_WORK, TxFrame};
-use faultline_ports::{AGING, PortId, Switch};
 use faultline_telemetry::{DoorbellPath, Recorder, TraceEvent};
 use faultline_wire::PrioritySet;
 
-use crate::by_port::ByPort;
 use crate::clock::{Clock, nanos, processor_time};
 use crate::diagnostic_log::{self, DiagnosticQueue};
 use crate::engine_link::Links;
 use crate::external_port::ExternalPort;
 use crate::handle::{Handle, Requests};
-use crate::holds::Holds;
-use crate::lines::Lines;
 use crate::port::{NicPort, number};
 use crate::ram::Ram;
 use crate::scenario::{EndedScenario, RunningScenario};
-use crate::shared_pauses::SharedPauses;
 use crate::sleep::{self, Processor, Sleeper};
 use faultline_capture::Captures;
 use faultline_config::{Config, PollMode};
+use faultline_fabric::by_port::ByPort;
+use faultline_fabric::holds::Holds;
+use faultline_fabric::link_models::LinkModels;
+use faultline_fabric::shared_pauses::SharedPauses;
 
 /// Limits of one turn of a NIC, after which the engine polls doorbells and the next NIC: packets, and approximate bytes.
 /// Copying them takes some microseconds, for which other NICs wait.
@@ -117,7 +117,7 @@ pub struct Engine {
     /// A frame as octets that leaves the switch with another VLAN tag than it came with.
     pub(crate) tag_scratch: Vec<u8>,
     /// Links that have a model.
-    pub(crate) lines: Lines,
+    pub(crate) lines: LinkModels,
     /// Links to the other engines.
     pub(crate) links: Links,
     /// Priorities that links of other engines pause.
@@ -180,7 +180,7 @@ impl Engine {
             captures: Captures::default(),
             scratch: Vec::new(),
             tag_scratch: Vec::new(),
-            lines: Lines::default(),
+            lines: LinkModels::default(),
             links: parts.links,
             shared_pauses: parts.shared_pauses,
             requests: parts.requests,

@@ -14,16 +14,16 @@
 
 use std::sync::Arc;
 
+use faultline_fabric::PortId;
 use faultline_memory::{PAGE_SIZE, Rights, SharedPages};
 use faultline_nic::{Dma, DmaError, Instant, Origin, Segment, TxFrame};
-use faultline_ports::PortId;
 use faultline_ports::channel::MAX_FRAME;
 use faultline_ports::owned::{self, FrameIn, FrameOut};
 
-use crate::by_port::ByPort;
 use crate::diagnostic_log::NicLog;
 use crate::handle::Waker;
 use crate::ram::Ram;
+use faultline_fabric::by_port::ByPort;
 
 /// Frames and octets of payload in flight from which a link is full: a few turns of a NIC.
 const MARK_FRAMES: usize = 128;

@@ -6,8 +6,8 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
+use faultline_fabric::{PortId, Switch};
 use faultline_ports::channel::{self, PortEnd};
-use faultline_ports::{PortId, Switch};
 use faultline_telemetry::Recorder;
 
 use crate::clock::Clock;
@@ -17,11 +17,11 @@ use crate::engine::{Engine, EngineHandle, EngineParts, LongestPass};
 use crate::engine_link::{self, Links};
 use crate::external_port::ExternalPort;
 use crate::handle::{self, Ended};
-use crate::holds::Holds;
 use crate::moved_nic::MovedNic;
 use crate::port::{NicPort, PortShare};
-use crate::shared_pauses::SharedPauses;
 use faultline_config::{Config, NicEntry};
+use faultline_fabric::holds::Holds;
+use faultline_fabric::shared_pauses::SharedPauses;
 
 /// Sends requests to the engines of a process.
 #[derive(Clone, Debug)]

@@ -14,14 +14,14 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use faultline_fabric::PortId;
 use faultline_nic::Instant;
-use faultline_ports::PortId;
 use faultline_ports::channel::{EngineEnd, MAX_FRAME, PortStatus};
 use faultline_wire::{Ethernet, priority};
 
-use crate::frame::octets_for_mtu;
-use faultline_capture::record::Fate;
 use faultline_config::port::PortEntry;
+use faultline_fabric::Fate;
+use faultline_fabric::frame::octets_for_mtu;
 
 /// What a port has passed and dropped since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,13 +1,13 @@
 //! What the engine does with ports that lead out of the process.
 
+use faultline_fabric::{Clash, PortId};
 use faultline_nic::{Instant, Origin};
-use faultline_ports::{Clash, PortId};
 use faultline_wire::PrioritySet;
 
 use crate::engine::{Engine, TURN_BYTES, TURN_PACKETS};
-use crate::frame::Octets;
 use crate::notice::Notice;
 use crate::port::NicPort;
+use faultline_fabric::frame::Octets;
 
 impl Engine {
     /// Takes frames that have come in through external ports, as many of each as one turn allows. Returns true if there were

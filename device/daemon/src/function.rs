@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use faultline_abi::doorbell::Doorbell;
 use faultline_abi::regs;
+use faultline_fabric::PortId;
 use faultline_memory::{FileMaps, MapError, Rights, SharedPages, UnmapError};
 use faultline_nic::Instant;
 use faultline_pci::{
     Bar, ConfigChange, ConfigSpace, MsixLayout, MsixTable, PciIdentity, PowerState,
 };
-use faultline_ports::PortId;
 use faultline_vfio_user::{
     Device, DeviceInfo, DmaMap, DmaUnmap, Errno, IrqFlags, IrqInfo, IrqSet, RegionFlags,
     RegionInfo, RegionMmap, SparseArea, pci_index,

@@ -2,7 +2,6 @@
 //!
 //! - [`doorbell_ring`]: the doorbell ring of a page
 //! - `between_engines`: what an engine does with frames of and for other engines
-//! - [`by_port`]: what an engine has by port
 //! - `capture_engine`: what the engine copies for them
 //! - [`clock`]: the device clock
 //! - `data_path`: the way of a frame from its source to the ports that receive it
@@ -11,9 +10,7 @@
 //! - [`engines`]: the engines of a process
 //! - [`handle`]: requests to an engine
 //! - [`supervisor`]: the process that holds the connections of clients while another serves them
-//! - `lines`: frames on modelled links
 //! - `lines_engine`: what the engine does with them
-//! - [`link`]: MTU and injected faults of a port
 //! - [`manual_engines`]: the engines of a process without threads, whose passes the caller makes
 //! - [`log_output`]: the thread that writes log messages to standard error
 //! - `missed`: doorbells that have not waked the engine
@@ -27,7 +24,6 @@
 //! - `scenario_engine`: what the engine does for it
 //! - [`diagnostic_log`]: diagnostics as log messages
 //! - `durable`: threads that flush guest memory to files
-//! - `frame`: a frame on its way, by reference or as octets
 //! - [`external_port`]: a port that leads out of the process
 //! - `externals_engine`: what the engine does with these ports
 //! - `function`: the PCI function that a vfio-user client sees
@@ -41,7 +37,6 @@
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 mod between_engines;
-pub mod by_port;
 mod capture_engine;
 pub mod clock;
 mod data_path;
@@ -53,13 +48,9 @@ mod engine_link;
 pub mod engines;
 pub mod external_port;
 mod externals_engine;
-mod frame;
 mod function;
 pub mod handle;
-mod holds;
-mod lines;
 mod lines_engine;
-pub mod link;
 pub mod log_output;
 pub mod manual_engines;
 mod missed;
@@ -72,7 +63,6 @@ pub mod ram;
 pub mod scenario;
 mod scenario_engine;
 pub mod server;
-mod shared_pauses;
 pub mod sleep;
 mod socket_group;
 mod storm;

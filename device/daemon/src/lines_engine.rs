@@ -1,12 +1,12 @@
 //! What the engine does with frames on modelled links.
 
-use faultline_capture::record::Fate;
+use faultline_fabric::Fate;
+use faultline_fabric::PortId;
 use faultline_nic::Instant;
-use faultline_ports::PortId;
 use faultline_scenario::trigger::Direction;
 
 use crate::engine::{Engine, TURN_PACKETS};
-use crate::frame::{Frame, Octets};
+use faultline_fabric::frame::{Frame, Octets};
 
 impl Engine {
     /// Sends a frame that has come in at port `from` into the link of a port, packet by packet. Returns false if the link has no model.
@@ -48,7 +48,7 @@ impl Engine {
                     mark,
                     bytes: &bytes,
                 };
-                let fate = Fate::on_line(mark.effects);
+                let fate = Fate::on_link(mark.effects);
                 if fate != Fate::Passed {
                     if self.captures.is_on() {
                         self.capture(now, port, (port, dir), (fate, None), Frame::Octets(octets));

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use faultline_fabric::PortId;
 use faultline_memory::{MemFd, Rights, SharedPages};
-use faultline_ports::PortId;
 use faultline_ports::channel::PortEnd;
 
 use crate::clock::{Clock, nanos};

@@ -1,14 +1,14 @@
 //! A NIC on its way from one engine to another.
 
-use faultline_ports::PortId;
-use faultline_ports::line::Line;
+use faultline_fabric::PortId;
+use faultline_fabric::link_model::ModelledLink;
 use faultline_scenario::trigger::Direction;
 use faultline_telemetry::NicRecords;
 
 use crate::engine::Engine;
 use crate::port::{NicPort, number};
 use crate::ram::Ram;
-use faultline_capture::capture::Mark;
+use faultline_fabric::Mark;
 
 /// All that an engine has of a NIC.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub(crate) struct MovedNic {
     id: PortId,
     port: NicPort,
     ram: Ram,
-    lines: Vec<(PortId, Direction, Line<Mark>)>,
+    lines: Vec<(PortId, Direction, ModelledLink<Mark>)>,
     records: NicRecords,
 }
 

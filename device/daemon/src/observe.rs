@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use faultline_abi::admin::Counter;
 use faultline_abi::regs;
+use faultline_fabric::PortId;
+use faultline_fabric::link_model::{LinkModelCounts, ModelledLink, PauseCounts};
 use faultline_nic::inspect::CqFill;
 use faultline_nic::{Nic, NicConfig, ObjectCounts};
-use faultline_ports::PortId;
-use faultline_ports::line::{Line, LineCounts, PauseCounts};
 use faultline_scenario::trigger;
 use faultline_telemetry::{
     Direction, EngineSnapshot, FabricSnapshot, LinkSnapshot, NicGauges, NicSnapshot, PortCounts,
@@ -21,11 +21,11 @@ use faultline_wire::{MacAddr, PrioritySet};
 use crate::clock::nanos;
 use crate::engine::Engine;
 use crate::external_port::{ExternalCounts, ExternalPort};
-use crate::link::LinkCounts;
 use crate::log_output;
 use crate::port::NicPort;
-use faultline_capture::capture::Mark;
 use faultline_config::PollMode;
+use faultline_fabric::Mark;
+use faultline_fabric::port_faults::FaultCounts;
 
 /// The link of a port.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +37,7 @@ pub struct LinkState {
     /// Speed in Mb/s.
     pub speed_mbps: u32,
     /// Frames that it has dropped, by reason.
-    pub counts: LinkCounts,
+    pub counts: FaultCounts,
     /// Packets from the NIC that are still to be dropped.
     pub tx_drops: u32,
     /// Packets to the NIC that are still to be dropped.
@@ -91,7 +91,7 @@ pub struct LineState {
     /// From the NIC, or to the peer of an external port.
     pub is_tx: bool,
     /// What has passed it, and what was lost.
-    pub counts: LineCounts,
+    pub counts: LinkModelCounts,
     /// Priorities that it pauses singly.
     pub(crate) pfc: PrioritySet,
 }
@@ -182,7 +182,7 @@ fn queue_depths(nic: &Nic) -> Vec<(&'static str, u64)> {
 impl Engine {
     /// The directions of links that have a model.
     pub fn line_states(&self) -> Vec<LineState> {
-        let state = |(id, dir, line): (PortId, trigger::Direction, &Line<Mark>)| {
+        let state = |(id, dir, line): (PortId, trigger::Direction, &ModelledLink<Mark>)| {
             let external = id.checked_sub(self.ports.len());
             let external = external.and_then(|index| self.externals.get(index));
             let nic = self.ports.get(id).map(NicPort::name);
@@ -355,8 +355,8 @@ impl Engine {
             mtu: link.mtu(),
             speed_mbps: port.nic.link_speed(),
             counts: link.counts,
-            tx_drops: link.pending_drops(Direction::Tx),
-            rx_drops: link.pending_drops(Direction::Rx),
+            tx_drops: link.pending_drops(trigger::Direction::Tx),
+            rx_drops: link.pending_drops(trigger::Direction::Rx),
             interrupt_losses: link.pending_interrupt_losses(),
         };
         Some(NicState {

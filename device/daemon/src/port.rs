@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use faultline_abi::doorbell::{Doorbell, DoorbellPage};
 use faultline_abi::{regs, ring};
+use faultline_fabric::PortId;
 use faultline_memory::{PAGE_SIZE, Rights, SharedPages};
 use faultline_nic::{DEVICE_MEMORY, Instant, Nic, NicConfig, Remains, TURN_WORK};
-use faultline_ports::PortId;
 use faultline_scenario::rules::Rules;
 use faultline_scenario::trigger;
 use faultline_telemetry::{DoorbellPath, FrameEvent, Recorder, TraceEvent};
@@ -19,13 +19,13 @@ use faultline_wire::MacAddr;
 use crate::diagnostic_log::NicLog;
 use crate::doorbell_ring::{self, DoorbellRing};
 use crate::durable::FlushWorker;
-use crate::frame::Frame;
-use crate::link::{self, Link};
 use crate::missed::{Suspect, Verdict};
 use crate::notice::Notice;
 use crate::ram::Ram;
-use faultline_capture::record::Fate;
 use faultline_config::NicEntry;
+use faultline_fabric::Fate;
+use faultline_fabric::frame::Frame;
+use faultline_fabric::port_faults::PortFaults;
 
 const ASLEEP: usize = offset_of!(DoorbellPage, asleep);
 const HEARTBEAT: usize = offset_of!(DoorbellPage, heartbeat);
@@ -105,7 +105,7 @@ pub struct NicPort {
     /// An action of a scenario has removed the device.
     removed: Arc<AtomicBool>,
     /// Its link.
-    pub link: Link,
+    pub link: PortFaults,
     /// The driver does not know yet of a change of the link.
     pub link_changed: bool,
     /// Diagnostics that the NIC had no room for.
@@ -156,7 +156,7 @@ impl NicPort {
             pages,
             bus_master: false,
             removed: Arc::new(AtomicBool::new(false)),
-            link: Link::new(),
+            link: PortFaults::new(),
             link_changed: false,
             lost_diagnostics: 0,
             polled: Vec::new(),
@@ -463,7 +463,7 @@ impl NicPort {
     pub(crate) fn fate(&mut self, dir: trigger::Direction, frame: Frame<'_>) -> Fate {
         match self.drops_as_down(frame.packets()) {
             true => Fate::LinkDown,
-            false => self.link.fate(link::direction(dir), frame),
+            false => self.link.fate(dir, frame),
         }
     }
 

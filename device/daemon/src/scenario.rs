@@ -4,15 +4,15 @@
 
 use std::collections::BTreeMap;
 
+use faultline_fabric::PortId;
 use faultline_nic::{FrameKind, Instant, Nanos};
-use faultline_ports::PortId;
 use faultline_scenario::rules::{ByRule, Fired, HeldFrame, PacketFacts, Rules};
 use faultline_scenario::trigger::Direction;
 use faultline_scenario::verdict::Verdict;
 use faultline_wire::packet::RoceHeader;
 
-use crate::frame::Frame;
 use crate::ram::Ram;
+use faultline_fabric::frame::Frame;
 
 /// A scenario that runs.
 #[derive(Debug)]

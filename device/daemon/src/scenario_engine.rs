@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use faultline_abi::admin::Counter;
+use faultline_fabric::PortId;
+use faultline_fabric::link_model::Effects;
 use faultline_nic::{Instant, Nanos};
-use faultline_ports::PortId;
-use faultline_ports::line::Effects;
 use faultline_scenario::plan::Plan;
 use faultline_scenario::rules::{ByRule, CallerRequest, Late, Rules};
 use faultline_scenario::trigger::Direction;
@@ -15,9 +15,9 @@ use faultline_scenario::verdict::{Facts, judge};
 use faultline_telemetry::{DoorbellPath, TraceEvent};
 
 use crate::engine::Engine;
-use crate::frame::{Frame, Octets};
 use crate::notice::Notice;
-use faultline_capture::capture::Mark;
+use faultline_fabric::Mark;
+use faultline_fabric::frame::{Frame, Octets};
 
 use crate::port::{NicPort, number};
 use crate::scenario::{

@@ -24,6 +24,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("faultline-vfio-user", &[]),
     ("faultline-pci", &[]),
     ("faultline-ports", &["faultline-memory", "faultline-wire"]),
+    (
+        "faultline-fabric",
+        &["faultline-nic", "faultline-scenario", "faultline-wire"],
+    ),
     ("faultline-oracle", &["faultline-wire"]),
     (
         "faultline-telemetry",
@@ -56,6 +60,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "faultline-config",
         &[
             "faultline-abi",
+            "faultline-fabric",
             "faultline-nic",
             "faultline-ports",
             "faultline-scenario",
@@ -65,6 +70,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "faultline-capture",
         &[
+            "faultline-fabric",
             "faultline-nic",
             "faultline-oracle",
             "faultline-ports",
@@ -79,6 +85,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "faultline-abi",
             "faultline-capture",
             "faultline-config",
+            "faultline-fabric",
             "faultline-memory",
             "faultline-nic",
             "faultline-pci",
@@ -96,6 +103,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "faultline-capture",
             "faultline-config",
             "faultline-daemon",
+            "faultline-fabric",
             "faultline-nic",
             "faultline-ports",
             "faultline-scenario",

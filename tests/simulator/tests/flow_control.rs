@@ -7,8 +7,8 @@ use faultline_abi::admin::DESTROY_QP;
 use faultline_abi::cqe;
 use faultline_abi::qp::{QPS_ERR, QPT_RAW, QPT_RC, QPT_UC, QPT_UD};
 use faultline_abi::wqe as wr;
+use faultline_fabric::link_model::{LinkModel, LinkModelCounts, ModelledLink};
 use faultline_nic::{Dcqcn, Origin};
-use faultline_ports::line::{Line, LineCounts, LineModel};
 use faultline_simulator::{Link, Pair, Send, World, expect_cqe};
 use faultline_wire::{Opcode, PrioritySet};
 
@@ -16,7 +16,7 @@ const MICROSECOND: u64 = 1000;
 /// A message of the flow that fills the link.
 const LEN: u32 = 64 << 10;
 /// A link of 1 Gb/s: a packet of 1 KiB takes 9 us.
-const LINK: LineModel = LineModel {
+const LINK: LinkModel = LinkModel {
     rate_mbps: 1000,
     delay_ns: 500,
     queue_bytes: 100_000,
@@ -39,14 +39,14 @@ fn pfc() -> PrioritySet {
 
 /// The model of `device/ports` as a link of the simulator.
 #[derive(Clone)]
-struct Modelled(Rc<RefCell<Line<Origin>>>);
+struct Modelled(Rc<RefCell<ModelledLink<Origin>>>);
 
 impl Modelled {
-    fn new(model: LineModel) -> Self {
-        Self(Rc::new(RefCell::new(Line::new(model))))
+    fn new(model: LinkModel) -> Self {
+        Self(Rc::new(RefCell::new(ModelledLink::new(model))))
     }
 
-    fn counts(&self) -> LineCounts {
+    fn counts(&self) -> LinkModelCounts {
         self.0.borrow().counts()
     }
 }
@@ -103,7 +103,7 @@ fn expect_data(world: &mut World, pair: &Pair) {
 
 /// What two flows through one link have had.
 struct Outcome {
-    counts: LineCounts,
+    counts: LinkModelCounts,
     /// Mean time of a short message of the other flow.
     short_ns: u64,
     /// Packets of the flow that fills the link, and those of them that were sent again.
@@ -112,7 +112,7 @@ struct Outcome {
 }
 
 /// A flow of priority 3 fills the link with 64 messages of 64 KiB. A flow of priority 0 sends a short message in each 200 us.
-fn two_flows(model: LineModel) -> Outcome {
+fn two_flows(model: LinkModel) -> Outcome {
     let mut world = World::new(2, 1);
     let link = Modelled::new(model);
     world.set_link(0, link.clone());
@@ -170,7 +170,7 @@ fn two_flows(model: LineModel) -> Outcome {
 /// loses nothing either, but everything waits.
 #[test]
 fn a_paused_priority_loses_nothing_and_slows_no_other_down() {
-    let single = two_flows(LineModel { pfc: pfc(), ..LINK });
+    let single = two_flows(LinkModel { pfc: pfc(), ..LINK });
     let all = two_flows(LINK);
     for outcome in [&single, &all] {
         assert_eq!(outcome.counts.queue_full, 0);
@@ -195,7 +195,7 @@ fn a_paused_priority_loses_nothing_and_slows_no_other_down() {
 #[test]
 fn only_the_priority_that_is_not_paused_loses_frames() {
     let mut world = World::new(2, 1);
-    let link = Modelled::new(LineModel { pfc: pfc(), ..LINK });
+    let link = Modelled::new(LinkModel { pfc: pfc(), ..LINK });
     world.set_link(0, link.clone());
     let connect = |world: &mut World, class: u8| {
         world.connect(QPT_RC, LEN.into(), |path| {
@@ -472,7 +472,7 @@ fn queue_pairs_that_end_in_a_pause_leave_nothing() {
 #[test]
 fn a_reset_ends_all_waits() {
     let mut world = World::new(2, 1);
-    let link = Modelled::new(LineModel { pfc: pfc(), ..LINK });
+    let link = Modelled::new(LinkModel { pfc: pfc(), ..LINK });
     world.set_link(0, link.clone());
     let mut pair = world.connect(QPT_RC, LEN.into(), |path| path.traffic_class = CLASS);
     for _ in 0..4 {
@@ -557,7 +557,7 @@ fn a_held_connection_can_end() {
 #[test]
 fn a_slow_peer_is_not_kept_busy_with_duplicates() {
     let mut world = World::new(2, 1);
-    let slow = LineModel {
+    let slow = LinkModel {
         rate_mbps: 5,
         queue_bytes: 1 << 30,
         pause_bytes: 0,
@@ -591,7 +591,7 @@ fn a_slow_peer_is_not_kept_busy_with_duplicates() {
 fn a_full_window_asks_for_few_acknowledgements() {
     let mut world = World::new(2, 1);
     // A window takes 0.9 ms, the way there and back more than one.
-    let long = LineModel {
+    let long = LinkModel {
         rate_mbps: 10_000,
         delay_ns: 500 * MICROSECOND,
         queue_bytes: 1 << 30,

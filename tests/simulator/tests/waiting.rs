@@ -217,7 +217,7 @@ fn losses_before_a_missing_page_are_repaired_while_it_is_awaited() {
             let before = w.counter(0, Counter::local_ack_timeout_err);
             w.pass(2_000 * MS);
             assert_eq!(w.counter(0, Counter::local_ack_timeout_err), before);
-            assert_eq!(w.statuses(), []);
+            assert!(w.statuses().is_empty());
             if room {
                 w.answer(0);
                 w.run();

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use faultline_ports::PortId;
+use crate::switch::PortId;
 
 /// Most queue pairs of an engine that are held at a time. What further ones send is dropped if there is no room.
 const MOST_HELD: usize = 1 << 16;
@@ -23,7 +23,7 @@ struct Held {
 
 /// What an engine knows of holds.
 #[derive(Debug)]
-pub(crate) struct Holds {
+pub struct Holds {
     /// By external port: it holds senders.
     ports: Arc<[AtomicBool]>,
     held: Vec<Held>,
@@ -31,7 +31,7 @@ pub(crate) struct Holds {
 
 impl Holds {
     /// One for each engine of a process with so many external ports.
-    pub(crate) fn of_engines(engines: usize, ports: usize) -> impl Iterator<Item = Self> {
+    pub fn of_engines(engines: usize, ports: usize) -> impl Iterator<Item = Self> {
         let ports: Arc<[AtomicBool]> = (0..ports).map(|_| AtomicBool::new(false)).collect();
         (0..engines).map(move |_| Self {
             ports: Arc::clone(&ports),
@@ -41,12 +41,12 @@ impl Holds {
 
     /// False if the process has no external ports.
     #[inline]
-    pub(crate) fn has_ports(&self) -> bool {
+    pub fn has_ports(&self) -> bool {
         !self.ports.is_empty()
     }
 
     /// Publishes whether a port holds senders. Returns true if that has changed. Of the engine with the ports only.
-    pub(crate) fn publish(&self, port: usize, holds: bool) -> bool {
+    pub fn publish(&self, port: usize, holds: bool) -> bool {
         let Some(shared) = self.ports.get(port) else {
             return false;
         };
@@ -59,17 +59,17 @@ impl Holds {
 
     /// True if a port holds senders.
     #[inline]
-    pub(crate) fn holds(&self, port: usize) -> bool {
+    pub fn holds(&self, port: usize) -> bool {
         is_set(&self.ports, port)
     }
 
     /// True if one more queue pair can be held.
-    pub(crate) fn has_room(&self) -> bool {
+    pub fn has_room(&self) -> bool {
         self.held.len() < MOST_HELD
     }
 
     /// A queue pair of this engine is held because of a port.
-    pub(crate) fn add(&mut self, port: usize, nic: PortId, queue_pair: u32) {
+    pub fn add(&mut self, port: usize, nic: PortId, queue_pair: u32) {
         let held = Held {
             port,
             nic,
@@ -79,12 +79,12 @@ impl Holds {
     }
 
     /// True if a queue pair is held without need.
-    pub(crate) fn has_released(&self) -> bool {
+    pub fn has_released(&self) -> bool {
         self.held.iter().any(|held| !self.holds(held.port))
     }
 
     /// Forgets the queue pairs of ports that no longer hold senders, and returns each with its NIC.
-    pub(crate) fn take_released(&mut self) -> impl Iterator<Item = (PortId, u32)> {
+    pub fn take_released(&mut self) -> impl Iterator<Item = (PortId, u32)> {
         let ports = &self.ports;
         let is_released = |held: &mut Held| !is_set(ports, held.port);
         let taken = self.held.extract_if(.., is_released);
@@ -92,7 +92,7 @@ impl Holds {
     }
 
     /// Forgets the queue pairs of a NIC, and returns them.
-    pub(crate) fn take_nic(&mut self, nic: PortId) -> impl Iterator<Item = u32> {
+    pub fn take_nic(&mut self, nic: PortId) -> impl Iterator<Item = u32> {
         let of_nic = move |held: &mut Held| held.nic == nic;
         let taken = self.held.extract_if(.., of_nic);
         taken.map(|held| held.queue_pair)

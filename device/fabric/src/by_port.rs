@@ -1,6 +1,6 @@
 //! What an engine has by port of the process.
 
-use faultline_ports::PortId;
+use crate::switch::PortId;
 
 /// A table by port. Ports have the same numbers in all engines; an engine has entries of its own ports only.
 #[derive(Debug)]
@@ -8,13 +8,13 @@ pub struct ByPort<T>(Vec<Option<T>>);
 
 impl<T> ByPort<T> {
     /// A table for so many ports, without entries.
-    pub(crate) fn new(ports: usize) -> Self {
+    pub fn new(ports: usize) -> Self {
         Self((0..ports).map(|_| None).collect())
     }
 
     /// Number of ports of the process.
     #[inline]
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.0.len()
     }
 
@@ -32,25 +32,25 @@ impl<T> ByPort<T> {
 
     /// The entries, with their ports.
     #[inline]
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (PortId, &T)> {
+    pub fn iter(&self) -> impl Iterator<Item = (PortId, &T)> {
         let entries = self.0.iter().enumerate();
         entries.filter_map(|(id, entry)| Some((id, entry.as_ref()?)))
     }
 
     /// The same, to be changed.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (PortId, &mut T)> {
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (PortId, &mut T)> {
         let entries = self.0.iter_mut().enumerate();
         entries.filter_map(|(id, entry)| Some((id, entry.as_mut()?)))
     }
 
     /// The entries.
     #[inline]
-    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
+    pub fn values(&self) -> impl Iterator<Item = &T> {
         self.0.iter().flatten()
     }
 
     /// Replaces the entry of a port. Returns the previous one. A port that the process does not have keeps none.
-    pub(crate) fn replace(&mut self, id: PortId, entry: Option<T>) -> Option<T> {
+    pub fn replace(&mut self, id: PortId, entry: Option<T>) -> Option<T> {
         std::mem::replace(self.0.get_mut(id)?, entry)
     }
 }

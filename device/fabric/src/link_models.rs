@@ -2,10 +2,10 @@
 //!
 //! What enters such a link becomes octets. Without any, the data path tests one flag for each frame.
 
-use faultline_capture::capture::Mark;
+use crate::frame::Mark;
+use crate::link_model::{Effects, LinkModel, ModelledLink};
+use crate::switch::PortId;
 use faultline_nic::Instant;
-use faultline_ports::PortId;
-use faultline_ports::line::{Effects, Line, LineModel};
 use faultline_scenario::trigger::Direction;
 use faultline_wire::PrioritySet;
 
@@ -13,53 +13,53 @@ use crate::frame::Octets;
 
 /// The modelled links of an engine.
 #[derive(Debug, Default)]
-pub(crate) struct Lines {
+pub struct LinkModels {
     /// The directions that have a model. `Tx` is away from the NIC, and to the peer of an external port.
-    all: Vec<(PortId, Direction, Line<Mark>)>,
+    all: Vec<(PortId, Direction, ModelledLink<Mark>)>,
 }
 
-impl Lines {
+impl LinkModels {
     /// Adds the models of a port: away from the NIC or to the peer, and the other direction.
-    pub(crate) fn add(&mut self, port: PortId, models: [Option<LineModel>; 2]) {
+    pub fn add(&mut self, port: PortId, models: [Option<LinkModel>; 2]) {
         for (dir, model) in [Direction::Tx, Direction::Rx].into_iter().zip(models) {
             if let Some(model) = model {
-                self.all.push((port, dir, Line::new(model)));
+                self.all.push((port, dir, ModelledLink::new(model)));
             }
         }
     }
 
     /// Takes the lines of a port away.
-    pub(crate) fn take(&mut self, port: PortId) -> Vec<(PortId, Direction, Line<Mark>)> {
+    pub fn take(&mut self, port: PortId) -> Vec<(PortId, Direction, ModelledLink<Mark>)> {
         self.all.extract_if(.., |(of, ..)| *of == port).collect()
     }
 
     /// Adds lines that were taken away.
-    pub(crate) fn put(&mut self, lines: Vec<(PortId, Direction, Line<Mark>)>) {
+    pub fn put(&mut self, lines: Vec<(PortId, Direction, ModelledLink<Mark>)>) {
         self.all.extend(lines);
     }
 
     /// True if there are none.
     #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
     /// True if a direction of a link has a model.
-    pub(crate) fn has(&self, port: PortId, dir: Direction) -> bool {
+    pub fn has(&self, port: PortId, dir: Direction) -> bool {
         let mut all = self.all.iter();
         all.any(|(of, direction, _)| (*of, *direction) == (port, dir))
     }
 
     /// Sends octets into a link. Returns what is done to them, as far as it is decided; `None` if this direction of the link has no
     /// model.
-    pub(crate) fn send(
+    pub fn send(
         &mut self,
         now: Instant,
         port: PortId,
         dir: Direction,
         frame: Octets<'_>,
     ) -> Option<Effects> {
-        let is_it = |(of, direction, _): &&mut (PortId, Direction, Line<Mark>)| {
+        let is_it = |(of, direction, _): &&mut (PortId, Direction, ModelledLink<Mark>)| {
             (*of, *direction) == (port, dir)
         };
         let (_, _, line) = self.all.iter_mut().find(is_it)?;
@@ -67,14 +67,14 @@ impl Lines {
     }
 
     /// Number of lines.
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.all.len()
     }
 
     /// Takes the next frame that has arrived at the end of a line, given by its index, into `frame`. Returns where that is, and the
     /// mark of the frame with what the line has done; `None` if there is no frame. One that the line has lost late arrives too, with
     /// this effect.
-    pub(crate) fn receive(
+    pub fn receive(
         &mut self,
         now: Instant,
         index: usize,
@@ -90,13 +90,13 @@ impl Lines {
     }
 
     /// All lines, with port and direction.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (PortId, Direction, &Line<Mark>)> {
+    pub fn iter(&self) -> impl Iterator<Item = (PortId, Direction, &ModelledLink<Mark>)> {
         self.all.iter().map(|(port, dir, line)| (*port, *dir, line))
     }
 
     /// Finds out what the links pause. Once for each pass: what a sender adds in its turn takes no turn of the same pass from
     /// others.
-    pub(crate) fn update_pauses(&mut self, now: Instant) {
+    pub fn update_pauses(&mut self, now: Instant) {
         for (_, _, line) in &mut self.all {
             line.update_pause(now.0);
         }
@@ -105,7 +105,7 @@ impl Lines {
     /// The priorities that links pause of what port `sender` sends, a NIC if it is below `nics`. The link of a sender to the switch
     /// pauses that sender; a link from the switch pauses all that may send into it, because the destination of the next frame is
     /// not known before it is built.
-    pub(crate) fn paused(&self, sender: PortId, nics: usize) -> PrioritySet {
+    pub fn paused(&self, sender: PortId, nics: usize) -> PrioritySet {
         let mut paused = PrioritySet::NONE;
         for (port, dir, line) in &self.all {
             let is_external = *port >= nics;
@@ -118,7 +118,7 @@ impl Lines {
     }
 
     /// When the next frame arrives.
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+    pub fn next_deadline(&self) -> Option<Instant> {
         let deadlines = self
             .all
             .iter()
@@ -134,20 +134,20 @@ mod tests {
     use super::*;
 
     /// NICs 0 to 2, of which 2 has a link that pauses priority 3; port 3 is an external one.
-    fn lines() -> Lines {
-        let model = LineModel {
+    fn lines() -> LinkModels {
+        let model = LinkModel {
             rate_mbps: 1000,
             pause_bytes: 2000,
             pfc: PrioritySet::NONE.with(3),
-            ..LineModel::default()
+            ..LinkModel::default()
         };
-        let mut lines = Lines::default();
+        let mut lines = LinkModels::default();
         lines.add(2, [None, Some(model)]);
         lines
     }
 
     /// Sends frames of priority 3 to NIC 2.
-    fn fill(lines: &mut Lines, now: Instant) {
+    fn fill(lines: &mut LinkModels, now: Instant) {
         let mut bytes = [0; 1000];
         bytes[12..16].copy_from_slice(&[0x81, 0, 3 << 5, 1]);
         for _ in 0..4 {
@@ -182,7 +182,7 @@ mod tests {
         lines.update_pauses(Instant(0));
         let taken = lines.take(2);
         assert!(lines.paused(1, 3).is_empty());
-        let mut others = Lines::default();
+        let mut others = LinkModels::default();
         others.put(taken);
         assert!(!others.paused(1, 3).is_empty());
         others.update_pauses(Instant(1_000_000));

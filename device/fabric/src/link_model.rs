@@ -14,7 +14,7 @@ use crate::classes::Classes;
 
 /// Properties of one direction of a link. The default is a link that changes nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LineModel {
+pub struct LinkModel {
     /// Rate in Mbit/s; 0: not limited.
     pub rate_mbps: u32,
     /// Time from the last bit sent to the last bit received, in nanoseconds.
@@ -55,7 +55,7 @@ const SPARE: usize = 256;
 
 /// What a line has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LineCounts {
+pub struct LinkModelCounts {
     /// Frames that were lost at random.
     pub lost: u64,
     /// Frames that were lost because the queue was full.
@@ -79,7 +79,7 @@ pub struct LineCounts {
 pub struct PauseCounts {
     /// Pauses that have begun.
     pub pauses: u64,
-    /// Time for which it was paused, in nanoseconds, up to the last call of [`Line::update_pause`].
+    /// Time for which it was paused, in nanoseconds, up to the last call of [`ModelledLink::update_pause`].
     pub paused_ns: u64,
 }
 
@@ -156,8 +156,8 @@ struct Queued<T> {
 
 /// One direction of a link. Each frame may have a mark of type `T`, which stays with it.
 #[derive(Debug)]
-pub struct Line<T = ()> {
-    model: LineModel,
+pub struct ModelledLink<T = ()> {
+    model: LinkModel,
     random: fastrand::Rng,
     under_way: BinaryHeap<UnderWay<T>>,
     overtaken: Vec<Overtaken<T>>,
@@ -173,12 +173,12 @@ pub struct Line<T = ()> {
     sent: u64,
     /// Octets of all frames that are held.
     held: usize,
-    counts: LineCounts,
+    counts: LinkModelCounts,
 }
 
-impl<T: Copy + Ord> Line<T> {
+impl<T: Copy + Ord> ModelledLink<T> {
     /// A line without frames.
-    pub fn new(model: LineModel) -> Self {
+    pub fn new(model: LinkModel) -> Self {
         Self {
             model,
             random: fastrand::Rng::with_seed(model.seed),
@@ -191,14 +191,14 @@ impl<T: Copy + Ord> Line<T> {
             paused_at: 0,
             sent: 0,
             held: 0,
-            counts: LineCounts::default(),
+            counts: LinkModelCounts::default(),
         }
     }
 
-    /// Sends a frame. Returns what is done to it, as far as it is decided: of a frame that others overtake, [`Line::receive`] has
+    /// Sends a frame. Returns what is done to it, as far as it is decided: of a frame that others overtake, [`ModelledLink::receive`] has
     /// the rest.
     pub fn send(&mut self, now: u64, frame: &[u8], mark: T) -> Effects {
-        let LineModel {
+        let LinkModel {
             loss,
             duplicate,
             reorder,
@@ -288,7 +288,7 @@ impl<T: Copy + Ord> Line<T> {
         (self.paused, self.paused_at) = (paused, now);
     }
 
-    /// The priorities that the senders are to pause, by the last call of [`Line::update_pause`].
+    /// The priorities that the senders are to pause, by the last call of [`ModelledLink::update_pause`].
     pub fn paused(&self) -> PrioritySet {
         self.paused
     }
@@ -333,7 +333,7 @@ impl<T: Copy + Ord> Line<T> {
     }
 
     /// What the line has done.
-    pub fn counts(&self) -> LineCounts {
+    pub fn counts(&self) -> LinkModelCounts {
         self.counts
     }
 
@@ -452,7 +452,7 @@ impl<T: Copy + Ord> Line<T> {
         effects
     }
 
-    /// Sends a frame behind those before it, or puts it into the queue of its priority. [`Line::release`] was called for `now`.
+    /// Sends a frame behind those before it, or puts it into the queue of its priority. [`ModelledLink::release`] was called for `now`.
     fn transmit(&mut self, now: u64, priority: u8, queued: Queued<T>) {
         let Some(classes) = &mut self.classes else {
             return self.transmit_from(now, queued);
@@ -529,7 +529,7 @@ mod tests {
     }
 
     /// Numbers of the frames that arrive, with their times.
-    fn arrivals(line: &mut Line) -> Vec<(u64, u32)> {
+    fn arrivals(line: &mut ModelledLink) -> Vec<(u64, u32)> {
         let mut frame = Vec::new();
         let mut arrived = Vec::new();
         while let Some(at) = line.next_deadline() {
@@ -542,7 +542,7 @@ mod tests {
         arrived
     }
 
-    fn numbers(line: &mut Line) -> Vec<u32> {
+    fn numbers(line: &mut ModelledLink) -> Vec<u32> {
         arrivals(line)
             .into_iter()
             .map(|(_, number)| number)
@@ -551,20 +551,20 @@ mod tests {
 
     #[test]
     fn a_plain_line_changes_nothing() {
-        let mut line = Line::new(LineModel::default());
+        let mut line = ModelledLink::new(LinkModel::default());
         for n in 0..100 {
             line.send(u64::from(n), &frame(n), ());
         }
         assert_eq!(numbers(&mut line), (0..100).collect::<Vec<_>>());
-        assert_eq!(line.counts(), LineCounts::default());
+        assert_eq!(line.counts(), LinkModelCounts::default());
     }
 
     #[test]
     fn frames_take_their_time_and_wait_for_each_other() {
-        let mut line = Line::new(LineModel {
+        let mut line = ModelledLink::new(LinkModel {
             rate_mbps: 1000,
             delay_ns: 5000,
-            ..LineModel::default()
+            ..LinkModel::default()
         });
         // 1000 octets at 1 Gbit/s: 8 us each.
         for n in 0..3 {
@@ -578,11 +578,11 @@ mod tests {
 
     #[test]
     fn a_full_queue_loses_frames_and_a_long_one_marks_them() {
-        let mut line = Line::new(LineModel {
+        let mut line = ModelledLink::new(LinkModel {
             rate_mbps: 1000,
             queue_bytes: 5000,
             ecn_bytes: 2000,
-            ..LineModel::default()
+            ..LinkModel::default()
         });
         // IPv4 with ECT(0): 0x02.
         let mut capable = frame(0);
@@ -603,15 +603,15 @@ mod tests {
 
     #[test]
     fn impairments_hit_as_often_as_they_should_and_repeat_with_their_seed() {
-        let model = LineModel {
+        let model = LinkModel {
             loss: 100_000,
             duplicate: 50_000,
             reorder: 20_000,
             seed: 9,
-            ..LineModel::default()
+            ..LinkModel::default()
         };
         let run = |seed| {
-            let mut line = Line::new(LineModel { seed, ..model });
+            let mut line = ModelledLink::new(LinkModel { seed, ..model });
             for n in 0..10_000 {
                 line.send(u64::from(n) * 100, &frame(n), ());
             }
@@ -631,9 +631,9 @@ mod tests {
 
     #[test]
     fn a_flipped_bit_is_one_bit() {
-        let mut line = Line::new(LineModel {
+        let mut line = ModelledLink::new(LinkModel {
             corrupt: 1_000_000,
-            ..LineModel::default()
+            ..LinkModel::default()
         });
         let sent = frame(5);
         for _ in 0..100 {
@@ -651,10 +651,10 @@ mod tests {
 
     #[test]
     fn a_line_is_bounded() {
-        let mut line = Line::new(LineModel {
+        let mut line = ModelledLink::new(LinkModel {
             delay_ns: u64::MAX,
             reorder: 500_000,
-            ..LineModel::default()
+            ..LinkModel::default()
         });
         let long = vec![0; 60_000];
         for _ in 0..1000 {
@@ -666,7 +666,7 @@ mod tests {
     }
 
     /// Whether all senders are paused.
-    fn pauses(line: &mut Line, now: u64) -> bool {
+    fn pauses(line: &mut ModelledLink, now: u64) -> bool {
         line.update_pause(now);
         line.paused() == PrioritySet::ALL
     }
@@ -674,10 +674,10 @@ mod tests {
     #[test]
     fn senders_pause_until_half_of_the_threshold_has_been_sent() {
         // A frame of 1000 octets takes 8 us.
-        let mut line: Line = Line::new(LineModel {
+        let mut line: ModelledLink = ModelledLink::new(LinkModel {
             rate_mbps: 1000,
             pause_bytes: 4000,
-            ..LineModel::default()
+            ..LinkModel::default()
         });
         assert!(!pauses(&mut line, 0));
         for n in 0..3 {
@@ -697,11 +697,11 @@ mod tests {
     #[test]
     fn the_smallest_threshold_does_not_pause_for_ever() {
         for pfc in [PrioritySet::NONE, PrioritySet::NONE.with(0)] {
-            let mut line: Line = Line::new(LineModel {
+            let mut line: ModelledLink = ModelledLink::new(LinkModel {
                 rate_mbps: 1000,
                 pause_bytes: 1,
                 pfc,
-                ..LineModel::default()
+                ..LinkModel::default()
             });
             for n in 0..3 {
                 line.send(0, &frame(n), ());
@@ -721,13 +721,13 @@ mod tests {
     }
 
     /// A link of 1 Gb/s, on which priority 3 is paused, and a frame takes 8 us.
-    fn with_pfc() -> Line {
-        Line::new(LineModel {
+    fn with_pfc() -> ModelledLink {
+        ModelledLink::new(LinkModel {
             rate_mbps: 1000,
             queue_bytes: 10_000,
             pause_bytes: 4000,
             pfc: PrioritySet::NONE.with(3),
-            ..LineModel::default()
+            ..LinkModel::default()
         })
     }
 
@@ -777,7 +777,7 @@ mod tests {
     #[test]
     fn one_priority_on_a_link_with_several_queues_is_served_as_on_a_plain_one() {
         let mut several = with_pfc();
-        let mut plain: Line = Line::new(LineModel {
+        let mut plain: ModelledLink = ModelledLink::new(LinkModel {
             pfc: PrioritySet::NONE,
             ..several.model
         });
@@ -797,7 +797,7 @@ mod tests {
 
     #[test]
     fn a_priority_that_is_not_paused_takes_no_room_from_others() {
-        let mut line = Line::new(LineModel {
+        let mut line = ModelledLink::new(LinkModel {
             queue_bytes: 0,
             ..with_pfc().model
         });
@@ -810,11 +810,11 @@ mod tests {
 
     #[test]
     fn queues_of_priorities_are_bounded() {
-        let mut line = Line::new(LineModel {
+        let mut line = ModelledLink::new(LinkModel {
             rate_mbps: 1,
             duplicate: 100_000,
             pfc: PrioritySet::ALL,
-            ..LineModel::default()
+            ..LinkModel::default()
         });
         for n in 0..3000u32 {
             let mut long = frame_of((n % 8) as u8, n);

@@ -11,7 +11,7 @@ use faultline_wire::PrioritySet;
 
 /// What an engine knows of the pauses of the others.
 #[derive(Debug)]
-pub(crate) struct SharedPauses {
+pub struct SharedPauses {
     /// By engine.
     all: Arc<[AtomicU8]>,
     own: usize,
@@ -21,7 +21,7 @@ pub(crate) struct SharedPauses {
 
 impl SharedPauses {
     /// One for each engine of a process.
-    pub(crate) fn of_engines(count: usize) -> impl Iterator<Item = Self> {
+    pub fn of_engines(count: usize) -> impl Iterator<Item = Self> {
         let all: Arc<[AtomicU8]> = (0..count).map(|_| AtomicU8::new(0)).collect();
         (0..count).map(move |own| Self {
             all: Arc::clone(&all),
@@ -31,7 +31,7 @@ impl SharedPauses {
     }
 
     /// Publishes what links of this engine pause. Returns true if that has changed: the others must be woken.
-    pub(crate) fn publish(&mut self, paused: PrioritySet) -> bool {
+    pub fn publish(&mut self, paused: PrioritySet) -> bool {
         let Some(own) = self.all.get(self.own) else {
             return false;
         };
@@ -44,17 +44,17 @@ impl SharedPauses {
     }
 
     /// Reads what the others have published.
-    pub(crate) fn refresh(&mut self) {
+    pub fn refresh(&mut self) {
         self.others = self.read();
     }
 
     /// What others pause, by the last [`SharedPauses::refresh`].
-    pub(crate) fn paused(&self) -> PrioritySet {
+    pub fn paused(&self) -> PrioritySet {
         self.others
     }
 
     /// True if others have published something else since the last [`SharedPauses::refresh`].
-    pub(crate) fn has_news(&self) -> bool {
+    pub fn has_news(&self) -> bool {
         self.read() != self.others
     }
 

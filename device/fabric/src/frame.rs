@@ -1,23 +1,32 @@
-//! A frame on its way through an engine, from the port at which it comes in to the ports that receive it.
+//! A frame on its way through a fabric, from the port at which it comes in to the ports that receive it.
 //!
 //! The functions of the data path take a [`Frame`], whatever its form. This file does not decide where a frame goes.
 
-use faultline_capture::capture::Mark;
-use faultline_nic::{FrameKind, Origin, TxFrame};
-use faultline_ports::line::Effects;
-use faultline_ports::vlan;
+use crate::link_model::Effects;
+use crate::vlan;
+use faultline_nic::{Dma, FrameKind, Origin, TxFrame};
+use faultline_scenario::rules::ByRule;
 use faultline_wire::ethernet::VlanTag;
 use faultline_wire::packet::{RoceHeader, parse_trusted};
 use faultline_wire::{Ethernet, MacAddr};
 
-use crate::ram::Ram;
+/// What is known of a frame as octets, besides its octets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Mark {
+    /// What is known of its sender.
+    pub origin: Origin,
+    /// What links have done to it on its way.
+    pub effects: Effects,
+    /// What a rule has done to it.
+    pub rule: Option<ByRule>,
+}
 
 /// A frame on its way. Functions that are not inlined take it by value: a reference to it would keep its form from being known to the
 /// compiler in their callers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Frame<'a> {
-    /// A frame of a NIC of the process: typed headers, and a payload in the memory that [`Engine::rams`](crate::engine::Engine::rams)
-    /// has for the port at which the frame came in. It may be a run of packets.
+pub enum Frame<'a> {
+    /// A frame of a NIC of the process: typed headers, and a payload in the memory that the fabric has for the port at which the frame
+    /// came in. It may be a run of packets.
     ByReference(&'a TxFrame),
     /// One packet as octets.
     Octets(Octets<'a>),
@@ -25,7 +34,7 @@ pub(crate) enum Frame<'a> {
 
 /// A frame whose VLAN tag the switch may replace for a destination.
 #[derive(Debug)]
-pub(crate) enum FrameMut<'a> {
+pub enum FrameMut<'a> {
     /// See [`Frame::ByReference`].
     ByReference(&'a mut TxFrame),
     /// See [`Frame::Octets`].
@@ -34,15 +43,16 @@ pub(crate) enum FrameMut<'a> {
 
 /// A packet as octets.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Octets<'a> {
-    pub(crate) mark: Mark,
+pub struct Octets<'a> {
+    /// What is known of it besides its octets.
+    pub mark: Mark,
     /// From the Ethernet header on, without FCS.
-    pub(crate) bytes: &'a [u8],
+    pub bytes: &'a [u8],
 }
 
 impl<'a> Octets<'a> {
     /// A packet that neither a link model nor a rule has changed.
-    pub(crate) fn new(origin: Origin, bytes: &'a [u8]) -> Self {
+    pub fn new(origin: Origin, bytes: &'a [u8]) -> Self {
         let mark = Mark {
             origin,
             effects: Effects::NONE,
@@ -52,10 +62,10 @@ impl<'a> Octets<'a> {
     }
 
     /// Writes a packet of a NIC's frame into `buffer`. Returns `None` if its payload cannot be read.
-    pub(crate) fn of_packet(
+    pub fn of_packet(
         frame: &TxFrame,
         packet: u32,
-        memory: &Ram,
+        memory: &impl Dma,
         buffer: &'a mut Vec<u8>,
     ) -> Option<Self> {
         frame.write_packet(packet, memory, buffer).ok()?;
@@ -66,7 +76,7 @@ impl<'a> Octets<'a> {
 impl FrameMut<'_> {
     /// The frame, to be read.
     #[inline(always)]
-    pub(crate) fn as_frame(&self) -> Frame<'_> {
+    pub fn as_frame(&self) -> Frame<'_> {
         match self {
             Self::ByReference(frame) => Frame::ByReference(frame),
             Self::Octets(octets) => Frame::Octets(*octets),
@@ -75,7 +85,7 @@ impl FrameMut<'_> {
 
     /// The same for a function that is not inlined.
     #[inline(always)]
-    pub(crate) fn reborrow(&mut self) -> FrameMut<'_> {
+    pub fn reborrow(&mut self) -> FrameMut<'_> {
         match self {
             Self::ByReference(frame) => FrameMut::ByReference(frame),
             Self::Octets(octets) => FrameMut::Octets(*octets),
@@ -83,7 +93,7 @@ impl FrameMut<'_> {
     }
 
     /// The frame with another VLAN tag. Octets are copied into `buffer`. A frame by reference keeps the tag until it is replaced again.
-    pub(crate) fn with_vlan_tag<'b>(
+    pub fn with_vlan_tag<'b>(
         &'b mut self,
         tag: Option<VlanTag>,
         buffer: &'b mut Vec<u8>,
@@ -107,7 +117,7 @@ impl FrameMut<'_> {
 impl Frame<'_> {
     /// Source and destination address; `None` if the frame is too short to have them.
     #[inline(always)]
-    pub(crate) fn addresses(self) -> Option<(MacAddr, MacAddr)> {
+    pub fn addresses(self) -> Option<(MacAddr, MacAddr)> {
         match self {
             Self::ByReference(frame) => Some((frame.src(), frame.dst())),
             Self::Octets(Octets { bytes, .. }) => {
@@ -120,7 +130,7 @@ impl Frame<'_> {
 
     /// The VLAN tag of its packets.
     #[inline(always)]
-    pub(crate) fn vlan_tag(self) -> Option<VlanTag> {
+    pub fn vlan_tag(self) -> Option<VlanTag> {
         match self {
             Self::ByReference(frame) => frame.vlan_tag(),
             Self::Octets(Octets { bytes, .. }) => vlan::tag_of(bytes),
@@ -129,7 +139,7 @@ impl Frame<'_> {
 
     /// Packets of the frame.
     #[inline(always)]
-    pub(crate) fn packets(self) -> u32 {
+    pub fn packets(self) -> u32 {
         match self {
             Self::ByReference(frame) => frame.packets,
             Self::Octets(_) => 1,
@@ -137,7 +147,7 @@ impl Frame<'_> {
     }
 
     /// Length of all its packets, without FCS.
-    pub(crate) fn len(self) -> usize {
+    pub fn len(self) -> usize {
         match self {
             Self::ByReference(frame) => frame.len(),
             Self::Octets(Octets { bytes, .. }) => bytes.len(),
@@ -145,7 +155,7 @@ impl Frame<'_> {
     }
 
     /// Length of its longest packet without Ethernet header and VLAN tag, which an MTU limits.
-    pub(crate) fn length_for_mtu(self) -> usize {
+    pub fn length_for_mtu(self) -> usize {
         match self {
             Self::ByReference(frame) => match &frame.kind {
                 FrameKind::Roce(header) => {
@@ -160,7 +170,7 @@ impl Frame<'_> {
     }
 
     /// Headers of its first packet; `None` if it is not RoCE.
-    pub(crate) fn header(self) -> Option<RoceHeader> {
+    pub fn header(self) -> Option<RoceHeader> {
         match self {
             Self::ByReference(frame) => match &frame.kind {
                 FrameKind::Roce(header) => Some(*header),
@@ -171,7 +181,7 @@ impl Frame<'_> {
     }
 
     /// What is known of it besides its octets.
-    pub(crate) fn mark(self) -> Mark {
+    pub fn mark(self) -> Mark {
         match self {
             Self::ByReference(frame) => Octets::new(frame.origin(), &[]).mark,
             Self::Octets(Octets { mark, .. }) => mark,
@@ -179,7 +189,7 @@ impl Frame<'_> {
     }
 
     /// A copy of its first packet. `memory`: that of the payload of a frame by reference. Returns `None` if it cannot be read.
-    pub(crate) fn to_vec(self, memory: Option<&Ram>) -> Option<Vec<u8>> {
+    pub fn to_vec(self, memory: Option<&impl Dma>) -> Option<Vec<u8>> {
         match self {
             Self::ByReference(frame) => frame.packet_bytes(0, memory?).ok(),
             Self::Octets(Octets { bytes, .. }) => Some(bytes.to_vec()),
@@ -188,7 +198,7 @@ impl Frame<'_> {
 }
 
 /// Length of a packet, given its whole length, without Ethernet header and VLAN tag. `head` has at least these.
-pub(crate) fn octets_for_mtu(length: usize, head: &[u8]) -> usize {
+pub fn octets_for_mtu(length: usize, head: &[u8]) -> usize {
     after_ethernet(length, head.get(12..14) == Some(&[0x81, 0x00]))
 }
 
@@ -199,26 +209,16 @@ fn after_ethernet(length: usize, tagged: bool) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use faultline_memory::SharedPages;
+    use faultline_simulator::Memory;
     use faultline_wire::{Bth, Gid, Ip, Opcode, Psn};
 
     use super::*;
-    use crate::diagnostic_log;
 
     const TAG: VlanTag = VlanTag {
         pcp: 3,
         dei: false,
         vid: 7,
     };
-
-    /// Memory of a guest, which no frame of these tests refers to.
-    fn memory() -> Ram {
-        let (log, _) = diagnostic_log::queue(&["a".to_owned()]);
-        let pages = SharedPages::new("guest", 1).unwrap();
-        Ram::of_pages(log.of_nic(0), Arc::new(pages))
-    }
 
     fn roce(vlan: Option<VlanTag>) -> TxFrame {
         let ip = Ip::from_gids(Gid([1; 16]), Gid([2; 16]), 0, 0, 64);
@@ -256,7 +256,8 @@ mod tests {
 
     #[test]
     fn both_forms_of_a_packet_have_the_same_properties() {
-        let memory = memory();
+        // No frame of these refers to it.
+        let memory = Memory::new(4096);
         for sent in [roce(None), roce(Some(TAG)), raw(None), raw(Some(TAG))] {
             let mut buffer = Vec::new();
             let octets = Octets::of_packet(&sent, 0, &memory, &mut buffer).unwrap();
@@ -273,7 +274,7 @@ mod tests {
             for tag in [None, Some(TAG), Some(VlanTag { vid: 8, ..TAG })] {
                 let mut copy = Vec::new();
                 let mut frame = FrameMut::Octets(octets);
-                let tagged = frame.with_vlan_tag(tag, &mut copy).to_vec(None);
+                let tagged = frame.with_vlan_tag(tag, &mut copy).to_vec(None::<&Memory>);
                 let mut changed = sent.clone();
                 let mut frame = FrameMut::ByReference(&mut changed);
                 let mut unused = Vec::new();

@@ -1,18 +1,17 @@
-//! The link of a port as an operator has set it: MTU, and faults to inject.
+//! Faults that an operator injects at the port of a NIC: an MTU, drops of packets, lost interrupts.
 //!
-//! Frames and interrupts pass through it where the engine hands them over. An unimpaired link costs one test of a flag.
+//! Without any, a frame costs one test of a flag.
 
-use faultline_capture::record::Fate;
-use faultline_scenario::trigger;
-use faultline_telemetry::Direction;
+use crate::fate::Fate;
+use faultline_scenario::trigger::Direction;
 
 use crate::frame::Frame;
 
-/// What the link has dropped since the process started.
+/// What a port has dropped since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LinkCounts {
+pub struct FaultCounts {
     /// Packets that were dropped because the link was down, or because the function may not access memory.
-    pub(crate) down: u64,
+    pub down: u64,
     /// Packets that were longer than the MTU.
     pub too_long: u64,
     /// Sent packets that were dropped by request.
@@ -25,9 +24,9 @@ pub struct LinkCounts {
     pub interrupts_lost: u64,
 }
 
-/// The link of a port.
+/// Injected faults of a port.
 #[derive(Debug)]
-pub struct Link {
+pub struct PortFaults {
     /// Longest frame without Ethernet header and VLAN tag; `None`: not limited.
     mtu: Option<u16>,
     /// Packets to drop.
@@ -37,22 +36,25 @@ pub struct Link {
     interrupt_losses: u32,
     /// There is an MTU, or there are packets to drop.
     impaired: bool,
-    pub(crate) counts: LinkCounts,
+    /// What it has dropped.
+    pub counts: FaultCounts,
 }
 
-impl Link {
-    pub(crate) fn new() -> Self {
+impl PortFaults {
+    /// None.
+    pub fn new() -> Self {
         Self {
             mtu: None,
             tx_drops: 0,
             rx_drops: 0,
             interrupt_losses: 0,
             impaired: false,
-            counts: LinkCounts::default(),
+            counts: FaultCounts::default(),
         }
     }
 
-    pub(crate) fn mtu(&self) -> Option<u16> {
+    /// Longest payload of Ethernet frames that pass, if it is limited.
+    pub fn mtu(&self) -> Option<u16> {
         self.mtu
     }
 
@@ -63,7 +65,7 @@ impl Link {
     }
 
     /// Packets that are still to be dropped in a direction.
-    pub(crate) fn pending_drops(&self, direction: Direction) -> u32 {
+    pub fn pending_drops(&self, direction: Direction) -> u32 {
         match direction {
             Direction::Tx => self.tx_drops,
             Direction::Rx => self.rx_drops,
@@ -71,11 +73,11 @@ impl Link {
     }
 
     /// Interrupts that are still to be suppressed.
-    pub(crate) fn pending_interrupt_losses(&self) -> u32 {
+    pub fn pending_interrupt_losses(&self) -> u32 {
         self.interrupt_losses
     }
 
-    /// Drops the next `count` packets; 0: none, also not those of an earlier request.
+    /// Sets how many packets to drop next. Replaces an earlier request; 0 cancels it.
     pub fn drop_frames(&mut self, direction: Direction, count: u32) {
         match direction {
             Direction::Tx => self.tx_drops = count,
@@ -95,7 +97,7 @@ impl Link {
 
     /// Returns what becomes of a frame here. A run of packets is dropped as a whole.
     #[inline(always)]
-    pub(crate) fn fate(&mut self, direction: Direction, frame: Frame<'_>) -> Fate {
+    pub fn fate(&mut self, direction: Direction, frame: Frame<'_>) -> Fate {
         match self.impaired {
             false => Fate::Passed,
             true => self.impaired_fate(direction, frame.packets(), frame.length_for_mtu()),
@@ -123,22 +125,13 @@ impl Link {
 
     /// Returns true if an interrupt is suppressed.
     #[inline]
-    pub(crate) fn loses_interrupt(&mut self) -> bool {
+    pub fn loses_interrupt(&mut self) -> bool {
         let Some(left) = self.interrupt_losses.checked_sub(1) else {
             return false;
         };
         self.interrupt_losses = left;
         self.counts.interrupts_lost = self.counts.interrupts_lost.wrapping_add(1);
         true
-    }
-}
-
-/// A direction of rules as one of records and of this file.
-#[inline]
-pub(crate) fn direction(dir: trigger::Direction) -> Direction {
-    match dir {
-        trigger::Direction::Tx => Direction::Tx,
-        trigger::Direction::Rx => Direction::Rx,
     }
 }
 
@@ -164,13 +157,13 @@ mod tests {
         }
     }
 
-    fn fate(link: &mut Link, direction: Direction, frame: TxFrame) -> Fate {
+    fn fate(link: &mut PortFaults, direction: Direction, frame: TxFrame) -> Fate {
         link.fate(direction, Frame::ByReference(&frame))
     }
 
     #[test]
     fn a_request_drops_as_many_packets_in_one_direction() {
-        let mut link = Link::new();
+        let mut link = PortFaults::new();
         assert_eq!(fate(&mut link, Direction::Tx, frames(1)), Fate::Passed);
         link.drop_frames(Direction::Tx, 3);
         let fates = [1, 1, 1, 1].map(|packets| fate(&mut link, Direction::Tx, frames(packets)));
@@ -182,10 +175,10 @@ mod tests {
         let run = fate(&mut link, Direction::Rx, frames(8));
         assert_eq!(run, Fate::Requested, "a run, as a whole");
         assert_eq!(fate(&mut link, Direction::Rx, frames(1)), Fate::Passed);
-        let counts = LinkCounts {
+        let counts = FaultCounts {
             tx_dropped: 3,
             rx_dropped: 8,
-            ..LinkCounts::default()
+            ..FaultCounts::default()
         };
         assert_eq!(link.counts, counts);
         link.drop_frames(Direction::Rx, 3);
@@ -196,7 +189,7 @@ mod tests {
 
     #[test]
     fn the_mtu_is_without_the_ethernet_header() {
-        let mut link = Link::new();
+        let mut link = PortFaults::new();
         link.set_mtu(Some(1500));
         let (tx, rx) = (Direction::Tx, Direction::Rx);
         assert_eq!(fate(&mut link, tx, long_frame(1514)), Fate::Passed);
@@ -209,7 +202,7 @@ mod tests {
 
     #[test]
     fn the_mtu_holds_for_octets_with_and_without_a_tag() {
-        let mut link = Link::new();
+        let mut link = PortFaults::new();
         link.set_mtu(Some(1500));
         let mut octets = [0; 1519];
         for (tag, longest) in [([0x08, 0x00], 1514), ([0x81, 0x00], 1518)] {
@@ -224,7 +217,7 @@ mod tests {
 
     #[test]
     fn as_many_interrupts_are_lost_as_requested() {
-        let mut link = Link::new();
+        let mut link = PortFaults::new();
         link.lose_interrupts(2);
         let lost = [(); 4].map(|()| link.loses_interrupt());
         assert_eq!(lost, [true, true, false, false]);

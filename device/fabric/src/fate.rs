@@ -1,0 +1,61 @@
+//! What becomes of a frame at the interface of a port.
+
+use crate::link_model::Effects;
+
+/// What becomes of a frame at an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It was passed on.
+    Passed,
+    /// The link of the NIC is down.
+    LinkDown,
+    /// It is longer than the MTU of the interface.
+    TooLong,
+    /// An operator has asked to drop it.
+    Requested,
+    /// A rule has taken it, and drops it or passes it on later.
+    Rule,
+    /// Its source address belongs to another NIC.
+    Forged,
+    /// The external port has no peer.
+    NoPeer,
+    /// The queue of the external port is full.
+    Overrun,
+    /// It is shorter than an Ethernet header.
+    TooShort,
+    /// A modelled link has lost it.
+    LinkLost,
+    /// The queue of a modelled link is full.
+    LinkFull,
+    /// The interface is no member of its VLAN.
+    NoMember,
+}
+
+impl Fate {
+    /// All fates. The place of a fate is its number in records.
+    pub const ALL: [Self; 12] = [
+        Self::Passed,
+        Self::LinkDown,
+        Self::TooLong,
+        Self::Requested,
+        Self::Rule,
+        Self::Forged,
+        Self::NoPeer,
+        Self::Overrun,
+        Self::TooShort,
+        Self::LinkLost,
+        Self::LinkFull,
+        Self::NoMember,
+    ];
+
+    /// What becomes of a frame on a modelled link.
+    pub fn on_link(effects: Effects) -> Self {
+        if effects.contains(Effects::LOST) {
+            Self::LinkLost
+        } else if effects.contains(Effects::QUEUE_FULL) {
+            Self::LinkFull
+        } else {
+            Self::Passed
+        }
+    }
+}
