@@ -84,7 +84,7 @@ impl CaptureEnd {
             };
             let start = move |engine: &mut Engine| {
                 let now = Duration::from_nanos(engine.now().0);
-                engine.captures.start(id, feed).then_some(now)
+                engine.io.captures.start(id, feed).then_some(now)
             };
             // If this fails, the engines in which it has begun end it when this value is dropped.
             now = self.access.call_engine(index, start).await?.ok_or_else(|| {
@@ -104,7 +104,7 @@ impl Drop for CaptureEnd {
     fn drop(&mut self) {
         let id = self.id;
         self.access.post_all(move |engine| {
-            engine.captures.end(id);
+            engine.io.captures.end(id);
         });
     }
 }
@@ -239,7 +239,9 @@ async fn list(
     _: NoQuery,
 ) -> Result<Json<Vec<CaptureView>>, ApiError> {
     // Each engine has all captures, with common counters.
-    let running = access.call_first(|engine| engine.captures.shares()).await?;
+    let running = access
+        .call_first(|engine| engine.io.captures.shares())
+        .await?;
     let sum = |share: &CaptureShare, of: fn(&CaptureCount) -> &AtomicU64| {
         share
             .by_interface
@@ -264,7 +266,7 @@ async fn end(
     Segment(id): Segment<u64>,
     _: NoQuery,
 ) -> Result<StatusCode, ApiError> {
-    let work = move |engine: &mut Engine| engine.captures.end(id);
+    let work = move |engine: &mut Engine| engine.io.captures.end(id);
     let ended = access.call_all(work).await?;
     match ended.contains(&true) {
         true => Ok(StatusCode::NO_CONTENT),

@@ -59,7 +59,7 @@ impl RunningCheck {
         let Self { checker, capture } = self;
         let id = capture.id();
         access
-            .call_all(move |engine| engine.captures.end(id))
+            .call_all(move |engine| engine.io.captures.end(id))
             .await?;
         let judged = tokio::task::spawn_blocking(move || look(&lock(&checker.stop())));
         judged.await.map_err(|_| ApiError::engine_ended())

@@ -67,8 +67,8 @@ async fn list(
 ) -> Result<Json<Vec<DiagnosticView>>, ApiError> {
     let id = access.port(&name)?;
     let work = move |engine: &mut Engine| {
-        let nic = &engine.ports.get(id)?.nic;
-        let recent = engine.recorder.recent(u16::try_from(id).ok()?);
+        let nic = &engine.fabric.nics.get(id)?.nic;
+        let recent = engine.io.recorder.recent(u16::try_from(id).ok()?);
         let owned = recent.into_iter().map(|(at, diagnostic)| {
             let owner = owner(nic, &diagnostic);
             (at, diagnostic, owner)

@@ -93,7 +93,7 @@ async fn write(
 /// What belongs to no object: command queues, timers, GIDs, netdev.
 async fn device(access: &Access, name: &str) -> Result<String, Broken> {
     let id = access.port(name)?;
-    let work = move |engine: &mut Engine| Some(engine.ports.get(id)?.nic.device_info());
+    let work = move |engine: &mut Engine| Some(engine.fabric.nics.get(id)?.nic.device_info());
     let info = access.call(id, work).await?.ok_or(Broken)?;
     Ok(serde_json::to_string(&info)?)
 }

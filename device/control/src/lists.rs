@@ -45,7 +45,7 @@ where
 {
     let id = access.port(name)?;
     let work = move |engine: &mut Engine| {
-        let port = engine.ports.get(id)?;
+        let port = engine.fabric.nics.get(id)?;
         Some(list(&port.nic, from, limit as usize))
     };
     let listing = access.call(id, work).await?;
@@ -64,7 +64,7 @@ pub(crate) async fn fault_list(
 ) -> Result<Vec<FaultView>, ApiError> {
     let id = access.port(name)?;
     let work = move |engine: &mut Engine| {
-        let port = engine.ports.get(id)?;
+        let port = engine.fabric.nics.get(id)?;
         Some((engine.now(), port.nic.faults(limit as usize)))
     };
     let found = access.call(id, work).await?;
@@ -120,7 +120,7 @@ async fn queue_pair(
 ) -> Result<Json<QueuePairView>, ApiError> {
     let id = access.port(&name)?;
     let work = move |engine: &mut Engine| {
-        let port = engine.ports.get(id)?;
+        let port = engine.fabric.nics.get(id)?;
         port.nic.queue_pair_info(qpn)
     };
     let info = access.call(id, work).await?;
@@ -146,7 +146,7 @@ async fn set_policy(
     let id = access.port(&name)?;
     let policy = FaultPolicy::from(change.policy);
     let work = move |engine: &mut Engine| {
-        let port = engine.ports.get_mut(id)?;
+        let port = engine.fabric.nics.get_mut(id)?;
         port.nic.set_fault_policy(qpn, policy).ok()?;
         port.nic.queue_pair_info(qpn)
     };

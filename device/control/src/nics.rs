@@ -119,7 +119,7 @@ async fn act(
         Action::Fatal {} => {
             let work = move |engine: &mut Engine| {
                 let now = engine.now();
-                let port = engine.ports.get_mut(id)?;
+                let port = engine.fabric.nics.get_mut(id)?;
                 Some(port.nic.inject_fatal(now))
             };
             if access.call(id, work).await? != Some(true) {
@@ -131,8 +131,10 @@ async fn act(
         Action::FailFaults {} => {
             let work = move |engine: &mut Engine| {
                 let now = engine.now();
-                let (Some(port), Some(ram)) = (engine.ports.get_mut(id), engine.rams.get(id))
-                else {
+                let (Some(port), Some(ram)) = (
+                    engine.fabric.nics.get_mut(id),
+                    engine.fabric.memories.get(id),
+                ) else {
                     return true;
                 };
                 let allowed = port.bus_master || !port.nic.is_running();
@@ -153,16 +155,16 @@ async fn act(
                 view::Direction::Rx => Direction::Rx,
             };
             let work = move |engine: &mut Engine| {
-                if let Some(port) = engine.ports.get_mut(id) {
-                    port.link.drop_frames(direction, count);
+                if let Some(port) = engine.fabric.nics.get_mut(id) {
+                    port.faults.drop_frames(direction, count);
                 }
             };
             access.call(id, work).await?;
         }
         Action::LoseInterrupts { count } => {
             let work = move |engine: &mut Engine| {
-                if let Some(port) = engine.ports.get_mut(id) {
-                    port.link.lose_interrupts(count);
+                if let Some(port) = engine.fabric.nics.get_mut(id) {
+                    port.faults.lose_interrupts(count);
                 }
             };
             access.call(id, work).await?;
@@ -204,13 +206,13 @@ async fn change_link(
     }
     nic_span(&name).in_scope(|| tracing::info!(?change, "link changed by request"));
     let work = move |engine: &mut Engine| {
-        if let Some(port) = engine.ports.get_mut(id) {
+        if let Some(port) = engine.fabric.nics.get_mut(id) {
             if let Some(up) = change.up {
                 // The event is written to memory: in a pass, and not before the function may access memory.
                 port.link_changed |= port.nic.change_link(up);
             }
             if let Some(mtu) = change.mtu {
-                port.link.set_mtu(Some(mtu).filter(|mtu| *mtu != 0));
+                port.faults.set_mtu(Some(mtu).filter(|mtu| *mtu != 0));
             }
             if let Some(speed) = change.speed_mbps {
                 port.nic.set_link_speed(speed);

@@ -172,14 +172,15 @@ fn view(engine: &Engine) -> Option<ScenarioView> {
         });
     }
     let running = engine.scenario.as_ref()?;
-    let rules = &running.rules;
+    let rules = engine.fabric.rules.as_ref()?;
     let tasks = running.runner.iter().flat_map(RunnerTasks::pending);
     let tasks = tasks.map(|(id, task)| TaskView {
         id,
         nic: engine
-            .ports
+            .io
+            .nics
             .get(task.nic)
-            .map_or_else(String::new, |port| port.name().to_owned()),
+            .map_or_else(String::new, |io| io.name().to_owned()),
         index: u64::try_from(task.nic).unwrap_or(u64::MAX),
         action: task.action.name().to_owned(),
     });
@@ -332,8 +333,7 @@ async fn signal(
     let name = signal.name.clone();
     let work = move |engine: &mut Engine| {
         let now = engine.now();
-        let running = engine.scenario.as_mut()?;
-        Some(running.rules.signal(now, &name))
+        Some(engine.fabric.rules.as_mut()?.signal(now, &name))
     };
     match access.call_first(work).await? {
         None => Err(none_runs()),

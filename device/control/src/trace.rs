@@ -58,12 +58,12 @@ async fn copy(
         let room = tokio::task::spawn_blocking(move || buffer(limit));
         let room = room.await.unwrap_or_default();
         let work = move |engine: &mut Engine| {
-            let until = until.unwrap_or_else(|| engine.recorder.next_record());
+            let until = until.unwrap_or_else(|| engine.io.recorder.next_record());
             Copied {
                 now: engine.now(),
                 until,
-                recorded: engine.recorder.recorded(),
-                part: engine.recorder.trace_part(from..until, limit, room),
+                recorded: engine.io.recorder.recorded(),
+                part: engine.io.recorder.trace_part(from..until, limit, room),
             }
         };
         let copied = access.call_engine(index, work).await?;

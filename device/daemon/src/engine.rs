@@ -14,31 +14,22 @@ use std::time::Duration;
 
 use crossbeam_channel::TryRecvError;
 use faultline_abi::doorbell::Doorbell;
-use faultline_fabric::{AGING, PortId, Switch};
-use faultline_nic::{Instant, Remains, TURN_WORK, TxFrame};
+use faultline_config::{Config, PollMode};
+use faultline_fabric::holds::Holds;
+use faultline_fabric::shared_pauses::SharedPauses;
+use faultline_fabric::{AGING, Fabric, PortId, Switch};
+use faultline_nic::{Instant, Remains};
 use faultline_telemetry::{DoorbellPath, Recorder, TraceEvent};
-use faultline_wire::PrioritySet;
 
 use crate::clock::{Clock, nanos, processor_time};
-use crate::diagnostic_log::{self, DiagnosticQueue};
-use crate::engine_link::Links;
-use crate::external_port::ExternalPort;
+use crate::diagnostic_log::DiagnosticQueue;
+use crate::engine_io::EngineIo;
+use crate::engine_link::EngineLinks;
 use crate::handle::{Handle, Requests};
-use crate::port::{NicPort, number};
-use crate::ram::Ram;
+use crate::nic_io::{NicIo, number};
 use crate::scenario::{EndedScenario, RunningScenario};
 use crate::sleep::{self, Processor, Sleeper};
-use faultline_capture::Captures;
-use faultline_config::{Config, PollMode};
-use faultline_fabric::by_port::ByPort;
-use faultline_fabric::holds::Holds;
-use faultline_fabric::link_models::LinkModels;
-use faultline_fabric::shared_pauses::SharedPauses;
 
-/// Limits of one turn of a NIC, after which the engine polls doorbells and the next NIC: packets, and approximate bytes.
-/// Copying them takes some microseconds, for which other NICs wait.
-pub(crate) const TURN_PACKETS: u32 = 32;
-pub(crate) const TURN_BYTES: usize = 16 << 10;
 /// Steps that one unit of charged work may take.
 const STEPS_PER_WORK: u64 = 4;
 /// Period of the heartbeat, and so the longest sleep.
@@ -94,34 +85,19 @@ struct HeldKick {
     id: PortId,
     page: u32,
     bell: Doorbell,
-    /// [`NicPort::resets`] at that time: a reset device knows nothing of the doorbells before, and its page may have another user.
+    /// [`NicIo::resets`] at that time: a reset device knows nothing of the doorbells before, and its page may have another user.
     resets: u64,
 }
 
 /// The engine.
 #[derive(Debug)]
 pub struct Engine {
-    /// The NICs of this engine.
-    pub ports: ByPort<NicPort>,
-    /// Guest memory, by port. Separate from the ports, because a delivery borrows one port and the memory of two. For a NIC of
-    /// another engine, the memory of the link from there.
-    pub rams: ByPort<Ram>,
-    pub(crate) switch: Switch,
-    /// Ports that lead out of the process, which the first engine has. Their numbers follow those of the NICs.
-    pub(crate) externals: Vec<ExternalPort>,
-    pub(crate) holds: Holds,
-    /// Captures that run.
-    pub captures: Captures,
-    /// A frame as octets.
-    pub(crate) scratch: Vec<u8>,
-    /// A frame as octets that leaves the switch with another VLAN tag than it came with.
-    pub(crate) tag_scratch: Vec<u8>,
-    /// Links that have a model.
-    pub(crate) lines: LinkModels,
-    /// Links to the other engines.
-    pub(crate) links: Links,
-    /// Priorities that links of other engines pause.
-    pub(crate) shared_pauses: SharedPauses,
+    /// Its NICs, and the way of frames between them.
+    pub fabric: Fabric<EngineIo>,
+    /// What is around the fabric.
+    pub io: EngineIo,
+    /// A frame of another engine as octets.
+    pub(crate) octets: Vec<u8>,
     requests: Requests<Self>,
     pub(crate) mode: PollMode,
     pub(crate) poll_time: Duration,
@@ -138,11 +114,7 @@ pub struct Engine {
     /// Start of the last pass, if it had work and the engine has not slept since.
     pass_began: Option<Instant>,
     pub(crate) longest_pass: LongestPass,
-    /// Records of what its NICs did.
-    pub recorder: Recorder,
     pub(crate) stats: EngineStats,
-    /// For messages that are logged. The engine thread writes none itself.
-    pub(crate) log: DiagnosticQueue,
     /// The scenario that runs.
     pub scenario: Option<Box<RunningScenario>>,
     /// A scenario that its action `end` has ended, until its verdict is taken.
@@ -158,7 +130,7 @@ pub struct Engine {
 #[derive(Debug)]
 pub(crate) struct EngineParts {
     pub(crate) requests: Requests<Engine>,
-    pub(crate) links: Links,
+    pub(crate) links: EngineLinks,
     pub(crate) shared_pauses: SharedPauses,
     pub(crate) holds: Holds,
     pub(crate) switch: Switch,
@@ -172,17 +144,9 @@ impl Engine {
     pub(crate) fn new(config: &Config, parts: EngineParts) -> Self {
         let nics = config.nics.len();
         Self {
-            ports: ByPort::new(nics),
-            rams: ByPort::new(nics),
-            switch: parts.switch,
-            externals: Vec::new(),
-            holds: parts.holds,
-            captures: Captures::default(),
-            scratch: Vec::new(),
-            tag_scratch: Vec::new(),
-            lines: LinkModels::default(),
-            links: parts.links,
-            shared_pauses: parts.shared_pauses,
+            fabric: Fabric::new(nics, parts.switch, parts.holds, parts.shared_pauses),
+            io: EngineIo::new(nics, parts.recorder, parts.log, parts.links),
+            octets: Vec::new(),
             requests: parts.requests,
             mode: config.poll,
             poll_time: config.poll_time(),
@@ -193,9 +157,7 @@ impl Engine {
             next_aging: Instant(nanos(AGING)),
             pass_began: None,
             longest_pass: LongestPass::default(),
-            recorder: parts.recorder,
             stats: EngineStats::default(),
-            log: parts.log,
             scenario: None,
             ended_scenario: None,
             paused_by_request: false,
@@ -254,8 +216,8 @@ impl Engine {
 
     fn sleep(&mut self) {
         self.stats.sleeps = self.stats.sleeps.wrapping_add(1);
-        if self.captures.is_on() {
-            self.captures.sleep();
+        if self.io.captures.is_on() {
+            self.io.captures.sleep();
         }
         sleep::fall_asleep::<Processor>(self);
     }
@@ -266,22 +228,23 @@ impl Engine {
             return;
         }
         self.next_beat = Instant(now.0.saturating_add(nanos(HEARTBEAT)));
-        for (_, port) in self.ports.iter_mut() {
-            port.send_heartbeat();
-            if port.has_missed_wakeup() {
+        for (id, io) in self.io.nics.iter_mut() {
+            let port = self.fabric.nics.get(id);
+            io.send_heartbeat(port.is_some_and(|port| port.nic.is_running()));
+            if io.has_missed_wakeup(port.is_some_and(|port| port.bus_master)) {
                 self.stats.missed_wakeups = self.stats.missed_wakeups.saturating_add(1);
             }
         }
         if now >= self.next_aging {
             self.next_aging = Instant(now.0.saturating_add(nanos(AGING)));
-            self.switch.age();
+            self.fabric.switch.age();
         }
     }
 
     /// Handles requests and, unless the engine is paused, all ports once. Returns true if there was work.
     pub(crate) fn pass(&mut self) -> bool {
-        if self.captures.is_on() {
-            self.captures.begin_pass(self.now());
+        if self.io.captures.is_on() {
+            self.io.captures.begin_pass(self.now());
         }
         let mut worked = self.take_requests();
         if self.clock.is_stopped() {
@@ -292,7 +255,8 @@ impl Engine {
         self.send_heartbeat(real);
         if self.clock.is_stopped() {
             self.pass_began = None;
-            self.take_diagnostics();
+            let now = self.now();
+            self.fabric.take_diagnostics(&mut self.io, now);
         } else {
             worked |= self.run_ports(self.clock.at(real), worked);
         }
@@ -331,9 +295,9 @@ impl Engine {
     #[must_use = "dropping it takes time"]
     pub fn reset_device(&mut self, id: PortId) -> Option<Remains> {
         let now = self.now();
-        let port = self.ports.get_mut(id)?;
-        let remains = port.reset_nic(now);
-        self.sync_address(id);
+        let (port, io) = (self.fabric.nics.get_mut(id)?, self.io.nics.get_mut(id)?);
+        let remains = io.reset_nic(now, &mut port.nic);
+        self.fabric.sync_address(id);
         remains
     }
 
@@ -355,39 +319,32 @@ impl Engine {
         }
         self.stats.passes = self.stats.passes.wrapping_add(1);
         let steps = faultline_nic::steps().map(|steps| (steps, processor_time()));
-        let before = (self.work(), steps);
-        if !self.lines.is_empty() {
-            // Frames of other engines may have been sent into links at a later time than that of this pass.
-            self.lines.update_pauses(now.max(self.links.latest));
+        let before = (self.fabric.work(), steps);
+        if self.fabric.begin_pass(&self.io, now) {
+            self.io.links.wake_all();
         }
-        if self.holds.has_ports() {
-            self.update_holds(now);
-        }
-        if !self.links.is_empty() {
-            self.share_pauses();
+        if !self.io.links.is_empty() {
             let (later, has_taken) = self.run_links(now);
             (now, worked) = (later, worked | has_taken);
         }
-        if !self.lines.is_empty() {
-            worked |= self.run_lines(now);
+        worked |= self.fabric.take_frames(&mut self.io, now);
+        let nics = self.fabric.nics.ports();
+        for id in 0..nics {
+            worked |= self.run_nic(id, now);
         }
-        worked |= self.run_externals(now);
-        for id in 0..self.ports.len() {
-            worked |= self.run_port(id, now);
+        self.fabric.flush_externals();
+        for id in 0..nics {
+            worked |= self.fabric.send_interrupts(&mut self.io, now, id);
         }
-        self.flush_externals();
-        for id in 0..self.ports.len() {
-            worked |= self.send_interrupts(id, now);
-        }
-        self.take_diagnostics();
+        self.fabric.take_diagnostics(&mut self.io, now);
         if self.scenario.is_some() {
             worked |= self.run_scenario(now);
             self.end_scenario_if_due();
         }
-        if self.captures.is_on() {
-            self.captures.flush();
+        if self.io.captures.is_on() {
+            self.io.captures.flush();
         }
-        self.links.wake_peers();
+        self.io.links.wake_peers();
         self.pass_began = worked.then_some(now);
         if let (before, Some((steps, began))) = before {
             self.compare_steps(before, steps);
@@ -397,72 +354,19 @@ impl Engine {
         worked
     }
 
-    /// Sends the pending interrupts of a NIC. Without bus mastering they stay pending. Returns true if one was sent.
-    fn send_interrupts(&mut self, id: PortId, now: Instant) -> bool {
-        let Some(port) = self.ports.get_mut(id).filter(|port| port.bus_master) else {
-            return false;
-        };
-        let mut any = false;
-        while let Some(vector) = port.nic.poll_interrupt() {
-            any = true;
-            let passes = self
-                .scenario
-                .as_mut()
-                .is_none_or(|scenario| scenario.rules.interrupt(now, id, vector));
-            if passes && !port.link.loses_interrupt() {
-                port.irqs.trigger(usize::from(vector));
-                let event = TraceEvent::Interrupt { vector };
-                self.recorder.event(now, number(id), event);
-            }
-        }
-        any
-    }
-
-    pub(crate) fn take_diagnostics(&mut self) {
-        for (id, port) in self.ports.iter_mut() {
-            if port.nic.has_diagnostics() {
-                for (at, diagnostic) in port.nic.diagnostics() {
-                    self.recorder.diagnostic(*at, number(id), diagnostic);
-                    if let Some(scenario) = &mut self.scenario {
-                        let rules = &mut scenario.rules;
-                        rules.diagnostic(*at, id, diagnostic, &port.nic);
-                    }
-                    if self.captures.is_on() {
-                        self.captures.diagnostic(*at, id, diagnostic, &port.nic);
-                    }
-                    self.log.count(id, diagnostic);
-                    if self.log.takes(id, diagnostic_log::level(diagnostic)) {
-                        let owner = diagnostic_log::owner(&port.nic, diagnostic);
-                        self.log.push_diagnostic(id, *at, *diagnostic, owner);
-                    }
-                }
-                port.nic.clear_diagnostics();
-            }
-            let lost = port.nic.take_lost_diagnostics();
-            if lost > 0 {
-                port.lost_diagnostics = port.lost_diagnostics.wrapping_add(lost);
-                if let Some(scenario) = &mut self.scenario {
-                    scenario.rules.lost_diagnostics(id, lost);
-                }
-                self.recorder.lost_diagnostics(number(id), lost);
-                self.captures.connections_unknown(self.clock.now());
-            }
-        }
-    }
-
     /// Handles a doorbell that was written to a kick page. In a pause it is kept, as those in doorbell pages are, up to a
     /// limit.
     pub(crate) fn kick(&mut self, id: PortId, page: u32, bell: Doorbell) {
-        if let Some(port) = self.ports.get(id) {
-            port.was_kicked(page, bell);
-        }
+        let Some(io) = self.io.nics.get(id) else {
+            return;
+        };
+        io.was_kicked(page, bell);
         if self.clock.is_stopped() && self.held_kicks.len() < HELD_KICKS {
-            let resets = self.ports.get(id).map_or(0, |port| port.resets);
             self.held_kicks.push(HeldKick {
                 id,
                 page,
                 bell,
-                resets,
+                resets: io.resets,
             });
         } else {
             self.ring_kick(id, page, bell);
@@ -473,8 +377,8 @@ impl Engine {
     fn ring_held_kicks(&mut self) -> bool {
         let held = std::mem::take(&mut self.held_kicks);
         for kick in &held {
-            let port = self.ports.get(kick.id);
-            if port.is_some_and(|port| port.resets == kick.resets) {
+            let io = self.io.nics.get(kick.id);
+            if io.is_some_and(|io| io.resets == kick.resets) {
                 self.ring_kick(kick.id, kick.page, kick.bell);
             }
         }
@@ -484,34 +388,23 @@ impl Engine {
     /// Passes a doorbell of a kick page to its NIC. If a rule of the scenario may change it and it is in its page, where the rule finds
     /// it, or has found it, it has waked the engine and does nothing else.
     fn ring_kick(&mut self, id: PortId, page: u32, bell: Doorbell) {
-        if let (Some(port), Some(scenario)) = (self.ports.get(id), &mut self.scenario)
-            && scenario.rules.may_change(id, &bell)
-            && (port.holds_doorbell(page, bell) || scenario.rules.has_taken(id, page, bell))
+        let now = self.now();
+        let Some(io) = self.io.nics.get_mut(id) else {
+            return;
+        };
+        if let Some(rules) = &mut self.fabric.rules
+            && rules.may_change(id, &bell)
+            && (io.holds_doorbell(page, bell) || rules.has_taken(id, page, bell))
         {
             return;
         }
-        self.ring(id, page, bell, DoorbellPath::Kick);
-    }
-
-    /// Passes a doorbell to a NIC that was not taken from its page now.
-    pub(crate) fn ring(&mut self, id: PortId, page: u32, bell: Doorbell, path: DoorbellPath) {
-        let now = self.now();
-        if let (Some(port), Some(ram)) = (self.ports.get_mut(id), self.rams.get(id))
-            && port.bus_master
-        {
-            let event = TraceEvent::doorbell(page, bell, path);
-            self.recorder.event(now, number(id), event);
-            port.nic.doorbell(now, ram, page, bell);
-            // No doorbell resets the device.
-            let _ = port.sync_pages();
-        }
-    }
-
-    /// Work that all NICs have charged; 0 in a release build.
-    fn work(&self) -> u64 {
-        match cfg!(debug_assertions) {
-            true => self.ports.values().map(|port| port.nic.work()).sum(),
-            false => 0,
+        if self.fabric.doorbell(now, id, page, bell) {
+            let event = TraceEvent::doorbell(page, bell, DoorbellPath::Kick);
+            self.io.recorder.event(now, number(id), event);
+            if let Some(port) = self.fabric.nics.get(id) {
+                // No doorbell resets the device.
+                let _ = io.sync_pages(&port.nic);
+            }
         }
     }
 
@@ -519,7 +412,7 @@ impl Engine {
     /// work count of a NIC.
     fn compare_steps(&mut self, work: u64, steps: u64) {
         let now = faultline_nic::steps().unwrap_or_default();
-        if let Some(work) = self.work().checked_sub(work) {
+        if let Some(work) = self.fabric.work().checked_sub(work) {
             let charged = work.saturating_mul(STEPS_PER_WORK);
             let beyond = now.wrapping_sub(steps).saturating_sub(charged);
             self.longest_pass.uncharged_steps = self.longest_pass.uncharged_steps.max(beyond);
@@ -546,79 +439,22 @@ impl Engine {
         any
     }
 
-    fn run_port(&mut self, id: PortId, now: Instant) -> bool {
-        let (Some(port), Some(ram)) = (self.ports.get_mut(id), self.rams.get(id)) else {
+    /// The turn of a NIC. Returns true if there was work.
+    #[inline(always)]
+    fn run_nic(&mut self, id: PortId, now: Instant) -> bool {
+        let (Some(mut turn), Some(io)) = (self.fabric.turn(id), self.io.nics.get_mut(id)) else {
             return false;
         };
-        if !port.bus_master {
-            return false;
-        }
-        let rules = self.scenario.as_mut().map(|scenario| &mut scenario.rules);
-        let mut worked = port.poll_doorbells(now, ram, (id, &mut self.recorder), rules);
-        if std::mem::take(&mut port.link_changed) {
-            port.nic.report_link(now, ram);
-            worked = true;
-        }
-        if port.nic.next_deadline().is_some_and(|at| at <= now) {
-            port.nic.handle_deadline(now, ram);
-            // Deferred commands may have run in this turn.
-            let _ = port.sync_pages();
-            worked = true;
-        }
-        // A command may have changed the address of the NIC.
-        self.switch.set_present_address(id, port.nic.mac());
-        // Rules and the packet checker know a connection before it sends.
-        let port = self.ports.get(id);
-        let asks = self.scenario.is_some() || self.captures.is_on();
-        if asks && port.is_some_and(|port| port.nic.has_diagnostics()) {
-            self.take_diagnostics();
-        }
+        let records = (id, &mut self.io.recorder);
+        let mut worked = io.poll_doorbells(now, &mut turn, records);
+        worked |= turn.run_timers(now);
+        // Deferred commands may have run at a deadline. None resets the device.
+        let _ = io.sync_pages(&turn.port.nic);
+        self.fabric.take_early_diagnostics(&mut self.io, now, id);
         if self.scenario.is_some() {
             worked |= self.run_scenario(now);
         }
-        // A NIC whose ingress is paused pauses all other NICs, as Ethernet PAUSE frames do: the destination of the next
-        // frame is not known before it is built. A NIC without bus mastering accepts no frames, so its pause would
-        // never end, and is ignored.
-        let pauses = |(other, port): (PortId, &NicPort)| {
-            other != id && port.bus_master && port.nic.is_stalled()
-        };
-        if self.links.hold(id) || self.ports.iter().any(pauses) {
-            return worked;
-        }
-        let nics = self.ports.len();
-        let paused = self.paused_priorities(id);
-        if paused == PrioritySet::ALL {
-            return worked;
-        }
-        if let Some(port) = self.ports.get_mut(id) {
-            port.nic.set_paused_priorities(paused);
-        }
-        let scenario = self.scenario.as_ref();
-        let single = scenario.is_some_and(|scenario| scenario.takes_packets(nics));
-        let (mut packets, mut bytes, mut work) = (0u32, 0usize, 0u64);
-        let mut frame = TxFrame::default();
-        while packets < TURN_PACKETS && bytes < TURN_BYTES && work < TURN_WORK {
-            let (Some(port), Some(ram)) = (self.ports.get_mut(id), self.rams.get(id)) else {
-                break;
-            };
-            let before = port.nic.work();
-            let room = TURN_BYTES.saturating_sub(bytes);
-            let most = if single { 0 } else { room };
-            if !port.nic.poll_transmit(now, ram, most, &mut frame) {
-                break;
-            }
-            let built = port.nic.work().wrapping_sub(before);
-            let len = frame.len();
-            let received = self.leave_nic(now, id, &mut frame, len);
-            work = work.saturating_add(built).saturating_add(received);
-            packets = packets.saturating_add(frame.packets);
-            bytes = bytes.saturating_add(len);
-            worked = true;
-            if self.links.hold(id) {
-                break;
-            }
-        }
-        worked
+        worked | self.fabric.transmit(&mut self.io, now, id)
     }
 
     fn sleep_time(&self) -> Duration {
@@ -629,24 +465,7 @@ impl Engine {
                 .unwrap_or(HEARTBEAT)
                 .min(HEARTBEAT);
         }
-        // A function without bus mastering is not run, so its timers are not handled until bus mastering is on.
-        let deadline = self
-            .ports
-            .values()
-            .filter(|port| port.bus_master)
-            .filter_map(|port| port.nic.next_deadline())
-            .chain(
-                self.scenario
-                    .as_ref()
-                    .and_then(|running| running.rules.next_deadline()),
-            )
-            .chain(
-                self.lines
-                    .next_deadline()
-                    .filter(|_| !self.links.is_any_full()),
-            )
-            .chain(self.externals.iter().filter_map(ExternalPort::hold_end))
-            .min();
+        let deadline = self.fabric.next_deadline(&self.io);
         deadline.map_or(HEARTBEAT, |at| {
             HEARTBEAT.min(Duration::from_nanos(at.0.saturating_sub(now.0)))
         })
@@ -660,21 +479,18 @@ impl Sleeper for Engine {
             // The doorbells of a pause wait for its end: software need not write kick pages.
             return;
         }
-        for port in self.ports.values() {
-            port.set_asleep(asleep);
+        for io in self.io.nics.values() {
+            io.set_asleep(asleep);
         }
     }
 
     fn has_work(&self) -> bool {
-        let has_doorbell = |port: &NicPort| port.bus_master && port.has_doorbell();
-        let is_rung = || self.ports.values().any(has_doorbell);
-        let has_frame = || {
-            self.has_external_frame()
-                || self.externals.iter().any(ExternalPort::has_room_again)
-                || self.holds.has_released()
-                || self.has_link_work()
-                || self.shared_pauses.has_news()
+        let has_doorbell = |(id, io): (PortId, &NicIo)| {
+            let port = self.fabric.nics.get(id);
+            port.is_some_and(|port| port.bus_master) && io.has_doorbell()
         };
+        let is_rung = || self.io.nics.iter().any(has_doorbell);
+        let has_frame = || self.fabric.has_work(&self.io) || self.has_link_work();
         self.requests.len() > 0 || !self.clock.is_stopped() && (is_rung() || has_frame())
     }
 
@@ -682,8 +498,10 @@ impl Sleeper for Engine {
     fn wait(&self) {
         let is_over = self.requests.wait(self.sleep_time());
         if is_over && !self.clock.is_stopped() {
-            for port in self.ports.values() {
-                port.suspect_missed_wakeup();
+            for (id, io) in self.io.nics.iter() {
+                if self.fabric.nics.get(id).is_some_and(|port| port.bus_master) {
+                    io.suspect_missed_wakeup();
+                }
             }
         }
     }

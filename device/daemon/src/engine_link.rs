@@ -23,7 +23,6 @@ use faultline_ports::owned::{self, FrameIn, FrameOut};
 use crate::diagnostic_log::NicLog;
 use crate::handle::Waker;
 use crate::ram::Ram;
-use faultline_fabric::by_port::ByPort;
 
 /// Frames and octets of payload in flight from which a link is full: a few turns of a NIC.
 const MARK_FRAMES: usize = 128;
@@ -182,7 +181,7 @@ impl LinkIn {
 
 /// The links of an engine.
 #[derive(Debug)]
-pub(crate) struct Links {
+pub(crate) struct EngineLinks {
     /// Engine by port of the process: NICs, then external ports.
     owners: Arc<[usize]>,
     /// By engine, none of itself: links to the others, and from them.
@@ -197,15 +196,9 @@ pub(crate) struct Links {
     is_holding: bool,
     /// A request has stopped all that is sent to other engines.
     is_stopped: bool,
-    /// The queue pair whose frame is being received.
-    pub(crate) sender: u32,
-    /// Latest time of a pass that a frame of another engine has moved.
-    pub(crate) latest: Instant,
-    /// By NIC of another engine that is with this one for a time: what [`Engine::rams`](crate::engine::Engine) has otherwise.
-    pub(crate) memory_of_guest: ByPort<Ram>,
 }
 
-impl Links {
+impl EngineLinks {
     /// The links of an engine among these, as long as none is added: none. `owners`: engine by port.
     pub(crate) fn new(owners: Arc<[usize]>, peers: Vec<Waker>) -> Self {
         let engines = match peers.len() {
@@ -218,12 +211,9 @@ impl Links {
             peers,
             used: 0,
             held: vec![0; owners.len()],
-            latest: Instant(0),
-            memory_of_guest: ByPort::new(owners.len()),
             owners,
             is_holding: false,
             is_stopped: false,
-            sender: 0,
         }
     }
 
@@ -293,18 +283,17 @@ impl Links {
     pub(crate) fn take(&mut self, engine: usize) -> Option<Box<LinkFrame>> {
         let frame = self.received.get_mut(engine)?.as_mut()?.ring.take()?;
         self.used |= bit(engine);
-        self.sender = frame.sender;
         Some(frame)
     }
 
-    /// Returns a frame of [`Links::take`] to its sender.
+    /// Returns a frame of [`EngineLinks::take`] to its sender.
     pub(crate) fn give_back(&mut self, engine: usize, frame: Box<LinkFrame>) {
         if let Some(Some(link)) = self.received.get_mut(engine) {
             link.ring.give_back(frame);
         }
     }
 
-    /// Reads the octets of a frame of [`Links::take`]. Returns false if they cannot be read.
+    /// Reads the octets of a frame of [`EngineLinks::take`]. Returns false if they cannot be read.
     pub(crate) fn read_octets(
         &self,
         engine: usize,
@@ -330,7 +319,7 @@ impl Links {
         links.any(|link| link.is_full() && link.ring.has_used())
     }
 
-    /// Makes [`Links::wake_peers`] wake all engines.
+    /// Makes [`EngineLinks::wake_peers`] wake all engines.
     pub(crate) fn wake_all(&mut self) {
         self.used = u64::MAX;
     }
@@ -371,7 +360,7 @@ impl Links {
         (at, from): (Instant, PortId),
         to: Option<PortId>,
         (origin, octets): (Origin, &[u8]),
-    ) {
+    ) -> bool {
         let fill = |copy: &mut LinkFrame, ram: &Ram| {
             (copy.at, copy.from, copy.sender) = (at, from, 0);
             copy.contents = Contents::Octets(origin, octets.len());
@@ -381,7 +370,7 @@ impl Links {
             }
         };
         // Only a frame that is longer than any is lost.
-        let _ = self.send_with(from, to, fill);
+        self.send_with(from, to, fill)
     }
 
     fn send_with(
@@ -428,11 +417,11 @@ mod tests {
     use crate::handle;
 
     /// The links of two engines, of which the first has ports 0 and 1, and the second has port 2.
-    fn linked() -> [Links; 2] {
+    fn linked() -> [EngineLinks; 2] {
         let (log, _) = diagnostic_log::queue(&["a", "b", "c"].map(str::to_owned));
         let owners: Arc<[usize]> = Arc::new([0, 0, 1]);
         let wakers = [(); 2].map(|()| handle::pair::<()>().unwrap().0.waker());
-        let mut all = [(); 2].map(|()| Links::new(Arc::clone(&owners), wakers.to_vec()));
+        let mut all = [(); 2].map(|()| EngineLinks::new(Arc::clone(&owners), wakers.to_vec()));
         for (from, to) in [(0, 1), (1, 0)] {
             let (out, received) = link(3, &log.of_nic(0)).unwrap();
             all[from].add_out(to, out);
@@ -467,7 +456,7 @@ mod tests {
     }
 
     /// Takes the next frame of the other engine, and gives it back: its port, its number, and the octets of its payload.
-    fn take(links: &mut Links, engine: usize) -> Option<(PortId, u32, Vec<u8>)> {
+    fn take(links: &mut EngineLinks, engine: usize) -> Option<(PortId, u32, Vec<u8>)> {
         let taken = links.take(engine)?;
         let mut octets = vec![0; taken.frame.payload_len];
         let memory = &links.received[engine].as_ref().unwrap().memory;
@@ -506,7 +495,7 @@ mod tests {
         let [mut a, mut b] = linked();
         let (guest, frame) = (guest(), frame(&[(0, 8)]));
         let mut sent = 0;
-        let mut send = |a: &mut Links, from| {
+        let mut send = |a: &mut EngineLinks, from| {
             assert!(!a.hold(from));
             assert!(a.send((Instant(0), from, sent), Some(2), &frame, &guest));
             sent += 1;

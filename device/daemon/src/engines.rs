@@ -14,14 +14,17 @@ use crate::clock::Clock;
 use crate::diagnostic_log::{self, DiagnosticLog, DiagnosticQueue};
 use crate::durable::{FlushWorker, Flushed};
 use crate::engine::{Engine, EngineHandle, EngineParts, LongestPass};
-use crate::engine_link::{self, Links};
-use crate::external_port::ExternalPort;
+use crate::engine_link::{self, EngineLinks};
 use crate::handle::{self, Ended};
 use crate::moved_nic::MovedNic;
-use crate::port::{NicPort, PortShare};
+use crate::nic_io::{NicIo, PortShare};
+use crate::peer_rings::PeerRings;
 use faultline_config::{Config, NicEntry};
+use faultline_fabric::external_port::ExternalPort;
 use faultline_fabric::holds::Holds;
+use faultline_fabric::nic_port::NicPort;
 use faultline_fabric::shared_pauses::SharedPauses;
+use faultline_nic::Nic;
 
 /// Sends requests to the engines of a process.
 #[derive(Clone, Debug)]
@@ -77,7 +80,7 @@ impl Process {
             .map(|(((requests, recorder), shared_pauses), holds)| {
                 let parts = EngineParts {
                     requests,
-                    links: Links::new(
+                    links: EngineLinks::new(
                         Arc::clone(&owners),
                         handles.iter().map(EngineHandle::waker).collect(),
                     ),
@@ -122,18 +125,22 @@ impl Process {
         };
         let mac = nic.mac_address();
         let log = log.of_nic(id);
-        let port = NicPort::new(nic, config.nic_config(nic), log.clone())?;
+        let port = NicPort::new(Nic::new(config.nic_config(nic)));
+        let io = NicIo::new(nic, &port.nic, log.clone())?;
         let handles = self.handles.clone();
         let report = move |flushed| handles.flushed(id, flushed).is_ok();
         let flush_worker = FlushWorker::new(&nic.name, log, report);
-        self.shares.push(port.share());
-        engine.rams.replace(id, Some(port.ram(flush_worker)?));
-        engine.ports.replace(id, Some(port));
-        engine.switch.add_permanent_address(id, mac);
-        engine.switch.set_present_address(id, mac);
-        engine.lines.add(id, nic.lines(&config.defaults));
+        self.shares.push(io.share(&port.nic));
+        let memory = io.ram(&port.nic, flush_worker)?;
+        engine.io.nics.replace(id, Some(io));
+        let fabric = &mut engine.fabric;
+        fabric.memories.replace(id, Some(memory));
+        fabric.nics.replace(id, Some(port));
+        fabric.switch.add_permanent_address(id, mac);
+        fabric.switch.set_present_address(id, mac);
+        fabric.links.add(id, nic.lines(&config.defaults));
         if !nic.checks_source(&config.defaults) {
-            engine.switch.allow_any_source(id);
+            fabric.switch.allow_any_source(id);
         }
         Ok(())
     }
@@ -147,12 +154,14 @@ impl Process {
         for port in &config.ports {
             let waker = handle.waker();
             let (engine_end, port_end) = channel::pair(move || waker.wake())?;
-            let id = engine.ports.len().saturating_add(engine.externals.len());
+            let fabric = &mut engine.fabric;
+            let id = fabric.nics.ports().saturating_add(fabric.externals.len());
             // There are any number of stations behind it.
-            engine.switch.allow_any_source(id);
-            let external = ExternalPort::new(port, engine_end);
-            engine.externals.push(external);
-            engine.lines.add(id, [port.link_tx, port.link_rx]);
+            fabric.switch.allow_any_source(id);
+            let rings = PeerRings::new(engine_end);
+            let external = ExternalPort::new(port.name.clone(), port.mtu, port.hold, rings);
+            fabric.externals.push(external);
+            fabric.links.add(id, [port.link_tx, port.link_rx]);
             self.port_ends.push(port_end);
         }
         Ok(())
@@ -162,7 +171,7 @@ impl Process {
         let memberships = config.vlan_memberships().unwrap_or_default();
         for (_, engine) in &mut self.engines {
             for (id, membership) in memberships.iter().enumerate() {
-                engine.switch.set_vlans(id, membership.clone());
+                engine.fabric.switch.set_vlans(id, membership.clone());
             }
         }
     }
@@ -180,19 +189,19 @@ impl Process {
             }
             let (out, received) = engine_link::link(of_nics.len(), &log.of_nic(first))?;
             if let Some((_, engine)) = self.engines.get_mut(from) {
-                engine.links.add_out(to, out);
+                engine.io.links.add_out(to, out);
             }
             let Some((_, engine)) = self.engines.get_mut(to) else {
                 continue;
             };
             for id in (0..of_nics.len()).filter(|id| of_nics.get(*id) == Some(&from)) {
                 let memory = received.guest_memory(&log.of_nic(id))?;
-                engine.rams.replace(id, Some(memory));
+                engine.fabric.memories.replace(id, Some(memory));
             }
-            engine.links.add_in(from, received);
+            engine.io.links.add_in(from, received);
         }
         for (_, engine) in &mut self.engines {
-            engine.switch.refresh();
+            engine.fabric.switch.refresh();
         }
         Ok(())
     }
@@ -269,7 +278,7 @@ impl Engines {
             return Ok(());
         }
         let call_all = |work: fn(&mut Engine)| self.all().iter().try_for_each(|h| h.call(work));
-        call_all(|engine| engine.links.set_stopped(true))?;
+        call_all(|engine| engine.io.links.set_stopped(true))?;
         call_all(Engine::drain_links)?;
         let mut moving = Vec::new();
         for (index, handle) in self.all().iter().enumerate() {
@@ -294,13 +303,13 @@ impl Engines {
             })?;
         }
         *owners = to;
-        call_all(|engine| engine.links.set_stopped(false))
+        call_all(|engine| engine.io.links.set_stopped(false))
     }
 
     /// Passes the result of a flush to a NIC.
     fn flushed(&self, id: PortId, flushed: Flushed) -> Result<(), Ended> {
         self.post(id, move |engine| {
-            if let Some(port) = engine.ports.get_mut(id) {
+            if let Some(port) = engine.fabric.nics.get_mut(id) {
                 port.nic
                     .persisted(flushed.qpn, flushed.number, flushed.succeeded);
             }
@@ -344,7 +353,7 @@ mod tests {
     }
 
     fn heartbeat(handle: &EngineHandle) -> u32 {
-        let beat = |engine: &mut Engine| engine.ports.get(0).unwrap().heartbeat();
+        let beat = |engine: &mut Engine| engine.io.nics.get(0).unwrap().heartbeat();
         handle.call(beat).unwrap()
     }
 

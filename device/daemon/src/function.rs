@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use faultline_abi::doorbell::Doorbell;
 use faultline_abi::regs;
 use faultline_fabric::PortId;
+use faultline_fabric::nic_port::NicPort;
 use faultline_memory::{FileMaps, MapError, Rights, SharedPages, UnmapError};
 use faultline_nic::Instant;
 use faultline_pci::{
@@ -21,8 +22,8 @@ use rustix::fd::OwnedFd;
 use crate::engine::Engine;
 use crate::engines::Engines;
 use crate::handle::Ended;
+use crate::nic_io::{BarTwo, NicIo, PortShare};
 use crate::nic_log::LogLimit;
-use crate::port::{BarTwo, NicPort, PortShare};
 use crate::ram::{self, Ram};
 use faultline_config::pci_id::PciId;
 
@@ -45,7 +46,7 @@ pub(crate) struct Function {
     log: LogLimit,
     /// BAR 2.
     pages: Arc<SharedPages>,
-    /// See [`NicPort::remove`].
+    /// See [`NicIo::remove`].
     removed: Arc<AtomicBool>,
     /// When the client has asked what the device is.
     since: std::time::Instant,
@@ -116,20 +117,21 @@ impl Function {
     /// Runs `work` on the port of this function, in the engine.
     fn on_port<R: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut NicPort) -> R + Send + 'static,
+        work: impl FnOnce(&mut NicPort, &mut NicIo) -> R + Send + 'static,
     ) -> Result<R, Errno> {
-        self.on_port_at(|_, port| work(port))
+        self.on_port_at(|_, port, io| work(port, io))
     }
 
     /// The same with the time of the device.
     fn on_port_at<R: Send + 'static>(
         &self,
-        work: impl FnOnce(Instant, &mut NicPort) -> R + Send + 'static,
+        work: impl FnOnce(Instant, &mut NicPort, &mut NicIo) -> R + Send + 'static,
     ) -> Result<R, Errno> {
         let id = self.port;
         let result = self.engines.call(id, move |engine| {
             let now = engine.now();
-            engine.ports.get_mut(id).map(|port| work(now, port))
+            let (port, io) = (engine.fabric.nics.get_mut(id)?, engine.io.nics.get_mut(id)?);
+            Some(work(now, port, io))
         });
         result.map_err(ended)?.ok_or(Errno::NODEV)
     }
@@ -175,9 +177,9 @@ impl Function {
                 tracing::info!("function-level reset");
             }
             self.msix.reset();
-            let remains = self.on_port_at(|now, port| {
+            let remains = self.on_port_at(|now, port, io| {
                 port.bus_master = false;
-                port.reset(now)
+                io.reset(now, &mut port.nic)
             })?;
             drop(remains);
             self.clear_pages();
@@ -186,7 +188,7 @@ impl Function {
         if change.bus_master.is_some() || change.power.is_some() {
             let on = self.config.bus_master() && !self.in_d3hot();
             let on = on && !self.is_removed();
-            self.on_port(move |port| port.bus_master = on)?;
+            self.on_port(move |port, _| port.bus_master = on)?;
         }
         Ok(())
     }
@@ -202,13 +204,13 @@ impl Function {
 
     /// Updates the switch after a reset, after which the NIC uses its permanent address again.
     fn sync_address(&self) -> Result<(), Errno> {
-        self.in_engine(|engine, id| engine.sync_address(id))
+        self.in_engine(|engine, id| engine.fabric.sync_address(id))
     }
 
     fn read_registers(&self, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
         self.in_engine(move |engine, id| {
             let now = engine.now();
-            let Some(port) = engine.ports.get_mut(id) else {
+            let Some(port) = engine.fabric.nics.get_mut(id) else {
                 return Vec::new();
             };
             let first = offset & !3;
@@ -229,7 +231,7 @@ impl Function {
         let (words, rest) = data.as_chunks::<4>();
         let words = words.to_vec();
         let whole = rest.is_empty() && offset.is_multiple_of(4);
-        let (was_reset, was_enabled, remains) = self.on_port_at(move |now, port| {
+        let (was_reset, was_enabled, remains) = self.on_port_at(move |now, port, io| {
             let was_running = port.nic.is_running();
             if whole {
                 for (at, word) in (offset..).step_by(4).zip(words) {
@@ -240,7 +242,11 @@ impl Function {
                 port.nic.bad_register_access();
             }
             let was_enabled = !was_running && port.nic.is_running();
-            (port.sync_pages(), was_enabled, port.nic.take_remains())
+            (
+                io.sync_pages(&port.nic),
+                was_enabled,
+                port.nic.take_remains(),
+            )
         })?;
         drop(remains);
         if was_reset {
@@ -261,7 +267,7 @@ impl Function {
             .and_then(|kick| u32::try_from(kick / PAGE).ok())
             .filter(|_| offset < self.bar.memory);
         let (Some(page), Some(bits)) = (page, bits) else {
-            return self.on_port(|port| port.nic.bad_register_access());
+            return self.on_port(|port, _| port.nic.bad_register_access());
         };
         let bell = Doorbell::from_bits(u64::from_le_bytes(bits));
         self.in_engine(move |engine, id| engine.kick(id, page, bell))
@@ -315,7 +321,7 @@ impl Device for Function {
                 data.copy_from_slice(&bytes);
             }
             regs::BAR_MSIX => {
-                let pending = self.on_port(|port| port.irqs.pending(0))?;
+                let pending = self.on_port(|_, io| io.irqs.pending(0))?;
                 let word = |n: usize| if n == 0 { pending } else { 0 };
                 self.msix.read(MSIX_BAR, offset, data, word);
             }
@@ -374,7 +380,7 @@ impl Device for Function {
             .prepare(iova, size, fd, offset, rights)
             .map_err(refused)?;
         let inserted = self.in_engine(move |engine, id| {
-            let ram = engine.rams.get_mut(id).ok_or(Errno::NODEV)?;
+            let ram = engine.fabric.memories.get_mut(id).ok_or(Errno::NODEV)?;
             Ok(ram.memory.insert(new))
         })??;
         inserted.map_err(|error| refused(error.error.clone()))
@@ -383,7 +389,7 @@ impl Device for Function {
     fn dma_unmap(&mut self, unmap: DmaUnmap) -> Result<(), Errno> {
         // After the engine has removed the maps, no access can refer to them. This thread drops them before the reply.
         let removed = self.in_engine(move |engine, id| {
-            let ram = engine.rams.get_mut(id).ok_or(Errno::NODEV)?;
+            let ram = engine.fabric.memories.get_mut(id).ok_or(Errno::NODEV)?;
             Ok(match unmap {
                 DmaUnmap::All => Ok(ram.unmap_guest()),
                 DmaUnmap::Range { iova, size } => ram.unmap(iova, size),
@@ -412,7 +418,7 @@ impl Device for Function {
 
     fn set_irqs(&mut self, set: IrqSet) -> Result<(), Errno> {
         match set.index {
-            pci_index::MSIX_IRQ => self.on_port(move |port| port.irqs.set(set))?,
+            pci_index::MSIX_IRQ => self.on_port(move |_, io| io.irqs.set(set))?,
             pci_index::ERR_IRQ | pci_index::REQ_IRQ => Ok(()),
             _ => Err(Errno::INVAL),
         }
@@ -436,22 +442,23 @@ impl Device for Function {
         self.msix.reset();
         let gone = self.in_engine(|engine, id| {
             let now = engine.now();
-            let remains = engine.ports.get_mut(id).and_then(|port| {
+            let (port, io) = (engine.fabric.nics.get_mut(id), engine.io.nics.get_mut(id));
+            let remains = port.zip(io).and_then(|(port, io)| {
                 port.bus_master = false;
-                let remains = port.reset(now);
-                port.forget_client();
-                port.irqs.detach_all();
-                port.irqs.reset();
+                let remains = io.reset(now, &mut port.nic);
+                io.forget_client();
+                io.irqs.detach_all();
+                io.irqs.reset();
                 remains
             });
-            engine.sync_address(id);
-            let removed = engine.rams.get_mut(id).map(Ram::forget_client);
+            engine.fabric.sync_address(id);
+            let removed = engine.fabric.memories.get_mut(id).map(Ram::forget_client);
             (remains, removed)
         });
         drop(gone);
         let id = self.port;
         self.engines
-            .post_all(move |engine| engine.switch.forget(id));
+            .post_all(move |engine| engine.fabric.switch.forget(id));
         self.clear_pages();
     }
 }
@@ -471,14 +478,5 @@ impl Function {
     fn doorbell_fd(&self) -> Result<OwnedFd, Errno> {
         let fd = self.pages.dup();
         fd.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))
-    }
-}
-
-impl Engine {
-    /// Updates the switch with the current address of the NIC.
-    pub(crate) fn sync_address(&mut self, id: PortId) {
-        if let Some(port) = self.ports.get(id) {
-            self.switch.set_present_address(id, port.nic.mac());
-        }
     }
 }

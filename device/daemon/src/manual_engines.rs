@@ -80,7 +80,7 @@ impl ManualEngines {
 
     /// The engine of a NIC.
     fn engine_of(&mut self, nic: PortId) -> io::Result<&mut Engine> {
-        let is_owner = |engine: &&mut Engine| engine.ports.get(nic).is_some();
+        let is_owner = |engine: &&mut Engine| engine.fabric.nics.get(nic).is_some();
         let no_nic = || io::Error::new(io::ErrorKind::NotFound, format!("there is no NIC {nic}"));
         self.engines.iter_mut().find(is_owner).ok_or_else(no_nic)
     }
@@ -98,7 +98,12 @@ impl ManualEngines {
         memory: &MemFd,
     ) -> io::Result<Arc<SharedPages>> {
         let engine = self.engine_of(nic)?;
-        let (Some(port), Some(ram)) = (engine.ports.get_mut(nic), engine.rams.get_mut(nic)) else {
+        let fabric = &mut engine.fabric;
+        let (Some(port), Some(ram), Some(nic_io)) = (
+            fabric.nics.get_mut(nic),
+            fabric.memories.get_mut(nic),
+            engine.io.nics.get(nic),
+        ) else {
             return Err(io::ErrorKind::NotFound.into());
         };
         let fd = memory.fd().try_clone_to_owned()?;
@@ -107,7 +112,7 @@ impl ManualEngines {
             .map(iova, len, Some(fd), 0, Rights::READ_WRITE)
             .map_err(io::Error::other)?;
         port.bus_master = true;
-        Ok(Arc::clone(&port.pages))
+        Ok(Arc::clone(&nic_io.pages))
     }
 
     /// Reads a register of a NIC.
@@ -118,7 +123,7 @@ impl ManualEngines {
     pub fn read_register(&mut self, nic: PortId, offset: u32) -> io::Result<u32> {
         let engine = self.engine_of(nic)?;
         let now = engine.now();
-        let port = engine.ports.get_mut(nic);
+        let port = engine.fabric.nics.get_mut(nic);
         Ok(port.map_or(0, |port| port.nic.read_register(now, offset)))
     }
 
@@ -130,14 +135,16 @@ impl ManualEngines {
     pub fn write_register(&mut self, nic: PortId, offset: u32, value: u32) -> io::Result<()> {
         let engine = self.engine_of(nic)?;
         let now = engine.now();
-        let Some(port) = engine.ports.get_mut(nic) else {
+        let (Some(port), Some(nic_io)) =
+            (engine.fabric.nics.get_mut(nic), engine.io.nics.get_mut(nic))
+        else {
             return Ok(());
         };
         port.nic.write_register(now, offset, value);
-        let was_reset = port.sync_pages();
+        let was_reset = nic_io.sync_pages(&port.nic);
         drop(port.nic.take_remains());
         if was_reset {
-            port.pages.clear(0, port.pages.pages())?;
+            nic_io.pages.clear(0, nic_io.pages.pages())?;
         }
         Ok(())
     }
@@ -166,7 +173,8 @@ mod tests {
         let mut engines = engines();
         assert_eq!(engines.count(), 1);
         assert!(!engines.pass(0));
-        let beats = |engines: &ManualEngines| engines.engines[0].ports.get(0).unwrap().heartbeat();
+        let beats =
+            |engines: &ManualEngines| engines.engines[0].io.nics.get(0).unwrap().heartbeat();
         let first = beats(&engines);
         engines.pass(0);
         assert_eq!(beats(&engines), first, "the clock stands still");

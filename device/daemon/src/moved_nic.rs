@@ -1,29 +1,25 @@
 //! A NIC on its way from one engine to another.
 
 use faultline_fabric::PortId;
-use faultline_fabric::link_model::ModelledLink;
-use faultline_scenario::trigger::Direction;
+use faultline_fabric::fabric::TakenNic;
 use faultline_telemetry::NicRecords;
 
 use crate::engine::Engine;
-use crate::port::{NicPort, number};
+use crate::nic_io::{NicIo, number};
 use crate::ram::Ram;
-use faultline_fabric::Mark;
 
 /// All that an engine has of a NIC.
 #[derive(Debug)]
 pub(crate) struct MovedNic {
-    id: PortId,
-    port: NicPort,
-    ram: Ram,
-    lines: Vec<(PortId, Direction, ModelledLink<Mark>)>,
+    nic: TakenNic<Ram>,
+    io: NicIo,
     records: NicRecords,
 }
 
 impl MovedNic {
     /// The port.
     pub(crate) fn id(&self) -> PortId {
-        self.id
+        self.nic.id()
     }
 }
 
@@ -32,33 +28,28 @@ impl Engine {
     pub(crate) fn take_nics(&mut self, ids: &[PortId]) -> Vec<MovedNic> {
         let take = |id: &PortId| {
             let id = *id;
-            self.release_nic(id);
-            self.captures.forget_stall(id);
-            let port = self.ports.replace(id, None)?;
-            let linked = self.links.memory_of_guest.replace(id, None);
+            self.io.captures.forget_stall(id);
             Some(MovedNic {
-                id,
-                port,
-                ram: self.rams.replace(id, linked)?,
-                lines: self.lines.take(id),
-                records: self.recorder.take_nic(number(id)),
+                nic: self.fabric.take_nic(id)?,
+                io: self.io.nics.replace(id, None)?,
+                records: self.io.recorder.take_nic(number(id)),
             })
         };
         let taken = ids.iter().filter_map(take).collect();
         // This engine may make no pass before it has the links again.
-        self.share_pauses();
+        if self.fabric.share_pauses() {
+            self.io.links.wake_all();
+        }
         taken
     }
 
     /// Adds NICs that another engine had.
     pub(crate) fn put_nics(&mut self, nics: Vec<MovedNic>) {
         for nic in nics {
-            let id = nic.id;
-            self.ports.replace(id, Some(nic.port));
-            let linked = self.rams.replace(id, Some(nic.ram));
-            self.links.memory_of_guest.replace(id, linked);
-            self.lines.put(nic.lines);
-            self.recorder.put_nic(number(id), nic.records);
+            let id = nic.id();
+            self.fabric.put_nic(nic.nic);
+            self.io.nics.replace(id, Some(nic.io));
+            self.io.recorder.put_nic(number(id), nic.records);
         }
     }
 }

@@ -20,11 +20,12 @@ use faultline_wire::{MacAddr, PrioritySet};
 
 use crate::clock::nanos;
 use crate::engine::Engine;
-use crate::external_port::{ExternalCounts, ExternalPort};
 use crate::log_output;
-use crate::port::NicPort;
+use crate::nic_io::NicIo;
+use crate::peer_rings::PeerRings;
 use faultline_config::PollMode;
 use faultline_fabric::Mark;
+use faultline_fabric::external_port::{ExternalCounts, ExternalPort};
 use faultline_fabric::port_faults::FaultCounts;
 
 /// The link of a port.
@@ -183,9 +184,9 @@ impl Engine {
     /// The directions of links that have a model.
     pub fn line_states(&self) -> Vec<LineState> {
         let state = |(id, dir, line): (PortId, trigger::Direction, &ModelledLink<Mark>)| {
-            let external = id.checked_sub(self.ports.len());
-            let external = external.and_then(|index| self.externals.get(index));
-            let nic = self.ports.get(id).map(NicPort::name);
+            let external = id.checked_sub(self.fabric.nics.ports());
+            let external = external.and_then(|index| self.fabric.externals.get(index));
+            let nic = self.io.nics.get(id).map(NicIo::name);
             LineState {
                 port: nic
                     .or(external.map(ExternalPort::name))
@@ -196,13 +197,13 @@ impl Engine {
                 pfc: line.pfc(),
             }
         };
-        self.lines.iter().map(state).collect()
+        self.fabric.links.iter().map(state).collect()
     }
 
     /// The ports that lead out of the process.
     pub fn external_states(&self) -> Vec<ExternalState> {
-        let state = |port: &ExternalPort| {
-            let status = port.status();
+        let state = |port: &ExternalPort<PeerRings>| {
+            let status = port.peer().status();
             let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
             ExternalState {
                 name: port.name().to_owned(),
@@ -214,7 +215,7 @@ impl Engine {
                 malformed: read(&status.malformed),
             }
         };
-        self.externals.iter().map(state).collect()
+        self.fabric.externals.iter().map(state).collect()
     }
 
     /// What the metrics show of ports that lead out of the process, and of modelled links.
@@ -265,7 +266,7 @@ impl Engine {
     /// What the metrics show of a NIC.
     pub fn nic_snapshot(&mut self, id: PortId, name: String) -> Option<NicSnapshot> {
         let now = self.now();
-        let port = self.ports.get_mut(id)?;
+        let port = self.fabric.nics.get_mut(id)?;
         let objects = port.nic.object_counts();
         let status = port.nic.read_register(now, regs::STATUS);
         let count = |count: usize| count as u64;
@@ -296,20 +297,20 @@ impl Engine {
         };
         let counters = port.nic.counters().values();
         let port = PortCounts {
-            log_dropped: port.dropped_messages(),
+            log_dropped: self.io.nics.get(id).map_or(0, NicIo::dropped_messages),
             link_drops: vec![
-                ("down", port.link.counts.down),
-                ("mtu", port.link.counts.too_long),
-                ("tx_request", port.link.counts.tx_dropped),
-                ("rx_request", port.link.counts.rx_dropped),
-                ("vlan", port.link.counts.vlan),
+                ("down", port.faults.counts.down),
+                ("mtu", port.faults.counts.too_long),
+                ("tx_request", port.faults.counts.tx_dropped),
+                ("rx_request", port.faults.counts.rx_dropped),
+                ("vlan", port.faults.counts.vlan),
             ],
-            interrupts_suppressed: port.link.counts.interrupts_lost,
+            interrupts_suppressed: port.faults.counts.interrupts_lost,
         };
         Some(NicSnapshot {
             name,
             counters: counters.try_into().unwrap_or([0; Counter::COUNT]),
-            metrics: self.recorder.snapshot(u16::try_from(id).ok()?),
+            metrics: self.io.recorder.snapshot(u16::try_from(id).ok()?),
             gauges,
             port,
         })
@@ -318,8 +319,8 @@ impl Engine {
     /// The fullest completion queue of a NIC from place `from` on, and the place at which the next call goes on. None of a function
     /// that may not access memory.
     pub fn fullest_cq(&self, id: PortId, from: u32) -> (Option<CqFill>, Option<u32>) {
-        let port = self.ports.get(id).filter(|port| port.bus_master);
-        match (port, self.rams.get(id)) {
+        let port = self.fabric.nics.get(id).filter(|port| port.bus_master);
+        match (port, self.fabric.memories.get(id)) {
             (Some(port), Some(ram)) => port.nic.fullest_cq(ram, from),
             _ => (None, None),
         }
@@ -344,12 +345,12 @@ impl Engine {
         let now = self.now();
         let mut messages = |direction| {
             let nic = u16::try_from(id).ok();
-            nic.map_or(0, |nic| self.recorder.messages(nic, direction))
+            nic.map_or(0, |nic| self.io.recorder.messages(nic, direction))
         };
         let (tx_messages, rx_messages) = (messages(Direction::Tx), messages(Direction::Rx));
-        let port = self.ports.get_mut(id)?;
+        let port = self.fabric.nics.get_mut(id)?;
         let status = port.nic.read_register(now, regs::STATUS);
-        let link = &port.link;
+        let link = &port.faults;
         let link = LinkState {
             up: status & regs::LINK_UP != 0,
             mtu: link.mtu(),
@@ -365,7 +366,7 @@ impl Engine {
             fatal: port.nic.read_register(now, regs::FATAL_CODE),
             bus_master: port.bus_master,
             stalled: port.nic.is_stalled(),
-            heartbeat: port.heartbeat(),
+            heartbeat: self.io.nics.get(id).map_or(0, NicIo::heartbeat),
             link,
             config: port.nic.config().clone(),
             objects: port.nic.object_counts(),
@@ -382,7 +383,7 @@ impl Engine {
     /// The state of the engine.
     pub fn engine_state(&self) -> EngineState {
         EngineState {
-            nics: self.ports.iter().map(|(id, _)| id).collect(),
+            nics: self.fabric.nics.iter().map(|(id, _)| id).collect(),
             paused: self.clock.is_stopped(),
             mode: self.mode,
             poll_time_ns: nanos(self.poll_time),
@@ -392,9 +393,10 @@ impl Engine {
             sleeps: self.stats.sleeps,
             missed_wakeups: self.stats.missed_wakeups,
             awaited_kicks: self
-                .ports
+                .io
+                .nics
                 .values()
-                .map(|port| u64::from(port.awaits_kick()))
+                .map(|io| u64::from(io.awaits_kick()))
                 .sum(),
             busy_ns: nanos(self.stats.busy),
             longest_pass_ns: nanos(self.stats.longest_pass),

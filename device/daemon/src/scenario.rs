@@ -1,26 +1,17 @@
-//! A scenario that runs on the NICs of the engine.
-//!
-//! Without one, the data path tests one flag for each frame, doorbell and interrupt.
+//! A scenario that runs on the NICs of the engine. Its rules are in the fabric.
 
 use std::collections::BTreeMap;
 
 use faultline_fabric::PortId;
-use faultline_nic::{FrameKind, Instant, Nanos};
-use faultline_scenario::rules::{ByRule, Fired, HeldFrame, PacketFacts, Rules};
-use faultline_scenario::trigger::Direction;
+use faultline_nic::{Instant, Nanos};
+use faultline_scenario::rules::Fired;
 use faultline_scenario::verdict::Verdict;
-use faultline_wire::packet::RoceHeader;
-
-use crate::ram::Ram;
-use faultline_fabric::frame::Frame;
 
 /// A scenario that runs.
 #[derive(Debug)]
 pub struct RunningScenario {
     /// Its name.
     pub name: String,
-    /// Its rules, with what they have counted.
-    pub rules: Rules,
     /// Counters of each NIC at the start, in the order of `Counter::ALL`.
     pub(crate) counters: Vec<Vec<u64>>,
     /// Real time at which a pause that an action has made ends.
@@ -110,65 +101,4 @@ pub struct EndedScenario {
     pub stopped: StoppedScenario,
     /// How often each of its rules has fired.
     pub fired: Vec<Fired>,
-}
-
-impl RunningScenario {
-    /// True if packets between NICs have to be passed one by one.
-    pub(crate) fn takes_packets(&self, nics: usize) -> bool {
-        (0..nics).any(|nic| {
-            let takes = |dir| self.rules.takes_packets(nic, dir);
-            takes(Direction::Tx) || takes(Direction::Rx)
-        })
-    }
-
-    /// True if the rules need not be asked about a frame.
-    #[inline(always)]
-    pub(crate) fn ignores(
-        &self,
-        place: (PortId, Direction),
-        frame: Frame<'_>,
-        qpn: impl FnOnce() -> u32,
-    ) -> bool {
-        match frame {
-            Frame::ByReference(frame) => {
-                let opcode = match &frame.kind {
-                    FrameKind::Roce(header) => Some(header.bth.opcode),
-                    FrameKind::Raw { .. } => None,
-                };
-                self.rules.ignores_packet(place, opcode, qpn)
-            }
-            // Headers of octets are not parsed for this.
-            Frame::Octets(_) => !self.rules.takes_packets(place.0, place.1),
-        }
-    }
-
-    /// Asks the rules about a frame, and lets them take it. `memory`: that of its payload. Returns the rule that has.
-    pub(crate) fn takes(
-        &mut self,
-        now: Instant,
-        (site, dir): (PortId, Direction),
-        (qpn, header): (u32, Option<&RoceHeader>),
-        frame: Frame<'_>,
-        memory: Option<&Ram>,
-    ) -> Option<ByRule> {
-        let facts = PacketFacts {
-            header,
-            bytes: frame.len(),
-        };
-        let taking = self.rules.packet(now, site, dir, qpn, facts)?;
-        // A frame that cannot be read does not reach the wire.
-        if let Some(bytes) = frame.to_vec(memory) {
-            let mark = frame.mark();
-            let held = HeldFrame {
-                site,
-                dir,
-                by: mark.rule,
-                origin: mark.origin,
-                note: mark.effects.bits(),
-                bytes,
-            };
-            self.rules.take_frame(now, taking, held);
-        }
-        Some(taking.by())
-    }
 }

@@ -6,20 +6,15 @@ use std::time::Duration;
 
 use faultline_abi::admin::Counter;
 use faultline_fabric::PortId;
-use faultline_fabric::link_model::Effects;
+use faultline_fabric::nic_port::NicPort;
 use faultline_nic::{Instant, Nanos};
 use faultline_scenario::plan::Plan;
-use faultline_scenario::rules::{ByRule, CallerRequest, Late, Rules};
-use faultline_scenario::trigger::Direction;
+use faultline_scenario::rules::{CallerRequest, Rules};
 use faultline_scenario::verdict::{Facts, judge};
-use faultline_telemetry::{DoorbellPath, TraceEvent};
 
 use crate::engine::Engine;
+use crate::nic_io::NicIo;
 use crate::notice::Notice;
-use faultline_fabric::Mark;
-use faultline_fabric::frame::{Frame, Octets};
-
-use crate::port::{NicPort, number};
 use crate::scenario::{
     EndedScenario, GuestAction, RunnerTask, RunnerTasks, RunningScenario, StoppedScenario,
 };
@@ -30,147 +25,42 @@ const MAX_RESETS_IN_WORK: usize = 8;
 const MAX_ERROR: usize = 1000;
 
 impl Engine {
-    /// Lets rules take a frame at a port; it has come in at port `from`. Returns the rule that has.
-    #[inline(always)]
-    pub(crate) fn rules_take(
-        &mut self,
-        now: Instant,
-        from: PortId,
-        place: (PortId, Direction),
-        frame: Frame<'_>,
-    ) -> Option<ByRule> {
-        let scenario = self.scenario.as_ref()?;
-        let qpn = || self.queue_pair_of(place, frame);
-        match scenario.ignores(place, frame, qpn) {
-            true => None,
-            false => self.ask_rules(now, from, place, frame),
-        }
-    }
-
-    #[cold]
-    fn ask_rules(
-        &mut self,
-        now: Instant,
-        from: PortId,
-        place: (PortId, Direction),
-        frame: Frame<'_>,
-    ) -> Option<ByRule> {
-        let header = frame.header();
-        let qpn = self.queue_pair_of(place, frame);
-        let scenario = self.scenario.as_mut()?;
-        scenario.takes(
-            now,
-            place,
-            (qpn, header.as_ref()),
-            frame,
-            self.rams.get(from),
-        )
-    }
-
-    /// The queue pair that a rule may name: of the sender where a NIC sends a frame, else of the destination; 0: none.
-    fn queue_pair_of(&self, (site, dir): (PortId, Direction), frame: Frame<'_>) -> u32 {
-        match (dir, frame) {
-            (Direction::Tx, Frame::ByReference(_)) => {
-                let port = self.ports.get(site);
-                port.map_or(0, |port| port.nic.last_sender())
-            }
-            _ => frame.header().map_or(0, |header| header.bth.dest_qp),
-        }
-    }
-
     /// Carries out what the rules ask for. Returns true if there was anything.
     pub(crate) fn run_scenario(&mut self, now: Instant) -> bool {
-        let mut worked = false;
-        match &mut self.scenario {
-            Some(scenario) if scenario.rules.has_work(now) => scenario.rules.advance(now),
-            Some(_) | None => return false,
+        if !self.fabric.advance_rules(now) {
+            return false;
         }
-        while let Some((nic, request)) = self.rules().and_then(Rules::poll_request) {
+        let mut worked = false;
+        while let Some((nic, left)) = self.fabric.poll_request(now) {
             worked = true;
-            let (Some(port), Some(ram)) = (self.ports.get_mut(nic), self.rams.get(nic)) else {
-                continue;
-            };
-            let result = match request.accesses_memory() && !port.bus_master {
-                true => Err(format!(
-                    "it can't access memory (bus mastering is off): {request:?}"
-                )),
-                false => request.carry_out(&mut port.nic, now, ram),
-            };
-            // None of these requests resets the device.
-            let _ = port.sync_pages();
-            let problem = match result {
+            let problem = match left {
                 Ok(None) => None,
                 Ok(Some(request)) => self.carry_out(nic, request).err(),
                 Err(problem) => Some(problem),
             };
             if let Some(problem) = problem {
-                let Some(port) = self.ports.get(nic) else {
+                let Some(io) = self.io.nics.get(nic) else {
                     continue;
                 };
-                let noted = format!("NIC {}: {problem}", port.name());
-                port.notice(Notice::ScenarioProblem(problem));
-                if let Some(rules) = self.rules() {
-                    rules.note_problem(noted);
-                }
+                let noted = format!("NIC {}: {problem}", io.name());
+                io.notice(Notice::ScenarioProblem(problem));
+                self.note_problem(noted);
             }
         }
-        while let Some(frame) = self.rules().and_then(|rules| rules.poll_frame(now)) {
-            worked = true;
-            let octets = Octets {
-                mark: Mark {
-                    origin: frame.origin,
-                    effects: Effects::from_bits(frame.note),
-                    rule: frame.by,
-                },
-                bytes: &frame.bytes,
-            };
-            let is_external = frame.site >= self.ports.len();
-            let site = frame.site;
-            match frame.dir {
-                Direction::Tx if is_external => self.pass_to_peer(now, site, octets),
-                Direction::Rx if is_external => self.cross_switch(now, site, octets),
-                Direction::Tx => self.leave_nic_after_rules(now, site, octets),
-                Direction::Rx => self.receive_after_rules(now, site, octets),
-            }
-        }
-        while let Some(late) = self.rules().and_then(Rules::poll_late) {
-            worked = true;
-            match late {
-                Late::Doorbell { nic, page, bell } => {
-                    self.ring(nic, page, bell, DoorbellPath::Late);
-                }
-                Late::Interrupt { nic, vector } => {
-                    if let Some(port) = self.ports.get(nic)
-                        && port.bus_master
-                    {
-                        port.irqs.trigger(usize::from(vector));
-                        let event = TraceEvent::Interrupt { vector };
-                        self.recorder.event(now, number(nic), event);
-                    }
-                }
+        worked |= self.fabric.pass_kept(&mut self.io, now);
+        // None of this resets a device.
+        for (id, io) in self.io.nics.iter_mut() {
+            if let Some(port) = self.fabric.nics.get(id) {
+                let _ = io.sync_pages(&port.nic);
             }
         }
         worked
     }
 
-    pub(crate) fn rules(&mut self) -> Option<&mut Rules> {
-        self.scenario.as_mut().map(|scenario| &mut scenario.rules)
-    }
-
     /// Does what a NIC cannot do itself.
     fn carry_out(&mut self, nic: PortId, request: CallerRequest) -> Result<(), String> {
-        let Some(port) = self.ports.get_mut(nic) else {
-            return Ok(());
-        };
         match request {
-            // The event is written to memory: in a pass, and not before the function may access memory.
-            CallerRequest::Link(up) => port.link_changed |= port.nic.change_link(up),
             CallerRequest::MoveGids => return self.ask_runner(nic, GuestAction::MoveGids),
-            CallerRequest::Speed(mbps) => {
-                let mbps = mbps.unwrap_or(faultline_nic::DEFAULT_LINK_SPEED_MBPS);
-                port.nic.set_link_speed(mbps);
-            }
-            CallerRequest::Mtu(mtu) => port.link.set_mtu(mtu),
             CallerRequest::Reset => {
                 let in_work = Arc::clone(&self.resets_in_work);
                 if in_work.load(Ordering::Relaxed) >= MAX_RESETS_IN_WORK {
@@ -194,7 +84,13 @@ impl Engine {
                     ));
                 }
             }
-            CallerRequest::Remove => port.remove(),
+            CallerRequest::Remove => {
+                if let (Some(port), Some(io)) =
+                    (self.fabric.nics.get_mut(nic), self.io.nics.get_mut(nic))
+                {
+                    io.remove(port);
+                }
+            }
             CallerRequest::Pause(time) => {
                 self.clock.stop();
                 let until = self.clock.real() + time;
@@ -203,8 +99,11 @@ impl Engine {
                     scenario.pause_until = Some(until.max(before));
                 }
             }
-            // The rules note it, and the pass ends the scenario.
-            CallerRequest::End => {}
+            // The rules note it, and the pass ends the scenario. The fabric has done the others.
+            CallerRequest::End
+            | CallerRequest::Link(_)
+            | CallerRequest::Speed(_)
+            | CallerRequest::Mtu(_) => {}
         }
         Ok(())
     }
@@ -231,29 +130,37 @@ impl Engine {
             return false;
         };
         if let Some(error) = error {
-            let name = self.ports.get(task.nic).map_or("", |port| port.name());
+            let name = self.name_of(task.nic);
             let error: String = error.chars().take(MAX_ERROR).collect();
             let action = task.action.name();
-            let problem = format!("NIC {name}: {action} failed in the guest: {error}");
-            scenario.rules.note_problem(problem);
+            self.note_problem(format!("NIC {name}: {action} failed in the guest: {error}"));
         }
         true
     }
 
     /// Tasks that the runner has not carried out are problems.
     fn note_open_tasks(&mut self) {
-        let Some(scenario) = &mut self.scenario else {
-            return;
-        };
-        let Some(tasks) = scenario.runner.take() else {
+        let runner = self.scenario.as_mut();
+        let Some(tasks) = runner.and_then(|scenario| scenario.runner.take()) else {
             return;
         };
         for (id, task) in tasks.pending() {
-            let name = self.ports.get(task.nic).map_or("", |port| port.name());
+            let name = self.name_of(task.nic);
             let action = task.action.name();
-            scenario.rules.note_problem(format!(
+            self.note_problem(format!(
                 "NIC {name}: {action} (task {id}) was not carried out by the runner of the scenario"
             ));
+        }
+    }
+
+    fn name_of(&self, nic: PortId) -> String {
+        let io = self.io.nics.get(nic);
+        io.map_or("", NicIo::name).to_owned()
+    }
+
+    fn note_problem(&mut self, problem: String) {
+        if let Some(rules) = &mut self.fabric.rules {
+            rules.note_problem(problem);
         }
     }
 
@@ -285,10 +192,11 @@ impl Engine {
         if self.scenario.is_some() || self.ended_scenario.is_some() {
             return false;
         }
-        let nics = self.ports.values().map(|port| &port.nic);
+        let nics = self.fabric.nics.values().map(|port| &port.nic);
+        let rules = Rules::prepare(plan, nics, self.now());
+        self.fabric.rules = Some(Box::new(rules));
         self.scenario = Some(Box::new(RunningScenario {
             name,
-            rules: Rules::prepare(plan, nics, self.now()),
             counters: Vec::new(),
             pause_until: None,
             runner: has_runner.then(RunnerTasks::default),
@@ -299,10 +207,10 @@ impl Engine {
     /// One step of what precedes the beginning of a scenario that was started: the rules learn some of the queue pairs. Returns
     /// false if more steps are needed.
     pub fn prepare_scenario(&mut self) -> bool {
-        let nics = self.ports.values().map(|port| &port.nic);
-        match &mut self.scenario {
-            Some(scenario) if !scenario.rules.has_begun() => {
-                if !scenario.rules.take_existing(nics) {
+        let nics = self.fabric.nics.values().map(|port| &port.nic);
+        match &mut self.fabric.rules {
+            Some(rules) if !rules.has_begun() => {
+                if !rules.take_existing(nics) {
                     return false;
                 }
             }
@@ -311,18 +219,20 @@ impl Engine {
         let (now, counters) = (self.now(), self.counters());
         if let Some(scenario) = &mut self.scenario {
             scenario.counters = counters;
-            scenario.rules.begin(now);
+        }
+        if let Some(rules) = &mut self.fabric.rules {
+            rules.begin(now);
         }
         true
     }
 
     /// Ends the scenario if its action `end` has taken place. The verdict waits for the request to stop.
     pub(crate) fn end_scenario_if_due(&mut self) {
-        let scenario = self.scenario.as_ref();
-        let Some(scenario) = scenario.filter(|scenario| scenario.rules.has_ended()) else {
+        let rules = self.fabric.rules.as_ref();
+        let Some(rules) = rules.filter(|rules| rules.has_ended()) else {
             return;
         };
-        let fired = scenario.rules.fired();
+        let fired = rules.fired();
         if let Some(stopped) = self.stop_running() {
             self.ended_scenario = Some(Box::new(EndedScenario { stopped, fired }));
         }
@@ -340,12 +250,12 @@ impl Engine {
     fn stop_running(&mut self) -> Option<StoppedScenario> {
         let now = self.now();
         self.note_open_tasks();
-        let scenario = self.scenario.as_mut()?;
-        if !scenario.rules.has_begun() {
+        let (scenario, rules) = (self.scenario.as_mut()?, self.fabric.rules.as_mut()?);
+        if !rules.has_begun() {
             let problem = "the scenario was stopped before it had begun";
-            scenario.rules.note_problem(problem.to_owned());
+            rules.note_problem(problem.to_owned());
         }
-        let ended = Nanos(now.0.saturating_sub(scenario.rules.start().0));
+        let ended = Nanos(now.0.saturating_sub(rules.start().0));
         let before = std::mem::take(&mut scenario.counters);
         let increased = |(now, before): (Vec<u64>, Vec<u64>)| {
             let values = now.into_iter().zip(before);
@@ -363,9 +273,11 @@ impl Engine {
                 .collect(),
             traffic: Vec::new(),
         };
-        let verdict = judge(&self.scenario.as_ref()?.rules, &facts);
-        self.rules()?.stop();
+        let rules = self.fabric.rules.as_mut()?;
+        let verdict = judge(rules, &facts);
+        rules.stop();
         self.run_scenario(now);
+        self.fabric.rules = None;
         let scenario = self.scenario.take()?;
         self.resume_unless_paused();
         Some(StoppedScenario {
@@ -378,6 +290,6 @@ impl Engine {
     /// Counters of each NIC, in the order of `Counter::ALL`.
     fn counters(&self) -> Vec<Vec<u64>> {
         let values = |port: &NicPort| port.nic.counters().values().to_vec();
-        self.ports.values().map(values).collect()
+        self.fabric.nics.values().map(values).collect()
     }
 }

@@ -14,7 +14,7 @@ impl<T> ByPort<T> {
 
     /// Number of ports of the process.
     #[inline]
-    pub fn len(&self) -> usize {
+    pub fn ports(&self) -> usize {
         self.0.len()
     }
 

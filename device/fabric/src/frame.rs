@@ -8,7 +8,7 @@ use faultline_nic::{Dma, FrameKind, Origin, TxFrame};
 use faultline_scenario::rules::ByRule;
 use faultline_wire::ethernet::VlanTag;
 use faultline_wire::packet::{RoceHeader, parse_trusted};
-use faultline_wire::{Ethernet, MacAddr};
+use faultline_wire::{Ethernet, MacAddr, Syndrome};
 
 /// What is known of a frame as octets, besides its octets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -147,7 +147,7 @@ impl Frame<'_> {
     }
 
     /// Length of all its packets, without FCS.
-    pub fn len(self) -> usize {
+    pub fn length(self) -> usize {
         match self {
             Self::ByReference(frame) => frame.len(),
             Self::Octets(Octets { bytes, .. }) => bytes.len(),
@@ -185,6 +185,20 @@ impl Frame<'_> {
         match self {
             Self::ByReference(frame) => Octets::new(frame.origin(), &[]).mark,
             Self::Octets(Octets { mark, .. }) => mark,
+        }
+    }
+
+    /// True for an RNR NAK of a NIC, by reference. It may let its requester wait for a page fault.
+    pub fn is_rnr_nak(self) -> bool {
+        match self {
+            Self::ByReference(TxFrame {
+                kind: FrameKind::Roce(header),
+                ..
+            }) => {
+                let syndrome = header.aeth.map(|aeth| aeth.syndrome);
+                matches!(syndrome, Some(Syndrome::RnrNak { .. }))
+            }
+            Self::ByReference(_) | Self::Octets(_) => false,
         }
     }
 
@@ -264,7 +278,7 @@ mod tests {
             let forms = [Frame::ByReference(&sent), Frame::Octets(octets)];
             let [by_reference, as_octets] = forms.map(|form| {
                 let bytes = form.to_vec(Some(&memory)).unwrap();
-                let lengths = (form.packets(), form.len(), form.length_for_mtu());
+                let lengths = (form.packets(), form.length(), form.length_for_mtu());
                 // Lengths in headers are filled in when they are written.
                 let header = form.header().map(|header| (header.ethernet, header.bth));
                 (form.addresses(), form.vlan_tag(), lengths, header, bytes)

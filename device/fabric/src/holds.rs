@@ -46,6 +46,7 @@ impl Holds {
     }
 
     /// Publishes whether a port holds senders. Returns true if that has changed. Of the engine with the ports only.
+    #[inline]
     pub fn publish(&self, port: usize, holds: bool) -> bool {
         let Some(shared) = self.ports.get(port) else {
             return false;
@@ -64,6 +65,7 @@ impl Holds {
     }
 
     /// True if one more queue pair can be held.
+    #[inline]
     pub fn has_room(&self) -> bool {
         self.held.len() < MOST_HELD
     }
@@ -79,11 +81,13 @@ impl Holds {
     }
 
     /// True if a queue pair is held without need.
+    #[inline]
     pub fn has_released(&self) -> bool {
         self.held.iter().any(|held| !self.holds(held.port))
     }
 
     /// Forgets the queue pairs of ports that no longer hold senders, and returns each with its NIC.
+    #[inline]
     pub fn take_released(&mut self) -> impl Iterator<Item = (PortId, u32)> {
         let ports = &self.ports;
         let is_released = |held: &mut Held| !is_set(ports, held.port);

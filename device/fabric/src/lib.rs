@@ -5,40 +5,56 @@
 //! process share (assigned addresses, holds, pauses) is in atomics, and in a table whose changes are made under a lock.
 //!
 //! - [`by_port`]: a table by port
+//! - `by_rules`: what the rules of a scenario do
 //! - `classes`: queues of priorities that share the rate of a link
+//! - `data_path`: the way of a frame from its source to the ports that receive it
+//! - [`external_port`]: a port that leads out of the process
+//! - `externals`: what a fabric does with these ports
+//! - [`fabric`]: NICs, their memory, and what is between them
 //! - [`fate`]: what becomes of a frame at an interface
 //! - [`frame`]: a frame on its way, by reference or as octets
 //! - [`holds`]: queue pairs that wait for the peer of an external port
+//! - `link_ends`: frames that enter modelled links, and that leave them
 //! - [`link_model`]: one direction of a modelled link
 //! - [`link_models`]: the modelled links of a fabric
+//! - [`nic_port`]: a NIC with its port of the switch
+//! - [`others`]: frames for and of other fabrics of the process
+//! - [`outside`]: what a fabric asks of its owner, and shows
 //! - [`port_faults`]: MTU and injected faults of a NIC's port
 //! - [`shared_pauses`]: priorities that link models pause for senders of other fabrics
+//! - `sight`: what a fabric shows of frames at interfaces
 //! - [`switch`]: the learning switch
+//! - [`turn`]: the parts of a pass
 //! - [`vlan`]: VLAN membership and tags
 
 #![forbid(unsafe_code)]
 // Values of guests, peers and sockets get here, and none of them may stop the process. Tests may.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
-#![cfg_attr(
-    test,
-    expect(
-        clippy::cast_possible_truncation,
-        reason = "test data is cut to the width of a field"
-    )
-)]
 
 pub mod by_port;
+mod by_rules;
 mod classes;
+mod data_path;
+pub mod external_port;
+mod externals;
+pub mod fabric;
 pub mod fate;
 pub mod frame;
 pub mod holds;
+mod link_ends;
 pub mod link_model;
 pub mod link_models;
+pub mod nic_port;
+pub mod others;
+pub mod outside;
 pub mod port_faults;
 pub mod shared_pauses;
+mod sight;
 pub mod switch;
+pub mod turn;
 pub mod vlan;
 
+pub use fabric::{Fabric, TURN_BYTES, TURN_PACKETS};
 pub use fate::Fate;
 pub use frame::Mark;
 pub use switch::{AGING, Clash, Egress, PortId, Route, Switch};

@@ -4,6 +4,7 @@
 
 use crate::frame::Mark;
 use crate::link_model::{Effects, LinkModel, ModelledLink};
+use crate::outside::Place;
 use crate::switch::PortId;
 use faultline_nic::Instant;
 use faultline_scenario::trigger::Direction;
@@ -15,7 +16,7 @@ use crate::frame::Octets;
 #[derive(Debug, Default)]
 pub struct LinkModels {
     /// The directions that have a model. `Tx` is away from the NIC, and to the peer of an external port.
-    all: Vec<(PortId, Direction, ModelledLink<Mark>)>,
+    all: Vec<(Place, ModelledLink<Mark>)>,
 }
 
 impl LinkModels {
@@ -23,19 +24,21 @@ impl LinkModels {
     pub fn add(&mut self, port: PortId, models: [Option<LinkModel>; 2]) {
         for (dir, model) in [Direction::Tx, Direction::Rx].into_iter().zip(models) {
             if let Some(model) = model {
-                self.all.push((port, dir, ModelledLink::new(model)));
+                self.all.push(((port, dir), ModelledLink::new(model)));
             }
         }
     }
 
     /// Takes the lines of a port away.
-    pub fn take(&mut self, port: PortId) -> Vec<(PortId, Direction, ModelledLink<Mark>)> {
-        self.all.extract_if(.., |(of, ..)| *of == port).collect()
+    pub fn take(&mut self, port: PortId) -> Vec<(Place, ModelledLink<Mark>)> {
+        self.all
+            .extract_if(.., |((of, _), _)| *of == port)
+            .collect()
     }
 
     /// Adds lines that were taken away.
-    pub fn put(&mut self, lines: Vec<(PortId, Direction, ModelledLink<Mark>)>) {
-        self.all.extend(lines);
+    pub fn put(&mut self, links: Vec<(Place, ModelledLink<Mark>)>) {
+        self.all.extend(links);
     }
 
     /// True if there are none.
@@ -47,7 +50,7 @@ impl LinkModels {
     /// True if a direction of a link has a model.
     pub fn has(&self, port: PortId, dir: Direction) -> bool {
         let mut all = self.all.iter();
-        all.any(|(of, direction, _)| (*of, *direction) == (port, dir))
+        all.any(|(place, _)| *place == (port, dir))
     }
 
     /// Sends octets into a link. Returns what is done to them, as far as it is decided; `None` if this direction of the link has no
@@ -59,10 +62,8 @@ impl LinkModels {
         dir: Direction,
         frame: Octets<'_>,
     ) -> Option<Effects> {
-        let is_it = |(of, direction, _): &&mut (PortId, Direction, ModelledLink<Mark>)| {
-            (*of, *direction) == (port, dir)
-        };
-        let (_, _, line) = self.all.iter_mut().find(is_it)?;
+        let mut all = self.all.iter_mut();
+        let (_, line) = all.find(|(place, _)| *place == (port, dir))?;
         Some(line.send(now.0, frame.bytes, frame.mark))
     }
 
@@ -80,7 +81,7 @@ impl LinkModels {
         index: usize,
         frame: &mut Vec<u8>,
     ) -> Option<(PortId, Direction, Mark)> {
-        let (port, dir, line) = self.all.get_mut(index)?;
+        let ((port, dir), line) = self.all.get_mut(index)?;
         let (mark, effects) = line.receive(now.0, frame)?;
         let mark = Mark {
             effects: mark.effects | effects,
@@ -91,13 +92,14 @@ impl LinkModels {
 
     /// All lines, with port and direction.
     pub fn iter(&self) -> impl Iterator<Item = (PortId, Direction, &ModelledLink<Mark>)> {
-        self.all.iter().map(|(port, dir, line)| (*port, *dir, line))
+        let all = self.all.iter();
+        all.map(|((port, dir), link)| (*port, *dir, link))
     }
 
     /// Finds out what the links pause. Once for each pass: what a sender adds in its turn takes no turn of the same pass from
     /// others.
     pub fn update_pauses(&mut self, now: Instant) {
-        for (_, _, line) in &mut self.all {
+        for (_, line) in &mut self.all {
             line.update_pause(now.0);
         }
     }
@@ -107,7 +109,7 @@ impl LinkModels {
     /// not known before it is built.
     pub fn paused(&self, sender: PortId, nics: usize) -> PrioritySet {
         let mut paused = PrioritySet::NONE;
-        for (port, dir, line) in &self.all {
+        for ((port, dir), line) in &self.all {
             let is_external = *port >= nics;
             let from_switch = is_external == (*dir == Direction::Tx);
             if from_switch == (*port != sender) {
@@ -119,10 +121,7 @@ impl LinkModels {
 
     /// When the next frame arrives.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let deadlines = self
-            .all
-            .iter()
-            .filter_map(|(_, _, line)| line.next_deadline());
+        let deadlines = self.all.iter().filter_map(|(_, line)| line.next_deadline());
         deadlines.min().map(Instant)
     }
 }

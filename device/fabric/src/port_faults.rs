@@ -25,7 +25,7 @@ pub struct FaultCounts {
 }
 
 /// Injected faults of a port.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct PortFaults {
     /// Longest frame without Ethernet header and VLAN tag; `None`: not limited.
     mtu: Option<u16>,
@@ -41,18 +41,6 @@ pub struct PortFaults {
 }
 
 impl PortFaults {
-    /// None.
-    pub fn new() -> Self {
-        Self {
-            mtu: None,
-            tx_drops: 0,
-            rx_drops: 0,
-            interrupt_losses: 0,
-            impaired: false,
-            counts: FaultCounts::default(),
-        }
-    }
-
     /// Longest payload of Ethernet frames that pass, if it is limited.
     pub fn mtu(&self) -> Option<u16> {
         self.mtu
@@ -163,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_request_drops_as_many_packets_in_one_direction() {
-        let mut link = PortFaults::new();
+        let mut link = PortFaults::default();
         assert_eq!(fate(&mut link, Direction::Tx, frames(1)), Fate::Passed);
         link.drop_frames(Direction::Tx, 3);
         let fates = [1, 1, 1, 1].map(|packets| fate(&mut link, Direction::Tx, frames(packets)));
@@ -189,7 +177,7 @@ mod tests {
 
     #[test]
     fn the_mtu_is_without_the_ethernet_header() {
-        let mut link = PortFaults::new();
+        let mut link = PortFaults::default();
         link.set_mtu(Some(1500));
         let (tx, rx) = (Direction::Tx, Direction::Rx);
         assert_eq!(fate(&mut link, tx, long_frame(1514)), Fate::Passed);
@@ -202,7 +190,7 @@ mod tests {
 
     #[test]
     fn the_mtu_holds_for_octets_with_and_without_a_tag() {
-        let mut link = PortFaults::new();
+        let mut link = PortFaults::default();
         link.set_mtu(Some(1500));
         let mut octets = [0; 1519];
         for (tag, longest) in [([0x08, 0x00], 1514), ([0x81, 0x00], 1518)] {
@@ -217,7 +205,7 @@ mod tests {
 
     #[test]
     fn as_many_interrupts_are_lost_as_requested() {
-        let mut link = PortFaults::new();
+        let mut link = PortFaults::default();
         link.lose_interrupts(2);
         let lost = [(); 4].map(|()| link.loses_interrupt());
         assert_eq!(lost, [true, true, false, false]);

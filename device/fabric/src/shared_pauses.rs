@@ -31,6 +31,7 @@ impl SharedPauses {
     }
 
     /// Publishes what links of this engine pause. Returns true if that has changed: the others must be woken.
+    #[inline]
     pub fn publish(&mut self, paused: PrioritySet) -> bool {
         let Some(own) = self.all.get(self.own) else {
             return false;
@@ -44,20 +45,24 @@ impl SharedPauses {
     }
 
     /// Reads what the others have published.
+    #[inline]
     pub fn refresh(&mut self) {
         self.others = self.read();
     }
 
     /// What others pause, by the last [`SharedPauses::refresh`].
+    #[inline]
     pub fn paused(&self) -> PrioritySet {
         self.others
     }
 
     /// True if others have published something else since the last [`SharedPauses::refresh`].
+    #[inline]
     pub fn has_news(&self) -> bool {
         self.read() != self.others
     }
 
+    #[inline]
     fn read(&self) -> PrioritySet {
         let all = self.all.iter().enumerate();
         let others = all.filter(|(engine, _)| *engine != self.own);

@@ -26,7 +26,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("faultline-ports", &["faultline-memory", "faultline-wire"]),
     (
         "faultline-fabric",
-        &["faultline-nic", "faultline-scenario", "faultline-wire"],
+        &[
+            "faultline-abi",
+            "faultline-nic",
+            "faultline-scenario",
+            "faultline-wire",
+        ],
     ),
     ("faultline-oracle", &["faultline-wire"]),
     (

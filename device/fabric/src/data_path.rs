@@ -1,4 +1,4 @@
-//! The way of a frame through an engine, whether it is by reference or octets ([`Frame`]).
+//! The way of a frame through a fabric, whether it is by reference or octets ([`Frame`]).
 //!
 //! Injected faults and rules are on the side of the NIC, or of the switch, of a modelled link. So a frame passes, in either direction:
 //!
@@ -8,49 +8,48 @@
 //!
 //! | Function | Called for | Goes on with |
 //! |---|---|---|
-//! | [`Engine::leave_nic`] | a frame that a NIC sends | faults, rules, link, switch |
-//! | [`Engine::leave_nic_after_rules`] | a packet that rules have kept there | link, switch |
-//! | [`Engine::leave_port`] | a packet of the peer of an external port | link, rules, switch |
-//! | [`Engine::leave_port_after_link`] | a packet that was on the link there | rules, switch |
-//! | [`Engine::cross_switch`] | a packet that was on the link of a NIC, or that rules have kept at an external port | switch |
-//! | [`Engine::egress`] | a frame that leaves the switch, at each destination | link, faults, rules, NIC; or rules, link, peer |
-//! | [`Engine::arrive_after_link`] | a packet that was on the link to a NIC | faults, rules, NIC |
-//! | [`Engine::receive_after_rules`] | a packet that rules have kept there | NIC |
-//! | [`Engine::pass_to_peer`] | a packet that rules have kept at an external port | link, peer |
-//! | [`Engine::send_to_peer`] | a packet that was on the link to a peer | peer |
+//! | [`Fabric::leave_nic`] | a frame that a NIC sends | faults, rules, link, switch |
+//! | [`Fabric::leave_nic_after_rules`] | a packet that rules have kept there | link, switch |
+//! | [`Fabric::leave_port`] | a packet of the peer of an external port | link, rules, switch |
+//! | [`Fabric::leave_port_after_link`] | a packet that was on the link there | rules, switch |
+//! | [`Fabric::cross_switch`] | a packet that was on the link of a NIC, or that rules have kept at an external port | switch |
+//! | [`Fabric::egress`] | a frame that leaves the switch, at each destination | link, faults, rules, NIC; or rules, link, peer |
+//! | [`Fabric::arrive_after_link`] | a packet that was on the link to a NIC | faults, rules, NIC |
+//! | [`Fabric::receive_after_rules`] | a packet that rules have kept there | NIC |
+//! | [`Fabric::pass_to_peer`] | a packet that rules have kept at an external port | link, peer |
+//! | [`Fabric::send_to_peer`] | a packet that was on the link to a peer | peer |
 //!
 //! All of these functions but `egress` know the form of the frame. The functions between them are `inline(always)`, so that there is no
 //! test for the form at run time: with these tests, an 8-byte WRITE costs 5 % more instructions.
 //!
 //! A frame by reference becomes octets where it enters a modelled link, where a rule keeps it, and at an external port. This file does
-//! not know where frames come from: see `engine.rs`, `externals_engine.rs`, `between_engines.rs`, `lines_engine.rs` and
-//! `scenario_engine.rs`.
+//! not know where frames come from: see `turn.rs`, `externals.rs`, `others.rs`, `link_ends.rs` and `by_rules.rs`.
 
-use faultline_fabric::Fate;
-use faultline_fabric::{Egress, PortId, Route};
 use faultline_nic::{Instant, TxFrame};
 use faultline_scenario::rules::ByRule;
 use faultline_scenario::trigger::Direction;
-use faultline_telemetry::FrameEvent;
 use faultline_wire::ethernet::VlanTag;
 
-use crate::engine::Engine;
-use crate::port::number;
-use faultline_fabric::frame::{Frame, FrameMut, Octets};
+use crate::fabric::Fabric;
+use crate::fate::Fate;
+use crate::frame::{Frame, FrameMut, Octets};
+use crate::outside::{Outside, Place, Seen};
+use crate::switch::{Egress, PortId, Route};
 
-impl Engine {
+impl<O: Outside> Fabric<O> {
     /// A NIC sends a frame, of length `len`. It goes to NICs by reference, which copy the payload during the call, and to external
     /// ports as octets. Returns the work of the NICs that receive it. The frame is not changed afterwards.
+    #[inline(always)]
     pub(crate) fn leave_nic(
         &mut self,
+        out: &mut O,
         now: Instant,
         from: PortId,
         sent: &mut TxFrame,
         len: usize,
     ) -> u64 {
-        let port = self.ports.get_mut(from);
+        let port = self.nics.get_mut(from);
         let sender = port.as_ref().map_or(0, |port| port.nic.last_sender());
-        let seen = self.recorder.frame(sender, sent, len);
         let mut frame = FrameMut::ByReference(sent);
         let place = (from, Direction::Tx);
         let fate = port.map_or(Fate::LinkDown, |port| {
@@ -59,84 +58,116 @@ impl Engine {
         let dropped = self.drop_at_nic(now, from, place, frame.as_frame(), fate);
         let is_dropped = dropped.is_some();
         let is_on_link = !is_dropped
-            && !self.lines.is_empty()
-            && self.enter_link(now, from, place, frame.as_frame());
+            && !self.links.is_empty()
+            && self.enter_link(out, now, from, place, frame.as_frame());
         let route = match is_dropped || is_on_link {
             true => None,
-            false => self.route(from, frame.as_frame()),
+            false => self.route(out, now, from, frame.as_frame()),
         };
-        // `enter_link` has captured packets that are on a modelled link.
-        if self.captures.is_on() && !is_on_link {
+        // `enter_link` has shown packets that are on a modelled link.
+        if out.watches_frames() && !is_on_link {
             let fate = dropped.unwrap_or_else(|| (fate_of_route(route), None));
-            self.capture(now, from, place, fate, frame.as_frame());
+            self.show(out, now, (from, place), fate, frame.as_frame());
         }
         let (work, to) = match route {
-            None => (0, FrameEvent::NO_NIC),
-            Some(route) => self.follow(now, (from, route), &mut frame, seen.as_ref()),
+            None => (0, None),
+            Some(route) => self.follow(out, now, (from, route), &mut frame),
         };
-        if let Some(seen) = seen {
-            self.recorder
-                .sent(now, number(from), FrameEvent { to, ..seen });
-        }
+        let seen = Seen::Sent {
+            nic: from,
+            sender,
+            frame: sent,
+            len,
+            to,
+        };
+        out.seen(now, seen);
         work
     }
 
     /// A packet that rules have kept leaves a NIC.
-    pub(crate) fn leave_nic_after_rules(&mut self, now: Instant, from: PortId, octets: Octets<'_>) {
+    pub(crate) fn leave_nic_after_rules(
+        &mut self,
+        out: &mut O,
+        now: Instant,
+        from: PortId,
+        octets: Octets<'_>,
+    ) {
         let (place, frame) = ((from, Direction::Tx), Frame::Octets(octets));
-        if self.lines.is_empty() || !self.enter_link(now, from, place, frame) {
-            self.cross_switch(now, from, octets);
+        if self.links.is_empty() || !self.enter_link(out, now, from, place, frame) {
+            self.cross_switch(out, now, from, octets);
         }
     }
 
     /// A packet of the peer of an external port comes in, unless the port drops it: `fate`.
+    #[inline]
     pub(crate) fn leave_port(
         &mut self,
+        out: &mut O,
         now: Instant,
         from: PortId,
         fate: Fate,
         octets: Octets<'_>,
     ) {
         let (place, frame) = ((from, Direction::Rx), Frame::Octets(octets));
-        // `enter_link` captures a packet that enters a modelled link.
+        // `enter_link` shows a packet that enters a modelled link.
         if fate == Fate::Passed
-            && !self.lines.is_empty()
-            && self.enter_link(now, from, place, frame)
+            && !self.links.is_empty()
+            && self.enter_link(out, now, from, place, frame)
         {
             return;
         }
-        if self.captures.is_on() {
-            self.capture(now, from, place, (fate, None), frame);
+        if out.watches_frames() {
+            self.show(out, now, (from, place), (fate, None), frame);
         }
         if fate == Fate::Passed {
-            self.leave_port_after_link(now, from, octets);
+            self.leave_port_after_link(out, now, from, octets);
         }
     }
 
     /// A packet of the peer of an external port goes to the switch, unless rules take it.
-    pub(crate) fn leave_port_after_link(&mut self, now: Instant, from: PortId, octets: Octets<'_>) {
+    #[inline]
+    pub(crate) fn leave_port_after_link(
+        &mut self,
+        out: &mut O,
+        now: Instant,
+        from: PortId,
+        octets: Octets<'_>,
+    ) {
         let frame = Frame::Octets(octets);
-        if !self.drop_by_rules(now, from, (from, Direction::Rx), frame) {
-            self.cross_switch(now, from, octets);
+        if !self.drop_by_rules(out, now, from, (from, Direction::Rx), frame) {
+            self.cross_switch(out, now, from, octets);
         }
     }
 
     /// Passes a packet that has entered the process, or has left a NIC, through the switch.
-    pub(crate) fn cross_switch(&mut self, now: Instant, from: PortId, octets: Octets<'_>) {
-        match self.route(from, Frame::Octets(octets)) {
+    #[inline]
+    pub(crate) fn cross_switch(
+        &mut self,
+        out: &mut O,
+        now: Instant,
+        from: PortId,
+        octets: Octets<'_>,
+    ) {
+        match self.route(out, now, from, Frame::Octets(octets)) {
             None => {}
             // The destination is behind the external port from which the packet comes.
-            Some(Route::To(to)) if to == from && from >= self.ports.len() => {}
+            Some(Route::To(to)) if to == from && from >= self.nics.ports() => {}
             Some(route) => {
                 let mut frame = FrameMut::Octets(octets);
-                self.follow(now, (from, route), &mut frame, None);
+                self.follow(out, now, (from, route), &mut frame);
             }
         }
     }
 
     /// Where the switch sends a frame; `None` if the frame has no addresses.
     #[inline(always)]
-    fn route(&mut self, from: PortId, frame: Frame<'_>) -> Option<Route> {
+    fn route(
+        &mut self,
+        out: &mut O,
+        now: Instant,
+        from: PortId,
+        frame: Frame<'_>,
+    ) -> Option<Route> {
         let route = self
             .switch
             .forward(from, frame.addresses()?, || frame.vlan_tag());
@@ -144,84 +175,96 @@ impl Engine {
         if let Frame::Octets(_) = frame
             && let Some(clash) = self.switch.take_clash()
         {
-            self.report_clash(clash);
+            self.report_clash(out, now, clash);
         }
         Some(route)
     }
 
-    /// Delivers a frame to the destinations of its route. If there are several, `seen` is recorded at each NIC that receives the frame.
-    /// Returns the work of the NICs, and the number of the NIC if there is one destination and it has received the frame.
+    /// Delivers a frame to the destinations of its route. Returns the work of the NICs, and the NIC if there is one destination and it
+    /// has received the frame.
     #[inline(always)]
     fn follow(
         &mut self,
+        out: &mut O,
         now: Instant,
         (from, route): (PortId, Route),
         frame: &mut FrameMut<'_>,
-        seen: Option<&FrameEvent>,
-    ) -> (u64, u16) {
+    ) -> (u64, Option<PortId>) {
         match route {
             Route::To(to) => {
-                if let Some(work) = self.egress(now, (from, to), frame) {
-                    return (work, number(to));
+                if let Some(work) = self.egress(out, now, (from, to), frame) {
+                    return (work, Some(to));
                 }
             }
             Route::Flood => {
-                if !self.links.is_empty() {
-                    self.send_to_engines(now, from, None, frame.as_frame());
+                if out.has_others() {
+                    self.send_to_others(out, now, from, None, frame.as_frame());
                 }
-                let work = self.flood(now, from, frame.reborrow(), seen);
-                return (work, FrameEvent::NO_NIC);
+                return (self.flood(out, now, from, frame.reborrow()), None);
             }
             Route::NoMember => self.count_no_member(from, frame.as_frame().packets()),
             Route::Forged => {
                 if let Some((src, _)) = frame.as_frame().addresses()
-                    && let Some(port) = self.ports.get_mut(from)
+                    && let Some(port) = self.nics.get_mut(from)
                 {
-                    port.refuse_source(src);
+                    port.nic.source_refused();
+                    out.seen(now, Seen::ForgedSource(from, src));
                 }
             }
         }
-        (0, FrameEvent::NO_NIC)
+        (0, None)
     }
 
-    /// Delivers a frame to all ports of this engine except `from`, and records `seen` at each NIC that receives it. Returns the work of these
-    /// NICs.
+    /// Delivers a frame to all ports of this fabric except `from`. Returns the work of the NICs that receive it.
     #[inline(never)]
     pub(crate) fn flood(
         &mut self,
+        out: &mut O,
         now: Instant,
         from: PortId,
         mut frame: FrameMut<'_>,
-        seen: Option<&FrameEvent>,
     ) -> u64 {
-        let count = self.ports.len().saturating_add(self.externals.len());
+        let count = self.nics.ports().saturating_add(self.externals.len());
         let mut work = 0u64;
         for to in 0..count {
             if to == from || !self.has_port(to) {
                 continue;
             }
-            if let Some(done) = self.egress(now, (from, to), &mut frame) {
+            if let Some(done) = self.egress(out, now, (from, to), &mut frame) {
                 work = work.saturating_add(done);
-                if let Some(seen) = seen {
-                    self.recorder.received(number(to), seen);
-                }
+                self.note_received(out, now, (from, to), frame.as_frame());
             }
         }
         work
     }
 
+    /// A NIC has received a frame by reference that was flooded, or is of another fabric. Octets are noted where each NIC receives them.
+    #[inline(always)]
+    pub(crate) fn note_received(
+        &self,
+        out: &mut O,
+        now: Instant,
+        (from, to): (PortId, PortId),
+        frame: Frame<'_>,
+    ) {
+        if let Frame::ByReference(_) = frame {
+            let seen = Seen::Received {
+                nic: to,
+                sender: self.sender(from),
+                frame,
+            };
+            out.seen(now, seen);
+        }
+    }
+
     /// Counts packets of a port that are dropped because of their VLAN.
     fn count_no_member(&mut self, from: PortId, packets: u32) {
-        let external = from.checked_sub(self.ports.len());
-        let counter = match external {
-            None => self
-                .ports
+        let counter = match from < self.nics.ports() {
+            true => self
+                .nics
                 .get_mut(from)
-                .map(|port| &mut port.link.counts.vlan),
-            Some(index) => self
-                .externals
-                .get_mut(index)
-                .map(|port| &mut port.counts.vlan),
+                .map(|port| &mut port.faults.counts.vlan),
+            false => self.external_mut(from).map(|port| &mut port.counts.vlan),
         };
         if let Some(counter) = counter {
             *counter = counter.saturating_add(packets.into());
@@ -229,10 +272,11 @@ impl Engine {
     }
 
     /// Delivers a frame to a port with the VLAN tag that it has there, unless the port is no member of its VLAN. Another engine gets
-    /// it as it came in, and does this itself. Returns as [`Engine::arrive`].
+    /// it as it came in, and does this itself. Returns as [`Fabric::arrive`].
     #[inline(always)]
     pub(crate) fn egress(
         &mut self,
+        out: &mut O,
         now: Instant,
         (from, to): (PortId, PortId),
         frame: &mut FrameMut<'_>,
@@ -242,72 +286,81 @@ impl Engine {
                 Egress::NoMember => return None,
                 Egress::Keep => {}
                 Egress::Tag(new) => {
-                    return self.arrive_with_tag(now, (from, to), frame.reborrow(), new);
+                    return self.arrive_with_tag(out, now, (from, to), frame.reborrow(), new);
                 }
             }
         }
-        self.arrive(now, (from, to), frame.as_frame())
+        self.arrive(out, now, (from, to), frame.as_frame())
     }
 
-    /// As [`Engine::arrive`], with another VLAN tag.
+    /// As [`Fabric::arrive`], with another VLAN tag.
     #[inline(never)]
     fn arrive_with_tag(
         &mut self,
+        out: &mut O,
         now: Instant,
         ports: (PortId, PortId),
         mut frame: FrameMut<'_>,
         tag: Option<VlanTag>,
     ) -> Option<u64> {
         let before = frame.as_frame().vlan_tag();
-        let mut buffer = std::mem::take(&mut self.tag_scratch);
-        let work = self.arrive(now, ports, frame.with_vlan_tag(tag, &mut buffer));
-        self.tag_scratch = buffer;
+        let mut buffer = std::mem::take(&mut self.tagged);
+        let work = self.arrive(out, now, ports, frame.with_vlan_tag(tag, &mut buffer));
+        self.tagged = buffer;
         if let FrameMut::ByReference(frame) = frame {
             frame.set_vlan_tag(before);
         }
         work
     }
 
-    /// A frame comes out of the switch: a NIC receives it, an external port sends it, or it goes to another engine. Returns the work of
-    /// the NIC; `None` if no NIC of this engine receives it now.
+    /// A frame comes out of the switch: a NIC receives it, an external port sends it, or it goes to another fabric. Returns the work of
+    /// the NIC; `None` if no NIC of this fabric receives it now.
     #[inline(always)]
     fn arrive(
         &mut self,
+        out: &mut O,
         now: Instant,
         (from, to): (PortId, PortId),
         frame: Frame<'_>,
     ) -> Option<u64> {
-        if to >= self.ports.len() {
+        if to >= self.nics.ports() {
             match frame {
                 Frame::Octets(octets) if self.has_port(to) => {
-                    self.arrive_at_port(now, from, to, octets);
+                    self.arrive_at_port(out, now, from, to, octets);
                 }
-                frame => self.leave_engine(now, (from, to), frame),
+                frame => self.leave_fabric(out, now, (from, to), frame),
             }
             return None;
         }
         let place = (to, Direction::Rx);
-        if !self.lines.is_empty() && self.enter_link(now, from, place, frame) {
+        if !self.links.is_empty() && self.enter_link(out, now, from, place, frame) {
             return None;
         }
-        self.arrive_at_nic(now, (from, to), frame)
+        self.arrive_at_nic(out, now, (from, to), frame)
     }
 
     /// A packet that was on the link to a NIC arrives there.
-    pub(crate) fn arrive_after_link(&mut self, now: Instant, to: PortId, octets: Octets<'_>) {
-        let _ = self.arrive_at_nic(now, (to, to), Frame::Octets(octets));
+    pub(crate) fn arrive_after_link(
+        &mut self,
+        out: &mut O,
+        now: Instant,
+        to: PortId,
+        octets: Octets<'_>,
+    ) {
+        let _ = self.arrive_at_nic(out, now, (to, to), Frame::Octets(octets));
     }
 
-    /// A frame arrives at a NIC, whose faults and rules may take it. Returns as [`Engine::arrive`].
+    /// A frame arrives at a NIC, whose faults and rules may take it. Returns as [`Fabric::arrive`].
     #[inline(always)]
     fn arrive_at_nic(
         &mut self,
+        out: &mut O,
         now: Instant,
         (from, to): (PortId, PortId),
         frame: Frame<'_>,
     ) -> Option<u64> {
-        let Some(port) = self.ports.get_mut(to) else {
-            self.leave_engine(now, (from, to), frame);
+        let Some(port) = self.nics.get_mut(to) else {
+            self.leave_fabric(out, now, (from, to), frame);
             return None;
         };
         // `receive` filters octets, because a rule may keep them until the NIC has another address.
@@ -319,12 +372,12 @@ impl Engine {
         let place = (to, Direction::Rx);
         let fate = port.fate(place.1, frame);
         if let Some(dropped) = self.drop_at_nic(now, from, place, frame, fate) {
-            if self.captures.is_on() {
-                self.capture(now, from, place, dropped, frame);
+            if out.watches_frames() {
+                self.show(out, now, (from, place), dropped, frame);
             }
             return None;
         }
-        self.receive(now, (from, to), frame)
+        self.receive(out, now, (from, to), frame)
     }
 
     /// A frame is dropped at a NIC if its fate is not [`Fate::Passed`], or rules take it. Returns its fate then, and the rule.
@@ -333,7 +386,7 @@ impl Engine {
         &mut self,
         now: Instant,
         from: PortId,
-        place: (PortId, Direction),
+        place: Place,
         frame: Frame<'_>,
         fate: Fate,
     ) -> Option<(Fate, Option<ByRule>)> {
@@ -348,33 +401,41 @@ impl Engine {
     #[inline(always)]
     fn drop_by_rules(
         &mut self,
+        out: &mut O,
         now: Instant,
         from: PortId,
-        place: (PortId, Direction),
+        place: Place,
         frame: Frame<'_>,
     ) -> bool {
         let rule = self.rules_take(now, from, place, frame);
-        if rule.is_some() && self.captures.is_on() {
-            self.capture(now, from, place, (Fate::Rule, rule), frame);
+        if rule.is_some() && out.watches_frames() {
+            self.show(out, now, (from, place), (Fate::Rule, rule), frame);
         }
         rule.is_some()
     }
 
     /// A NIC receives a packet that its rules have kept.
-    pub(crate) fn receive_after_rules(&mut self, now: Instant, to: PortId, octets: Octets<'_>) {
-        let _ = self.receive(now, (to, to), Frame::Octets(octets));
+    pub(crate) fn receive_after_rules(
+        &mut self,
+        out: &mut O,
+        now: Instant,
+        to: PortId,
+        octets: Octets<'_>,
+    ) {
+        let _ = self.receive(out, now, (to, to), Frame::Octets(octets));
     }
 
-    /// A NIC receives a frame. Returns as [`Engine::arrive`].
+    /// A NIC receives a frame. Returns as [`Fabric::arrive`].
     #[inline(always)]
     fn receive(
         &mut self,
+        out: &mut O,
         now: Instant,
         (from, to): (PortId, PortId),
         frame: Frame<'_>,
     ) -> Option<u64> {
         if let Frame::Octets(_) = frame {
-            let port = self.ports.get_mut(to)?;
+            let port = self.nics.get_mut(to)?;
             let accepts = frame
                 .addresses()
                 .is_some_and(|(_, dst)| port.nic.accepts(dst));
@@ -383,35 +444,47 @@ impl Engine {
                 return None;
             }
         }
-        let stall = self.captures.is_on().then(|| self.before_receive(to));
-        let (sender, ram) = (self.rams.get(from), self.rams.get(to)?);
-        let port = self.ports.get_mut(to)?;
+        let is_watched = out.watches_frames();
+        if is_watched {
+            self.show_arriving(out, now, to);
+        }
+        let (sender, ram) = (self.memories.get(from), self.memories.get(to)?);
+        let port = self.nics.get_mut(to)?;
         let before = port.nic.work();
         match frame {
             Frame::ByReference(frame) => port.nic.receive(now, ram, frame, sender?),
             Frame::Octets(Octets { mark, bytes }) => {
-                let header = frame.header();
-                let event = FrameEvent::of_packet(header.as_ref(), bytes.len());
-                self.recorder.received(number(to), &event);
+                let seen = Seen::Received {
+                    nic: to,
+                    sender: 0,
+                    frame,
+                };
+                out.seen(now, seen);
                 port.nic.receive_bytes_from(now, ram, mark.origin, bytes);
             }
         }
         let work = port.nic.work().wrapping_sub(before);
-        if let Some(token) = stall {
-            self.capture_received(now, (from, to), token, frame);
+        if is_watched {
+            self.show_received(out, now, (from, to), frame);
         }
         Some(work)
     }
 
-    /// A frame goes to a port that is not a NIC of this engine.
+    /// A frame goes to a port that is not a NIC of this fabric.
     #[cold]
-    fn leave_engine(&mut self, now: Instant, (from, to): (PortId, PortId), frame: Frame<'_>) {
+    fn leave_fabric(
+        &mut self,
+        out: &mut O,
+        now: Instant,
+        (from, to): (PortId, PortId),
+        frame: Frame<'_>,
+    ) {
         if !self.has_port(to) {
-            self.send_to_engines(now, from, Some(to), frame);
+            self.send_to_others(out, now, from, Some(to), frame);
             return;
         }
-        let unread = self.for_each_packet(from, frame, |engine, octets| {
-            engine.arrive_at_port(now, from, to, octets);
+        let unread = self.for_each_packet(out, from, frame, |fabric, out, octets| {
+            fabric.arrive_at_port(out, now, from, to, octets);
         });
         if let Frame::ByReference(_) = frame {
             self.end_send_to_peer(now, (from, to), unread);
@@ -419,10 +492,18 @@ impl Engine {
     }
 
     /// A packet arrives at an external port, whose rules may take it.
-    fn arrive_at_port(&mut self, now: Instant, from: PortId, to: PortId, octets: Octets<'_>) {
+    #[inline]
+    fn arrive_at_port(
+        &mut self,
+        out: &mut O,
+        now: Instant,
+        from: PortId,
+        to: PortId,
+        octets: Octets<'_>,
+    ) {
         let place = (to, Direction::Tx);
-        if !self.drop_by_rules(now, from, place, Frame::Octets(octets)) {
-            self.pass_to_peer(now, to, octets);
+        if !self.drop_by_rules(out, now, from, place, Frame::Octets(octets)) {
+            self.pass_to_peer(out, now, to, octets);
         }
     }
 
@@ -431,47 +512,60 @@ impl Engine {
     #[inline(always)]
     pub(crate) fn for_each_packet(
         &mut self,
+        out: &mut O,
         from: PortId,
         frame: Frame<'_>,
-        mut pass: impl FnMut(&mut Self, Octets<'_>),
+        mut pass: impl FnMut(&mut Self, &mut O, Octets<'_>),
     ) -> u32 {
         let frame = match frame {
             Frame::Octets(octets) => {
-                pass(self, octets);
+                pass(self, out, octets);
                 return 0;
             }
             Frame::ByReference(frame) => frame,
         };
         let mut unread = 0u32;
-        let mut buffer = std::mem::take(&mut self.scratch);
+        let mut buffer = std::mem::take(&mut self.octets);
         for packet in 0..frame.packets {
-            let ram = self.rams.get(from);
+            let ram = self.memories.get(from);
             match ram.and_then(|ram| Octets::of_packet(frame, packet, ram, &mut buffer)) {
-                Some(octets) => pass(self, octets),
+                Some(octets) => pass(self, out, octets),
                 None => unread = unread.saturating_add(1),
             }
         }
-        self.scratch = buffer;
+        self.octets = buffer;
         unread
     }
 
     /// A packet goes to the peer of an external port, past its rules: over the link, if that has a model.
     #[inline(always)]
-    pub(crate) fn pass_to_peer(&mut self, now: Instant, to: PortId, octets: Octets<'_>) {
+    pub(crate) fn pass_to_peer(
+        &mut self,
+        out: &mut O,
+        now: Instant,
+        to: PortId,
+        octets: Octets<'_>,
+    ) {
         let (place, frame) = ((to, Direction::Tx), Frame::Octets(octets));
-        if self.lines.is_empty() || !self.enter_link(now, to, place, frame) {
-            self.send_to_peer(now, to, octets);
+        if self.links.is_empty() || !self.enter_link(out, now, to, place, frame) {
+            self.send_to_peer(out, now, to, octets);
         }
     }
 
     /// Sends a packet to the peer of an external port.
-    pub(crate) fn send_to_peer(&mut self, now: Instant, to: PortId, octets: Octets<'_>) {
-        let index = to.checked_sub(self.ports.len());
-        if let Some(port) = index.and_then(|index| self.externals.get_mut(index)) {
+    #[inline]
+    pub(crate) fn send_to_peer(
+        &mut self,
+        out: &mut O,
+        now: Instant,
+        to: PortId,
+        octets: Octets<'_>,
+    ) {
+        if let Some(port) = self.external_mut(to) {
             let fate = port.send(octets.bytes);
-            if self.captures.is_on() {
+            if out.watches_frames() {
                 let frame = Frame::Octets(octets);
-                self.capture(now, to, (to, Direction::Tx), (fate, None), frame);
+                self.show(out, now, (to, (to, Direction::Tx)), (fate, None), frame);
             }
         }
     }

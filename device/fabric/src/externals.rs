@@ -1,33 +1,30 @@
-//! What the engine does with ports that lead out of the process.
+//! What a fabric does with ports that lead out of the process.
 
-use faultline_fabric::{Clash, PortId};
 use faultline_nic::{Instant, Origin};
 use faultline_wire::PrioritySet;
 
-use crate::engine::{Engine, TURN_BYTES, TURN_PACKETS};
-use crate::notice::Notice;
-use crate::port::NicPort;
-use faultline_fabric::frame::Octets;
+use crate::fabric::{Fabric, TURN_BYTES, TURN_PACKETS};
+use crate::frame::Octets;
+use crate::nic_port::NicPort;
+use crate::outside::{Outside, Seen};
+use crate::switch::{Clash, PortId};
 
-impl Engine {
+impl<O: Outside> Fabric<O> {
     /// Takes frames that have come in through external ports, as many of each as one turn allows. Returns true if there were
     /// any. While a NIC pauses its senders they stay where they are, as behind a switch.
-    pub(crate) fn run_externals(&mut self, now: Instant) -> bool {
-        if self.externals.is_empty() || self.senders_are_paused() {
-            return false;
-        }
+    #[inline]
+    pub(crate) fn take_from_externals(&mut self, out: &mut O, now: Instant) -> bool {
         let mut worked = false;
-        let mut frame = std::mem::take(&mut self.scratch);
+        let mut frame = std::mem::take(&mut self.octets);
         for index in 0..self.externals.len() {
-            let nics = self.ports.len();
-            let id = nics.saturating_add(index);
+            let id = self.nics.ports().saturating_add(index);
             // If single priorities are paused, other frames go on up to the first one of these: the ring is one queue.
             let paused = self.paused_priorities(id);
             if paused == PrioritySet::ALL {
                 continue;
             }
             let (mut frames, mut octets) = (0, 0);
-            while frames < TURN_PACKETS && octets < TURN_BYTES && !self.links.is_any_full() {
+            while frames < TURN_PACKETS && octets < TURN_BYTES && !out.is_any_full() {
                 let Some(port) = self.externals.get_mut(index) else {
                     break;
                 };
@@ -42,60 +39,63 @@ impl Engine {
                 };
                 // Any adapter may be behind the port.
                 let packet = Octets::new(Origin::Unknown, &frame);
-                self.leave_port(now, id, fate, packet);
+                self.leave_port(out, now, id, fate, packet);
                 frames = frames.saturating_add(1);
                 octets = octets.saturating_add(frame.len());
                 worked = true;
             }
         }
-        self.scratch = frame;
+        self.octets = frame;
         worked
     }
 
     /// True if a NIC pauses all that send to it.
-    pub(crate) fn senders_are_paused(&self) -> bool {
-        let pauses = |port: &NicPort| port.bus_master && port.nic.is_stalled();
-        self.ports.values().any(pauses)
+    #[inline]
+    pub fn senders_are_paused(&self) -> bool {
+        self.nics.values().any(NicPort::pauses_senders)
     }
 
     /// True if a frame has come in that a pass would take.
-    pub(crate) fn has_external_frame(&self) -> bool {
+    #[inline]
+    pub(crate) fn has_external_frame(&self, out: &O) -> bool {
         self.externals.iter().any(|port| port.has_frame())
             && !self.senders_are_paused()
-            && !self.links.is_any_full()
+            && !out.is_any_full()
     }
 
-    /// Wakes threads of external ports for which this pass had frames, or made room.
-    pub(crate) fn flush_externals(&mut self) {
+    /// Wakes peers of external ports for which there were frames, or room.
+    #[inline]
+    pub fn flush_externals(&mut self) {
         for port in &mut self.externals {
             port.flush();
         }
     }
 
-    /// Looks which external ports hold senders, and lets queue pairs go on that are not held any more.
-    pub(crate) fn update_holds(&mut self, now: Instant) {
+    /// Looks which external ports hold senders, and lets queue pairs go on that are not held any more. Returns true if other fabrics
+    /// have to be woken for it.
+    #[inline]
+    pub(crate) fn update_holds(&mut self, now: Instant) -> bool {
         let mut has_changed = false;
         for (index, port) in self.externals.iter_mut().enumerate() {
             port.update_hold(now);
             has_changed |= self.holds.publish(index, port.holds());
         }
-        if has_changed && !self.links.is_empty() {
-            self.links.wake_all();
-        }
         for (nic, queue_pair) in self.holds.take_released() {
-            if let Some(port) = self.ports.get_mut(nic) {
+            if let Some(port) = self.nics.get_mut(nic) {
                 port.nic.release(queue_pair);
             }
         }
+        has_changed
     }
 
-    /// Holds the queue pair that has sent the last frame of a NIC of this engine, if the external port to which the frame has gone holds
+    /// Holds the queue pair that has sent the last frame of a NIC of this fabric, if the external port to which the frame has gone holds
     /// senders.
+    #[inline]
     pub(crate) fn hold_sender(&mut self, from: PortId, to: Option<PortId>) {
-        let index = to.and_then(|to| to.checked_sub(self.ports.len()));
+        let index = to.and_then(|to| to.checked_sub(self.nics.ports()));
         let may_hold = |index: &usize| self.holds.holds(*index) && self.holds.has_room();
         if let Some(index) = index.filter(may_hold)
-            && let Some(port) = self.ports.get_mut(from)
+            && let Some(port) = self.nics.get_mut(from)
             && let Some(queue_pair) = port.nic.hold_sender()
         {
             self.holds.add(index, from, queue_pair);
@@ -104,7 +104,7 @@ impl Engine {
 
     /// Lets all queue pairs of a NIC go on.
     pub(crate) fn release_nic(&mut self, id: PortId) {
-        if let Some(port) = self.ports.get_mut(id) {
+        if let Some(port) = self.nics.get_mut(id) {
             for queue_pair in self.holds.take_nic(id) {
                 port.nic.release(queue_pair);
             }
@@ -112,16 +112,17 @@ impl Engine {
     }
 
     /// A NIC has sent a frame to an external port; `unread` of its packets could not be read. The port may begin to hold senders.
+    #[inline]
     pub(crate) fn end_send_to_peer(
         &mut self,
         now: Instant,
         (from, to): (PortId, PortId),
         unread: u32,
     ) {
-        if let Some(port) = self.ports.get_mut(from) {
+        if let Some(port) = self.nics.get_mut(from) {
             (0..unread).for_each(|_| port.nic.payload_not_read());
         }
-        if let Some(index) = to.checked_sub(self.ports.len())
+        if let Some(index) = to.checked_sub(self.nics.ports())
             && let Some(port) = self.externals.get_mut(index)
             && port.begins_hold(now)
         {
@@ -130,18 +131,18 @@ impl Engine {
         self.hold_sender(from, Some(to));
     }
 
-    /// Logs that the peer of an external port uses the address of a NIC of this process, once for each of both.
+    /// The peer of an external port uses the address of a NIC of the process.
     #[cold]
-    pub(crate) fn report_clash(&mut self, clash: Clash) {
-        let index = clash.sender.checked_sub(self.ports.len());
-        if let Some(port) = index.and_then(|index| self.externals.get_mut(index))
+    pub(crate) fn report_clash(&mut self, out: &mut O, now: Instant, clash: Clash) {
+        if let Some(port) = self.external_mut(clash.sender)
             && port.is_first_clash(clash.owner)
         {
-            let notice = Notice::AddressInUse {
+            let seen = Seen::AddressInUse {
+                nic: clash.owner,
                 address: clash.address,
-                port: port.name().to_owned(),
+                port: port.name(),
             };
-            self.log.of_nic(clash.owner).notice(notice);
+            out.seen(now, seen);
         }
     }
 }

@@ -1,27 +1,25 @@
 //! A port of the switch that leads out of the process.
 //!
-//! Its thread, of [`faultline_ports`], does what may wait. The engine exchanges frames with it through two bounded rings.
+//! The fabric exchanges frames with its peer through two bounded rings ([`Peer`]), and never waits for it.
 //!
 //! # Back-pressure
 //!
-//! When less than half of the ring to its thread is free, a port *holds* senders (`holds.rs`): a queue pair with a connection that
+//! When less than half of the ring to the peer is free, a port *holds* senders (`holds.rs`): a queue pair with a connection that
 //! has sent a frame to it sends nothing until three quarters of the ring are free. Only the connections to this peer wait. What has no
 //! connection, such as datagrams, frames of the netdev and of other ports, is dropped if there is no room.
 //!
 //! A hold ends after the hold time of the port at the latest, so that connections to a peer that takes nothing fail as they do on a
 //! wire that loses everything. The port holds senders again when the peer has taken a quarter of the ring.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use faultline_fabric::PortId;
 use faultline_nic::Instant;
-use faultline_ports::channel::{EngineEnd, MAX_FRAME, PortStatus};
 use faultline_wire::{Ethernet, priority};
 
-use faultline_config::port::PortEntry;
-use faultline_fabric::Fate;
-use faultline_fabric::frame::octets_for_mtu;
+use crate::fate::Fate;
+use crate::frame::octets_for_mtu;
+use crate::outside::Peer;
+use crate::switch::PortId;
 
 /// What a port has passed and dropped since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,15 +33,15 @@ pub struct ExternalCounts {
     /// Their octets.
     pub tx_octets: u64,
     /// Frames that were longer than the MTU, or than any port passes with the VLAN tag that they have here.
-    pub(crate) too_long: u64,
+    pub too_long: u64,
     /// Frames that were shorter than an Ethernet header.
-    pub(crate) too_short: u64,
+    pub too_short: u64,
     /// Frames of the peer that were dropped because the port, or the one with their destination address, is no member of their VLAN.
-    pub(crate) vlan: u64,
+    pub vlan: u64,
     /// Frames to the peer that were dropped because there is none.
-    pub(crate) no_peer: u64,
+    pub no_peer: u64,
     /// Frames to the peer that were dropped because it took the ones before too slowly.
-    pub(crate) overrun: u64,
+    pub overrun: u64,
     /// How often the port has begun to hold senders.
     pub holds: u64,
 }
@@ -61,32 +59,35 @@ enum Hold {
 
 /// A port that leads out of the process.
 #[derive(Debug)]
-pub struct ExternalPort {
+pub struct ExternalPort<P> {
     name: String,
     mtu: Option<u16>,
-    pub(crate) counts: ExternalCounts,
-    end: EngineEnd,
+    /// What it has passed and dropped.
+    pub counts: ExternalCounts,
+    peer: P,
     hold: Hold,
     hold_time: Duration,
     /// NICs of this process whose addresses a peer has used, and this peer, counted from 1.
     clashes: (u64, Vec<PortId>),
 }
 
-impl ExternalPort {
-    pub(crate) fn new(config: &PortEntry, end: EngineEnd) -> Self {
+impl<P: Peer> ExternalPort<P> {
+    /// A port with this longest payload of Ethernet frames, if it is limited, and the longest time for which it holds senders.
+    pub fn new(name: String, mtu: Option<u16>, hold_time: Duration, peer: P) -> Self {
         Self {
-            name: config.name.clone(),
-            mtu: config.mtu,
+            name,
+            mtu,
             counts: ExternalCounts::default(),
-            end,
+            peer,
             hold: Hold::None,
-            hold_time: config.hold,
+            hold_time,
             clashes: (0, Vec::new()),
         }
     }
 
     /// Sends a frame to the peer. Returns what becomes of it.
-    pub(crate) fn send(&mut self, frame: &[u8]) -> Fate {
+    #[inline]
+    pub fn send(&mut self, frame: &[u8]) -> Fate {
         let fate = self.fate(frame);
         if fate != Fate::Passed {
             return fate;
@@ -94,7 +95,7 @@ impl ExternalPort {
         if !self.has_peer() {
             self.counts.no_peer = self.counts.no_peer.saturating_add(1);
             Fate::NoPeer
-        } else if self.end.send(frame) {
+        } else if self.peer.send(frame) {
             self.counts.tx_frames = self.counts.tx_frames.saturating_add(1);
             self.counts.tx_octets = self.counts.tx_octets.saturating_add(frame.len() as u64);
             Fate::Passed
@@ -105,42 +106,46 @@ impl ExternalPort {
     }
 
     /// Begins to hold senders, if the frame that has just been sent has left too little room. Returns true if it begins.
-    pub(crate) fn begins_hold(&mut self, now: Instant) -> bool {
+    #[inline]
+    pub fn begins_hold(&mut self, now: Instant) -> bool {
         let may_begin = self.hold == Hold::None && !self.hold_time.is_zero();
-        if !may_begin || self.end.has_half_of_room() || !self.has_peer() {
+        if !may_begin || self.peer.has_half_of_room() || !self.has_peer() {
             return false;
         }
         let time = u64::try_from(self.hold_time.as_nanos()).unwrap_or(u64::MAX);
         self.hold = Hold::Until(Instant(now.0.saturating_add(time)));
         self.counts.holds = self.counts.holds.saturating_add(1);
-        self.end.await_room(true);
+        self.peer.await_room(true);
         true
     }
 
     /// Looks whether the peer has taken frames, or has had its time. Called in each pass.
-    pub(crate) fn update_hold(&mut self, now: Instant) {
+    #[inline]
+    pub fn update_hold(&mut self, now: Instant) {
         let held = self.holds();
         self.hold = match self.hold {
             Hold::None => return,
             _ if self.has_room() => Hold::None,
             Hold::Until(end) if end <= now => {
-                Hold::NotBefore(self.end.taken().saturating_add(self.end.quarter()))
+                Hold::NotBefore(self.peer.taken().saturating_add(self.peer.quarter()))
             }
-            Hold::NotBefore(taken) if taken <= self.end.taken() => Hold::None,
+            Hold::NotBefore(taken) if taken <= self.peer.taken() => Hold::None,
             hold => hold,
         };
         if held && !self.holds() {
-            self.end.await_room(false);
+            self.peer.await_room(false);
         }
     }
 
     /// True while senders are held.
-    pub(crate) fn holds(&self) -> bool {
+    #[inline]
+    pub fn holds(&self) -> bool {
         self.hold_end().is_some()
     }
 
     /// When senders go on at the latest, if they are held.
-    pub(crate) fn hold_end(&self) -> Option<Instant> {
+    #[inline]
+    pub fn hold_end(&self) -> Option<Instant> {
         match self.hold {
             Hold::Until(end) => Some(end),
             Hold::None | Hold::NotBefore(_) => None,
@@ -148,22 +153,24 @@ impl ExternalPort {
     }
 
     /// True if senders are held without need.
-    pub(crate) fn has_room_again(&self) -> bool {
+    #[inline]
+    pub fn has_room_again(&self) -> bool {
         self.holds() && self.has_room()
     }
 
     /// True if senders need not be held any more. Without a peer, frames are dropped.
     fn has_room(&self) -> bool {
-        self.end.has_most_of_room() || !self.has_peer()
+        self.peer.has_most_of_room() || !self.has_peer()
     }
 
     fn has_peer(&self) -> bool {
-        self.end.status().is_connected.load(Ordering::Relaxed)
+        self.peer.is_connected()
     }
 
     /// Takes the next frame of the peer into `frame`. Returns what becomes of it; `None` if there is no frame.
-    pub(crate) fn take(&mut self, frame: &mut Vec<u8>) -> Option<Fate> {
-        if !self.end.take(frame) {
+    #[inline]
+    pub fn take(&mut self, frame: &mut Vec<u8>) -> Option<Fate> {
+        if !self.peer.take(frame) {
             return None;
         }
         self.counts.rx_frames = self.counts.rx_frames.saturating_add(1);
@@ -172,13 +179,14 @@ impl ExternalPort {
     }
 
     /// The priority of the next frame of the peer; `None` if there is no frame.
-    pub(crate) fn next_priority(&mut self) -> Option<u8> {
+    pub fn next_priority(&mut self) -> Option<u8> {
         let mut first = [0; Ethernet::MAX_LEN];
-        let length = self.end.peek(&mut first)?;
+        let length = self.peer.peek(&mut first)?;
         Some(priority::of_frame(first.get(..length)?))
     }
 
     /// What becomes of a frame because of its length.
+    #[inline]
     fn fate(&mut self, frame: &[u8]) -> Fate {
         let counts = &mut self.counts;
         if frame.len() < Ethernet::LEN {
@@ -187,7 +195,7 @@ impl ExternalPort {
         }
         let length = octets_for_mtu(frame.len(), frame);
         let is_long =
-            frame.len() > MAX_FRAME || self.mtu.is_some_and(|mtu| length > usize::from(mtu));
+            frame.len() > P::MAX_FRAME || self.mtu.is_some_and(|mtu| length > usize::from(mtu));
         if is_long {
             counts.too_long = counts.too_long.saturating_add(1);
             return Fate::TooLong;
@@ -196,13 +204,14 @@ impl ExternalPort {
     }
 
     /// True if the peer has sent a frame that was not taken.
-    pub(crate) fn has_frame(&self) -> bool {
-        self.end.has_frame()
+    #[inline]
+    pub fn has_frame(&self) -> bool {
+        self.peer.has_frame()
     }
 
     /// The peer has used the address of a NIC of this process. Returns true for the first time.
-    pub(crate) fn is_first_clash(&mut self, nic: PortId) -> bool {
-        let peer = self.status().connections.load(Ordering::Relaxed);
+    pub fn is_first_clash(&mut self, nic: PortId) -> bool {
+        let peer = self.peer.connections();
         let (of_peer, nics) = &mut self.clashes;
         if std::mem::replace(of_peer, peer) != peer {
             nics.clear();
@@ -215,17 +224,18 @@ impl ExternalPort {
     }
 
     /// Wakes the port's thread if it waits for what was done since the last call.
-    pub(crate) fn flush(&mut self) {
-        self.end.flush();
+    #[inline]
+    pub fn flush(&mut self) {
+        self.peer.flush();
     }
 
     /// Name in the configuration.
-    pub(crate) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What the port's thread tells.
-    pub(crate) fn status(&self) -> &PortStatus {
-        self.end.status()
+    /// The rings.
+    pub fn peer(&self) -> &P {
+        &self.peer
     }
 }

@@ -1,4 +1,4 @@
-//! One NIC of the engine with its doorbell pages, device memory and interrupts.
+//! What the process has of a NIC besides its port of the fabric: doorbell pages, device memory, interrupts, log.
 
 use std::cell::Cell;
 use std::mem::offset_of;
@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use faultline_abi::doorbell::{Doorbell, DoorbellPage};
 use faultline_abi::{regs, ring};
 use faultline_fabric::PortId;
+use faultline_fabric::nic_port::NicPort;
+use faultline_fabric::turn::Turn;
 use faultline_memory::{PAGE_SIZE, Rights, SharedPages};
 use faultline_nic::{DEVICE_MEMORY, Instant, Nic, NicConfig, Remains, TURN_WORK};
 use faultline_scenario::rules::Rules;
-use faultline_scenario::trigger;
 use faultline_telemetry::{DoorbellPath, FrameEvent, Recorder, TraceEvent};
 use faultline_vfio_user::IrqVectors;
 use faultline_wire::MacAddr;
@@ -23,9 +24,6 @@ use crate::missed::{Suspect, Verdict};
 use crate::notice::Notice;
 use crate::ram::Ram;
 use faultline_config::NicEntry;
-use faultline_fabric::Fate;
-use faultline_fabric::frame::Frame;
-use faultline_fabric::port_faults::PortFaults;
 
 const ASLEEP: usize = offset_of!(DoorbellPage, asleep);
 const HEARTBEAT: usize = offset_of!(DoorbellPage, heartbeat);
@@ -77,7 +75,7 @@ pub(crate) struct PortShare {
     pub(crate) bar: BarTwo,
     /// Its pages.
     pub(crate) pages: Arc<SharedPages>,
-    /// See [`NicPort::remove`].
+    /// See [`NicIo::remove`].
     pub(crate) removed: Arc<AtomicBool>,
 }
 
@@ -90,26 +88,16 @@ struct Polled {
     consumer: u64,
 }
 
-/// A NIC in the engine.
+/// BAR 2, interrupts and log of a NIC in the engine.
 #[derive(Debug)]
-pub struct NicPort {
+pub struct NicIo {
     name: String,
     log: NicLog,
-    /// The NIC.
-    pub nic: Nic,
     pub(crate) irqs: IrqVectors,
     /// BAR 2: doorbell pages, a gap for the kick pages, device memory.
     pub(crate) pages: Arc<SharedPages>,
-    /// Bus mastering is on and the function is in D0. Otherwise it performs no DMA and sends no interrupts.
-    pub bus_master: bool,
     /// An action of a scenario has removed the device.
     removed: Arc<AtomicBool>,
-    /// Its link.
-    pub link: PortFaults,
-    /// The driver does not know yet of a change of the link.
-    pub link_changed: bool,
-    /// Diagnostics that the NIC had no room for.
-    pub(crate) lost_diagnostics: u64,
     polled: Vec<Polled>,
     /// Index in `polled` of the page that is polled first.
     first: usize,
@@ -145,20 +133,15 @@ pub(crate) fn bar_pages_of(entry: &NicEntry, config: NicConfig) -> std::io::Resu
     bar_pages(entry, &Nic::new(config))
 }
 
-impl NicPort {
-    pub(crate) fn new(entry: &NicEntry, config: NicConfig, log: NicLog) -> std::io::Result<Self> {
-        let nic = Nic::new(config);
-        let pages = Arc::new(bar_pages(entry, &nic)?);
+impl NicIo {
+    pub(crate) fn new(entry: &NicEntry, nic: &Nic, log: NicLog) -> std::io::Result<Self> {
+        let pages = Arc::new(bar_pages(entry, nic)?);
         Ok(Self {
             name: entry.name.clone(),
             log,
             irqs: IrqVectors::new(regs::MSIX_VECTORS),
             pages,
-            bus_master: false,
             removed: Arc::new(AtomicBool::new(false)),
-            link: PortFaults::new(),
-            link_changed: false,
-            lost_diagnostics: 0,
             polled: Vec::new(),
             first: 0,
             pages_version: nic.doorbell_pages_version(),
@@ -167,22 +150,21 @@ impl NicPort {
             suspect: Cell::new(None),
             missed_logged: false,
             forgery_logged: false,
-            nic,
         })
     }
 
     /// What the PCI function needs.
-    pub(crate) fn share(&self) -> PortShare {
+    pub(crate) fn share(&self, nic: &Nic) -> PortShare {
         PortShare {
-            bar: BarTwo::of(&self.nic),
+            bar: BarTwo::of(nic),
             pages: Arc::clone(&self.pages),
             removed: Arc::clone(&self.removed),
         }
     }
 
     /// The memory that the NIC can access: device memory, and guest memory as the client maps it.
-    pub(crate) fn ram(&self, flush_worker: FlushWorker) -> std::io::Result<Ram> {
-        let bar = BarTwo::of(&self.nic);
+    pub(crate) fn ram(&self, nic: &Nic, flush_worker: FlushWorker) -> std::io::Result<Ram> {
+        let bar = BarTwo::of(nic);
         let mut ram = Ram::new(self.log.clone(), flush_worker, Arc::clone(&self.pages));
         if bar.memory_len > 0 {
             let fd = Some(self.pages.dup()?);
@@ -199,9 +181,8 @@ impl NicPort {
         Ok(ram)
     }
 
-    /// Counts a frame that was dropped because its source address belongs to another NIC, and logs the first of each client.
-    pub(crate) fn refuse_source(&mut self, src: MacAddr) {
-        self.nic.source_refused();
+    /// Logs the first frame of each client with a source address of another NIC.
+    pub(crate) fn log_forged_source(&mut self, src: MacAddr) {
         if !self.forgery_logged {
             self.forgery_logged = true;
             self.log.notice(Notice::ForgedSource(src));
@@ -218,36 +199,39 @@ impl NicPort {
     /// Function-level reset. The caller must clear `pages` before it replies, and drop the returned remains of the old
     /// device outside of the engine.
     #[must_use = "dropping it takes time"]
-    pub(crate) fn reset(&mut self, now: Instant) -> Option<Remains> {
-        self.nic.reset(now);
+    pub(crate) fn reset(&mut self, now: Instant, nic: &mut Nic) -> Option<Remains> {
+        nic.reset(now);
         self.irqs.reset();
-        let _ = self.sync_pages();
-        self.nic.take_remains()
+        let _ = self.sync_pages(nic);
+        nic.take_remains()
     }
 
     /// Resets the NIC by request of the operator. The guest is not involved, so masks and eventfds of its interrupts stay.
     #[must_use = "dropping it takes time"]
-    pub(crate) fn reset_nic(&mut self, now: Instant) -> Option<Remains> {
-        self.nic.reset(now);
-        let _ = self.sync_pages();
+    pub(crate) fn reset_nic(&mut self, now: Instant, nic: &mut Nic) -> Option<Remains> {
+        nic.reset(now);
+        let _ = self.sync_pages(nic);
         // No other thread waits with a reply until the pages are clear, so it is done here, before the driver can enable the
         // device.
         if let Err(error) = self.pages.clear(0, self.pages.pages()) {
             self.log.notice(Notice::PagesNotCleared(error));
         }
-        self.nic.take_remains()
+        nic.take_remains()
     }
 
     /// Updates the list of polled pages from the contexts that exist, and zeroes pages whose context was freed. Returns true
     /// if the device was reset: then nothing is zeroed here, and the caller must clear `pages` before it replies.
     #[must_use = "pages must be cleared after a reset"]
-    pub(crate) fn sync_pages(&mut self) -> bool {
-        let version = self.nic.doorbell_pages_version();
-        if version == self.pages_version {
-            return false;
-        }
+    #[inline(always)]
+    pub(crate) fn sync_pages(&mut self, nic: &Nic) -> bool {
+        let version = nic.doorbell_pages_version();
+        version != self.pages_version && self.sync_changed_pages(nic, version)
+    }
+
+    #[inline(never)]
+    fn sync_changed_pages(&mut self, nic: &Nic, version: u64) -> bool {
         self.pages_version = version;
-        let now: Vec<(u32, u64)> = self.nic.doorbell_pages().collect();
+        let now: Vec<(u32, u64)> = nic.doorbell_pages().collect();
         if now.is_empty() {
             self.resets = self.resets.wrapping_add(1);
             self.polled.clear();
@@ -294,23 +278,24 @@ impl NicPort {
 
     /// Takes doorbells from all pages, until they have caused [`TURN_WORK`]; the next call starts at the page at which this
     /// one has stopped. `rules` may take some of them. Returns true if there was a doorbell.
+    #[inline(always)]
     pub(crate) fn poll_doorbells(
         &mut self,
         now: Instant,
-        ram: &Ram,
+        turn: &mut Turn<'_, Ram>,
         (id, recorder): (PortId, &mut Recorder),
-        mut rules: Option<&mut Rules>,
     ) -> bool {
+        let (nic, ram, rules) = (&mut turn.port.nic, turn.memory, &mut turn.rules);
         let mut any = false;
         let mut by_rules = 0u64;
-        let (before, pages) = (self.nic.work(), self.polled.len());
+        let (before, pages) = (nic.work(), self.polled.len());
         let first = std::mem::take(&mut self.first).min(pages);
         for index in (first..pages).chain(0..first) {
             let is_over = |nic: &Nic, by_rules: u64| {
                 let work = nic.work().wrapping_sub(before);
                 work.saturating_add(by_rules) >= TURN_WORK
             };
-            if is_over(&self.nic, by_rules) {
+            if is_over(nic, by_rules) {
                 self.first = index;
                 break;
             }
@@ -321,9 +306,7 @@ impl NicPort {
                 continue;
             };
             let first = polled.consumer;
-            while polled.consumer.wrapping_sub(first) < DOORBELL_BATCH
-                && !is_over(&self.nic, by_rules)
-            {
+            while polled.consumer.wrapping_sub(first) < DOORBELL_BATCH && !is_over(nic, by_rules) {
                 let Some(bell) = ring::take(&DoorbellRing(page), polled.consumer) else {
                     break;
                 };
@@ -332,7 +315,7 @@ impl NicPort {
                 recorder.event(now, number(id), event);
                 let passes = |rules: &mut &mut Rules| rules.doorbell(now, id, polled.page, bell);
                 if rules.as_mut().is_none_or(passes) {
-                    self.nic.doorbell(now, ram, polled.page, bell);
+                    nic.doorbell(now, ram, polled.page, bell);
                 } else {
                     by_rules = by_rules.saturating_add(RULE_WORK);
                 }
@@ -341,7 +324,7 @@ impl NicPort {
                 page.store_u64(CONSUMER, polled.consumer);
                 any = true;
                 // A command may have given a page to another context, whose indices start at 0. No doorbell resets the device.
-                let _ = self.sync_pages();
+                let _ = self.sync_pages(nic);
             }
         }
         any
@@ -388,7 +371,7 @@ impl NicPort {
     /// doorbell that is in a page. [`crate::missed`] describes why.
     #[cold]
     pub(crate) fn suspect_missed_wakeup(&self) {
-        if !self.bus_master || self.suspect.get().is_some() {
+        if self.suspect.get().is_some() {
             return;
         }
         let suspect = self.polled.iter().find_map(|polled| {
@@ -415,8 +398,8 @@ impl NicPort {
     }
 
     /// To be called with each heartbeat. Returns true if a write to the kick page was awaited long enough.
-    pub(crate) fn has_missed_wakeup(&mut self) -> bool {
-        if !self.bus_master {
+    pub(crate) fn has_missed_wakeup(&mut self, bus_master: bool) -> bool {
+        if !bus_master {
             // Writes to its kick pages may have had no effect.
             self.suspect.set(None);
         }
@@ -437,40 +420,14 @@ impl NicPort {
     }
 
     /// Increments the heartbeat.
-    pub(crate) fn send_heartbeat(&mut self) {
+    pub(crate) fn send_heartbeat(&mut self, is_running: bool) {
         self.heartbeat = self.heartbeat.wrapping_add(1);
-        if self.nic.is_running()
+        if is_running
             && !self.removed.load(Ordering::Relaxed)
             && let Some(page) = self.pages.page(0)
         {
             page.store_u32(HEARTBEAT, self.heartbeat);
         }
-    }
-
-    /// Returns true if a frame, of so many packets, is dropped because the link is down, or because the function may not access memory.
-    #[inline]
-    pub(crate) fn drops_as_down(&mut self, packets: u32) -> bool {
-        let is_down = self.is_down();
-        if is_down {
-            let down = &mut self.link.counts.down;
-            *down = down.wrapping_add(u64::from(packets));
-        }
-        is_down
-    }
-
-    /// Returns what becomes of a frame at this port, before rules are asked.
-    #[inline(always)]
-    pub(crate) fn fate(&mut self, dir: trigger::Direction, frame: Frame<'_>) -> Fate {
-        match self.drops_as_down(frame.packets()) {
-            true => Fate::LinkDown,
-            false => self.link.fate(dir, frame),
-        }
-    }
-
-    /// True if no frame passes: the link is down, or the function may not access memory.
-    #[inline]
-    fn is_down(&self) -> bool {
-        !self.bus_master || !self.nic.is_link_up()
     }
 
     /// Sends a message to the log.
@@ -490,9 +447,9 @@ impl NicPort {
 
     /// Removes the device, as if it had been pulled out of its slot: its registers read as ones, and it neither accesses memory
     /// nor interrupts, until the next client connects.
-    pub(crate) fn remove(&mut self) {
+    pub(crate) fn remove(&mut self, port: &mut NicPort) {
         self.removed.store(true, Ordering::Relaxed);
-        self.bus_master = false;
+        port.bus_master = false;
         // Writes to its kick pages have no effect from now on.
         self.suspect.set(None);
     }

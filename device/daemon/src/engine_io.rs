@@ -1,0 +1,237 @@
+//! What an engine thread has around its fabric: interrupts, records, captures, the log, and the links to other engines.
+
+use faultline_capture::Captures;
+use faultline_capture::capture::Seen as CapturedFrame;
+use faultline_fabric::by_port::ByPort;
+use faultline_fabric::frame::{Frame, Octets};
+use faultline_fabric::outside::{Outside, Seen, Sight};
+use faultline_fabric::{Fate, PortId};
+use faultline_nic::{Diagnostic, FrameKind, Instant, Nic};
+use faultline_scenario::trigger::Direction;
+use faultline_telemetry::{self as telemetry, DoorbellPath, FrameEvent, Recorder, TraceEvent};
+
+use crate::diagnostic_log::{self, DiagnosticQueue};
+use crate::engine_link::EngineLinks;
+use crate::nic_io::{NicIo, number};
+use crate::notice::Notice;
+use crate::peer_rings::PeerRings;
+use crate::ram::Ram;
+
+/// The surroundings of the fabric of an engine.
+#[derive(Debug)]
+pub struct EngineIo {
+    /// What the process has of the NICs of this engine.
+    pub nics: ByPort<NicIo>,
+    /// Records of what its NICs did.
+    pub recorder: Recorder,
+    /// Captures that run.
+    pub captures: Captures,
+    /// The page fault that has stopped the ingress of the NIC that is about to receive; 0: none.
+    stall: u64,
+    /// For messages that are logged. The engine thread writes none itself.
+    pub(crate) log: DiagnosticQueue,
+    /// Links to the other engines.
+    pub(crate) links: EngineLinks,
+}
+
+impl EngineIo {
+    pub(crate) fn new(
+        nics: usize,
+        recorder: Recorder,
+        log: DiagnosticQueue,
+        links: EngineLinks,
+    ) -> Self {
+        Self {
+            nics: ByPort::new(nics),
+            recorder,
+            captures: Captures::default(),
+            stall: 0,
+            log,
+            links,
+        }
+    }
+
+    /// Copies a frame for captures.
+    #[cold]
+    fn capture(&mut self, at: Instant, sight: &Sight<'_, Ram>) {
+        let (port, dir) = sight.place;
+        let is_received = dir == Direction::Rx && sight.fate == Fate::Passed;
+        let mut seen = CapturedFrame {
+            at,
+            port,
+            direction: direction(dir),
+            sender: sight.sender,
+            fate: sight.fate,
+            effects: sight.effects,
+            rule: sight.rule,
+            token: 0,
+            is_raw: false,
+        };
+        match sight.frame {
+            Frame::ByReference(frame) => {
+                seen.is_raw = matches!(frame.kind, FrameKind::Raw { .. });
+                seen.token = match &frame.kind {
+                    FrameKind::Roce(header) if dir == Direction::Tx && sight.frame.is_rnr_nak() => {
+                        let psn = header.bth.psn.get();
+                        self.captures.refusal(port, sight.sender, psn)
+                    }
+                    _ if is_received => self.stall,
+                    _ => 0,
+                };
+                if let Some(memory) = sight.memory {
+                    self.captures.frame(&seen, frame, memory);
+                }
+            }
+            Frame::Octets(Octets { bytes, .. }) => {
+                if is_received {
+                    seen.token = self.stall;
+                }
+                self.captures.octets(&seen, bytes);
+            }
+        }
+        if is_received {
+            self.captures.end_receive();
+        }
+    }
+
+    #[cold]
+    fn take_diagnostic(&mut self, at: Instant, nic: PortId, diagnostic: &Diagnostic, device: &Nic) {
+        self.recorder.diagnostic(at, number(nic), diagnostic);
+        if self.captures.is_on() {
+            self.captures.diagnostic(at, nic, diagnostic, device);
+        }
+        self.log.count(nic, diagnostic);
+        if self.log.takes(nic, diagnostic_log::level(diagnostic)) {
+            let owner = diagnostic_log::owner(device, diagnostic);
+            self.log.push_diagnostic(nic, at, *diagnostic, owner);
+        }
+    }
+}
+
+impl Outside for EngineIo {
+    type Memory = Ram;
+    type Peer = PeerRings;
+
+    #[inline]
+    fn interrupt(&mut self, now: Instant, nic: PortId, vector: u16) {
+        if let Some(io) = self.nics.get(nic) {
+            io.irqs.trigger(usize::from(vector));
+        }
+        let event = TraceEvent::Interrupt { vector };
+        self.recorder.event(now, number(nic), event);
+    }
+
+    #[inline]
+    fn has_others(&self) -> bool {
+        !self.links.is_empty()
+    }
+
+    #[inline]
+    fn cross(
+        &mut self,
+        now: Instant,
+        (from, sender): (PortId, u32),
+        to: Option<PortId>,
+        frame: Frame<'_>,
+        memory: Option<&Ram>,
+    ) -> bool {
+        match frame {
+            Frame::Octets(Octets { mark, bytes }) => {
+                self.links
+                    .send_octets((now, from), to, (mark.origin, bytes))
+            }
+            Frame::ByReference(frame) => {
+                memory.is_some_and(|memory| self.links.send((now, from, sender), to, frame, memory))
+            }
+        }
+    }
+
+    #[inline]
+    fn is_held(&self, nic: PortId) -> bool {
+        self.links.hold(nic)
+    }
+
+    #[inline]
+    fn is_any_full(&self) -> bool {
+        self.links.is_any_full()
+    }
+
+    #[inline]
+    fn watches_frames(&self) -> bool {
+        self.captures.is_on()
+    }
+
+    #[inline]
+    fn names_faults(&self) -> bool {
+        self.captures.names_faults()
+    }
+
+    #[inline(always)]
+    fn seen(&mut self, now: Instant, seen: Seen<'_, Ram>) {
+        match seen {
+            Seen::Sent {
+                nic,
+                sender,
+                frame,
+                len,
+                to,
+            } => {
+                if let Some(event) = self.recorder.frame(sender, frame, len) {
+                    let to = to.map_or(FrameEvent::NO_NIC, number);
+                    let event = FrameEvent { to, ..event };
+                    self.recorder.sent(now, number(nic), event);
+                }
+            }
+            Seen::Received { nic, sender, frame } => {
+                let event = match frame {
+                    Frame::ByReference(sent) => self.recorder.frame(sender, sent, sent.len()),
+                    Frame::Octets(Octets { bytes, .. }) => {
+                        let header = frame.header();
+                        Some(FrameEvent::of_packet(header.as_ref(), bytes.len()))
+                    }
+                };
+                if let Some(event) = event {
+                    self.recorder.received(number(nic), &event);
+                }
+            }
+            Seen::Frame(sight) => self.capture(now, &sight),
+            Seen::Arriving(nic) => {
+                self.captures.end_receive();
+                self.stall = self.captures.stall(nic);
+            }
+            Seen::Diagnostic {
+                nic,
+                diagnostic,
+                device,
+            } => self.take_diagnostic(now, nic, diagnostic, device),
+            Seen::LostDiagnostics(nic, lost) => {
+                self.recorder.lost_diagnostics(number(nic), lost);
+                self.captures.connections_unknown(now);
+            }
+            Seen::LateDoorbell { nic, page, bell } => {
+                let event = TraceEvent::doorbell(page, bell, DoorbellPath::Late);
+                self.recorder.event(now, number(nic), event);
+            }
+            Seen::ForgedSource(nic, src) => {
+                if let Some(io) = self.nics.get_mut(nic) {
+                    io.log_forged_source(src);
+                }
+            }
+            Seen::AddressInUse { nic, address, port } => {
+                let notice = Notice::AddressInUse {
+                    address,
+                    port: port.to_owned(),
+                };
+                self.log.of_nic(nic).notice(notice);
+            }
+        }
+    }
+}
+
+/// A direction of rules as one of records.
+pub(crate) fn direction(dir: Direction) -> telemetry::Direction {
+    match dir {
+        Direction::Tx => telemetry::Direction::Tx,
+        Direction::Rx => telemetry::Direction::Rx,
+    }
+}

@@ -1,0 +1,180 @@
+//! What the rules of a scenario do to frames, doorbells and NICs.
+//!
+//! Without a scenario, a frame, doorbell or interrupt costs one test of a flag.
+
+use faultline_nic::{FrameKind, Instant};
+use faultline_scenario::rules::{ByRule, CallerRequest, HeldFrame, Late, PacketFacts, Rules};
+use faultline_scenario::trigger::Direction;
+
+use crate::fabric::Fabric;
+use crate::frame::{Frame, Mark, Octets};
+use crate::link_model::Effects;
+use crate::outside::{Outside, Place, Seen};
+use crate::switch::PortId;
+
+impl<O: Outside> Fabric<O> {
+    /// Lets rules take a frame at a port; it has come in at port `from`. Returns the rule that has.
+    #[inline(always)]
+    pub(crate) fn rules_take(
+        &mut self,
+        now: Instant,
+        from: PortId,
+        place: Place,
+        frame: Frame<'_>,
+    ) -> Option<ByRule> {
+        let rules = self.rules.as_ref()?;
+        let ignores = match frame {
+            Frame::ByReference(sent) => {
+                let opcode = match &sent.kind {
+                    FrameKind::Roce(header) => Some(header.bth.opcode),
+                    FrameKind::Raw { .. } => None,
+                };
+                rules.ignores_packet(place, opcode, || self.queue_pair_of(place, frame))
+            }
+            // Headers of octets are not parsed for this.
+            Frame::Octets(_) => !rules.takes_packets(place.0, place.1),
+        };
+        match ignores {
+            true => None,
+            false => self.ask_rules(now, from, place, frame),
+        }
+    }
+
+    #[cold]
+    fn ask_rules(
+        &mut self,
+        now: Instant,
+        from: PortId,
+        (site, dir): Place,
+        frame: Frame<'_>,
+    ) -> Option<ByRule> {
+        let header = frame.header();
+        let qpn = self.queue_pair_of((site, dir), frame);
+        let facts = PacketFacts {
+            header: header.as_ref(),
+            bytes: frame.length(),
+        };
+        let rules = self.rules.as_mut()?;
+        let taking = rules.packet(now, site, dir, qpn, facts)?;
+        // A frame that cannot be read does not reach the wire.
+        if let Some(bytes) = frame.to_vec(self.memories.get(from)) {
+            let mark = frame.mark();
+            let held = HeldFrame {
+                site,
+                dir,
+                by: mark.rule,
+                origin: mark.origin,
+                note: mark.effects.bits(),
+                bytes,
+            };
+            rules.take_frame(now, taking, held);
+        }
+        Some(taking.by())
+    }
+
+    /// The queue pair that a rule may name: of the sender where a NIC sends a frame, else of the destination; 0: none.
+    fn queue_pair_of(&self, (site, dir): Place, frame: Frame<'_>) -> u32 {
+        match (dir, frame) {
+            (Direction::Tx, Frame::ByReference(_)) => {
+                let port = self.nics.get(site);
+                port.map_or(0, |port| port.nic.last_sender())
+            }
+            _ => frame.header().map_or(0, |header| header.bth.dest_qp),
+        }
+    }
+
+    /// True if packets between NICs have to be passed one by one.
+    pub(crate) fn passes_single_packets(&self) -> bool {
+        let takes = |rules: &Rules| {
+            (0..self.nics.ports()).any(|nic| {
+                rules.takes_packets(nic, Direction::Tx) || rules.takes_packets(nic, Direction::Rx)
+            })
+        };
+        self.rules.as_deref().is_some_and(takes)
+    }
+
+    /// Lets the time of rules go on. Returns true if they have something to be done: then [`Fabric::poll_request`] is called until it
+    /// returns `None`, and [`Fabric::pass_kept`].
+    pub fn advance_rules(&mut self, now: Instant) -> bool {
+        match &mut self.rules {
+            Some(rules) if rules.has_work(now) => {
+                rules.advance(now);
+                true
+            }
+            Some(_) | None => false,
+        }
+    }
+
+    /// Does the next thing that rules ask for. Returns the NIC, and what is left to the owner: a request, or a problem to be noted.
+    pub fn poll_request(
+        &mut self,
+        now: Instant,
+    ) -> Option<(PortId, Result<Option<CallerRequest>, String>)> {
+        let (id, request) = self.rules.as_mut()?.poll_request()?;
+        let (Some(port), Some(memory)) = (self.nics.get_mut(id), self.memories.get(id)) else {
+            return Some((id, Ok(None)));
+        };
+        let result = match request.accesses_memory() && !port.bus_master {
+            true => Err(format!(
+                "it can't access memory (bus mastering is off): {request:?}"
+            )),
+            false => request.carry_out(&mut port.nic, now, memory),
+        };
+        let left = result.map(|request| match request? {
+            // The event is written to memory: in a turn, and not before the function may access memory.
+            CallerRequest::Link(up) => {
+                port.link_changed |= port.nic.change_link(up);
+                None
+            }
+            CallerRequest::Speed(mbps) => {
+                let mbps = mbps.unwrap_or(faultline_nic::DEFAULT_LINK_SPEED_MBPS);
+                port.nic.set_link_speed(mbps);
+                None
+            }
+            CallerRequest::Mtu(mtu) => {
+                port.faults.set_mtu(mtu);
+                None
+            }
+            request => Some(request),
+        });
+        Some((id, left))
+    }
+
+    /// Passes what rules have kept until now: frames, doorbells and interrupts. Returns true if there was anything.
+    pub fn pass_kept(&mut self, out: &mut O, now: Instant) -> bool {
+        let mut worked = false;
+        while let Some(kept) = self.rules.as_mut().and_then(|rules| rules.poll_frame(now)) {
+            worked = true;
+            let octets = Octets {
+                mark: Mark {
+                    origin: kept.origin,
+                    effects: Effects::from_bits(kept.note),
+                    rule: kept.by,
+                },
+                bytes: &kept.bytes,
+            };
+            let is_external = kept.site >= self.nics.ports();
+            match kept.dir {
+                Direction::Tx if is_external => self.pass_to_peer(out, now, kept.site, octets),
+                Direction::Rx if is_external => self.cross_switch(out, now, kept.site, octets),
+                Direction::Tx => self.leave_nic_after_rules(out, now, kept.site, octets),
+                Direction::Rx => self.receive_after_rules(out, now, kept.site, octets),
+            }
+        }
+        while let Some(late) = self.rules.as_mut().and_then(|rules| rules.poll_late()) {
+            worked = true;
+            let has_bus_master = |nic| self.nics.get(nic).is_some_and(|port| port.bus_master);
+            match late {
+                Late::Doorbell { nic, page, bell } if has_bus_master(nic) => {
+                    out.seen(now, Seen::LateDoorbell { nic, page, bell });
+                    self.doorbell(now, nic, page, bell);
+                }
+                Late::Interrupt { nic, vector } if has_bus_master(nic) => {
+                    out.interrupt(now, nic, vector);
+                }
+                Late::Doorbell { .. } | Late::Interrupt { .. } => {}
+            }
+        }
+        worked
+    }
+}

@@ -1,0 +1,174 @@
+//! The NICs of an engine, their memory, the switch between them, and what stands in the way of frames.
+
+use faultline_abi::doorbell::Doorbell;
+use faultline_nic::Instant;
+use faultline_scenario::rules::Rules;
+
+use crate::by_port::ByPort;
+use crate::external_port::ExternalPort;
+use crate::frame::Mark;
+use crate::holds::Holds;
+use crate::link_model::ModelledLink;
+use crate::link_models::LinkModels;
+use crate::nic_port::NicPort;
+use crate::outside::{Outside, Place};
+use crate::shared_pauses::SharedPauses;
+use crate::switch::{PortId, Switch};
+
+/// Limits of one turn of a NIC, after which the next one has its turn: packets, and approximate bytes. Copying them takes some
+/// microseconds, for which other NICs wait.
+pub const TURN_PACKETS: u32 = 32;
+/// See [`TURN_PACKETS`].
+pub const TURN_BYTES: usize = 16 << 10;
+
+/// The fabric of an engine. A process may have several, which [`Outside::cross`] connects.
+#[derive(Debug)]
+pub struct Fabric<O: Outside> {
+    /// Its NICs.
+    pub nics: ByPort<NicPort>,
+    /// Memory, by port. Separate from the NICs, because a delivery borrows one NIC and the memory of two. For a NIC of another fabric,
+    /// what has the payloads of its frames.
+    pub memories: ByPort<O::Memory>,
+    /// By NIC of another fabric that is with this one for a time: what `memories` has otherwise.
+    pub memories_of_others: ByPort<O::Memory>,
+    /// The switch.
+    pub switch: Switch,
+    /// Ports that lead out of the process. Their numbers follow those of the NICs.
+    pub externals: Vec<ExternalPort<O::Peer>>,
+    /// Links that have a model.
+    pub links: LinkModels,
+    /// Queue pairs that wait for peers of external ports.
+    pub(crate) holds: Holds,
+    /// Priorities that link models of other fabrics pause.
+    pub(crate) shared_pauses: SharedPauses,
+    /// The rules of the scenario that runs.
+    pub rules: Option<Box<Rules>>,
+    /// A frame as octets.
+    pub(crate) octets: Vec<u8>,
+    /// A frame as octets that leaves the switch with another VLAN tag than it came with.
+    pub(crate) tagged: Vec<u8>,
+    /// The queue pair whose frame of another fabric is delivered.
+    pub(crate) sender_of_other: u32,
+    /// Latest time of a pass that a frame of another fabric has moved.
+    pub(crate) latest: Instant,
+}
+
+/// A NIC on its way from one fabric to another.
+#[derive(Debug)]
+pub struct TakenNic<M> {
+    id: PortId,
+    port: NicPort,
+    memory: M,
+    links: Vec<(Place, ModelledLink<Mark>)>,
+}
+
+impl<M> TakenNic<M> {
+    /// Its port.
+    pub fn id(&self) -> PortId {
+        self.id
+    }
+}
+
+impl<O: Outside> Fabric<O> {
+    /// A fabric of a process with so many NICs. It has none yet.
+    pub fn new(nics: usize, switch: Switch, holds: Holds, shared_pauses: SharedPauses) -> Self {
+        Self {
+            nics: ByPort::new(nics),
+            memories: ByPort::new(nics),
+            memories_of_others: ByPort::new(nics),
+            switch,
+            externals: Vec::new(),
+            links: LinkModels::default(),
+            holds,
+            shared_pauses,
+            rules: None,
+            octets: Vec::new(),
+            tagged: Vec::new(),
+            sender_of_other: 0,
+            latest: Instant(0),
+        }
+    }
+
+    /// True if a port is of this fabric.
+    #[inline]
+    pub fn has_port(&self, id: PortId) -> bool {
+        match id.checked_sub(self.nics.ports()) {
+            None => self.nics.get(id).is_some(),
+            Some(external) => external < self.externals.len(),
+        }
+    }
+
+    /// The external port of this number.
+    #[inline]
+    pub(crate) fn external_mut(&mut self, id: PortId) -> Option<&mut ExternalPort<O::Peer>> {
+        self.externals.get_mut(id.checked_sub(self.nics.ports())?)
+    }
+
+    /// Updates the switch with the current address of a NIC.
+    pub fn sync_address(&mut self, id: PortId) {
+        if let Some(port) = self.nics.get(id) {
+            self.switch.set_present_address(id, port.nic.mac());
+        }
+    }
+
+    /// Passes a doorbell to a NIC. Without bus mastering it has no effect, and the result is false.
+    #[inline]
+    pub fn doorbell(&mut self, now: Instant, id: PortId, page: u32, bell: Doorbell) -> bool {
+        match (self.nics.get_mut(id), self.memories.get(id)) {
+            (Some(port), Some(memory)) if port.bus_master => {
+                port.nic.doorbell(now, memory, page, bell);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// When something is to be done next, if nothing happens before. `out`: the owner.
+    #[inline]
+    pub fn next_deadline(&self, out: &O) -> Option<Instant> {
+        let nics = self.nics.values().filter_map(NicPort::next_deadline);
+        let rules = self.rules.as_ref().and_then(|rules| rules.next_deadline());
+        let links = self.links.next_deadline().filter(|_| !out.is_any_full());
+        let holds = self.externals.iter().filter_map(ExternalPort::hold_end);
+        nics.chain(rules).chain(links).chain(holds).min()
+    }
+
+    /// True if there is something to do that no deadline announces, other than doorbells and frames of other fabrics.
+    #[inline(always)]
+    pub fn has_work(&self, out: &O) -> bool {
+        self.has_external_frame(out)
+            || self.externals.iter().any(ExternalPort::has_room_again)
+            || self.holds.has_released()
+            || self.shared_pauses.has_news()
+    }
+
+    /// Work that all NICs have charged; 0 in a release build.
+    pub fn work(&self) -> u64 {
+        match cfg!(debug_assertions) {
+            true => self.nics.values().map(|port| port.nic.work()).sum(),
+            false => 0,
+        }
+    }
+
+    /// Takes a NIC away.
+    pub fn take_nic(&mut self, id: PortId) -> Option<TakenNic<O::Memory>> {
+        self.release_nic(id);
+        let port = self.nics.replace(id, None)?;
+        let of_other = self.memories_of_others.replace(id, None);
+        Some(TakenNic {
+            id,
+            port,
+            memory: self.memories.replace(id, of_other)?,
+            links: self.links.take(id),
+        })
+    }
+
+    /// Adds a NIC that another fabric had.
+    pub fn put_nic(&mut self, nic: TakenNic<O::Memory>) {
+        let id = nic.id;
+        self.nics.replace(id, Some(nic.port));
+        let of_other = self.memories.replace(id, Some(nic.memory));
+        self.memories_of_others.replace(id, of_other);
+        self.links.put(nic.links);
+    }
+}

@@ -1,0 +1,75 @@
+//! Frames that enter modelled links, and that have arrived at their ends.
+
+use faultline_nic::Instant;
+use faultline_scenario::trigger::Direction;
+
+use crate::fabric::{Fabric, TURN_PACKETS};
+use crate::fate::Fate;
+use crate::frame::{Frame, Octets};
+use crate::outside::{Outside, Place};
+use crate::switch::PortId;
+
+impl<O: Outside> Fabric<O> {
+    /// Sends a frame that has come in at port `from` into the link of a port, packet by packet. Returns false if the link has no model.
+    #[cold]
+    pub(crate) fn enter_link(
+        &mut self,
+        out: &mut O,
+        now: Instant,
+        from: PortId,
+        (port, dir): Place,
+        frame: Frame<'_>,
+    ) -> bool {
+        if !self.links.has(port, dir) {
+            return false;
+        }
+        // A packet that cannot be read is lost.
+        let _ = self.for_each_packet(out, from, frame, |fabric, out, octets| {
+            let effects = fabric.links.send(now, port, dir, octets);
+            if let Some(effects) = effects.filter(|_| out.watches_frames()) {
+                fabric.show_on_link(out, now, (from, (port, dir)), (frame, octets), effects);
+            }
+        });
+        true
+    }
+
+    /// Passes frames on that have arrived at the ends of links. Returns true if there were any.
+    pub(crate) fn take_from_links(&mut self, out: &mut O, now: Instant) -> bool {
+        let mut worked = false;
+        let mut bytes = std::mem::take(&mut self.octets);
+        for index in 0..self.links.count() {
+            for _ in 0..TURN_PACKETS {
+                if out.is_any_full() {
+                    break;
+                }
+                let Some((port, dir, mark)) = self.links.receive(now, index, &mut bytes) else {
+                    break;
+                };
+                worked = true;
+                let octets = Octets {
+                    mark,
+                    bytes: &bytes,
+                };
+                let fate = Fate::on_link(mark.effects);
+                if fate != Fate::Passed {
+                    if out.watches_frames() {
+                        let frame = Frame::Octets(octets);
+                        self.show(out, now, (port, (port, dir)), (fate, None), frame);
+                    }
+                    continue;
+                }
+                let is_external = port >= self.nics.ports();
+                match dir {
+                    Direction::Tx if is_external => self.send_to_peer(out, now, port, octets),
+                    Direction::Rx if is_external => {
+                        self.leave_port_after_link(out, now, port, octets);
+                    }
+                    Direction::Rx => self.arrive_after_link(out, now, port, octets),
+                    Direction::Tx => self.cross_switch(out, now, port, octets),
+                }
+            }
+        }
+        self.octets = bytes;
+        worked
+    }
+}

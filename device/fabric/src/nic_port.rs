@@ -1,0 +1,70 @@
+//! A NIC with its port of the switch.
+
+use faultline_nic::{Instant, Nic};
+use faultline_scenario::trigger::Direction;
+
+use crate::fate::Fate;
+use crate::frame::Frame;
+use crate::port_faults::PortFaults;
+
+/// A NIC of a fabric.
+#[derive(Debug)]
+pub struct NicPort {
+    /// The NIC.
+    pub nic: Nic,
+    /// Bus mastering is on and the function is in D0. Otherwise it performs no DMA and sends no interrupts.
+    pub bus_master: bool,
+    /// Injected faults.
+    pub faults: PortFaults,
+    /// The driver does not know yet of a change of the link.
+    pub link_changed: bool,
+    /// Diagnostics that the NIC had no room for.
+    pub lost_diagnostics: u64,
+}
+
+impl NicPort {
+    /// The port of a NIC without bus mastering.
+    pub fn new(nic: Nic) -> Self {
+        Self {
+            nic,
+            bus_master: false,
+            faults: PortFaults::default(),
+            link_changed: false,
+            lost_diagnostics: 0,
+        }
+    }
+
+    /// When its next timer is due. A function without bus mastering is not run, so its timers are not handled until bus mastering is on.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        match self.bus_master {
+            true => self.nic.next_deadline(),
+            false => None,
+        }
+    }
+
+    /// True if it pauses all that send to it. A NIC without bus mastering accepts no frames, so its pause would never end, and is ignored.
+    #[inline]
+    pub(crate) fn pauses_senders(&self) -> bool {
+        self.bus_master && self.nic.is_stalled()
+    }
+
+    /// Returns true if a frame, of so many packets, is dropped because the link is down, or because the function may not access memory.
+    #[inline]
+    pub(crate) fn drops_as_down(&mut self, packets: u32) -> bool {
+        let is_down = !self.bus_master || !self.nic.is_link_up();
+        if is_down {
+            let down = &mut self.faults.counts.down;
+            *down = down.wrapping_add(u64::from(packets));
+        }
+        is_down
+    }
+
+    /// Returns what becomes of a frame at this port, before rules are asked.
+    #[inline(always)]
+    pub(crate) fn fate(&mut self, dir: Direction, frame: Frame<'_>) -> Fate {
+        match self.drops_as_down(frame.packets()) {
+            true => Fate::LinkDown,
+            false => self.faults.fate(dir, frame),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! What a fabric shows of frames at interfaces, to captures and checkers.
+
+use faultline_nic::Instant;
+use faultline_scenario::rules::ByRule;
+use faultline_scenario::trigger::Direction;
+
+use crate::fabric::Fabric;
+use crate::fate::Fate;
+use crate::frame::{Frame, Octets};
+use crate::link_model::Effects;
+use crate::outside::{Outside, Place, Seen, Sight};
+use crate::switch::PortId;
+
+impl<O: Outside> Fabric<O> {
+    /// Shows a frame that has come in at port `from`, at the interface of a port. `fate`: what becomes of the frame there, and the rule
+    /// that has taken it.
+    #[cold]
+    pub(crate) fn show(
+        &mut self,
+        out: &mut O,
+        now: Instant,
+        (from, place): (PortId, Place),
+        (fate, rule): (Fate, Option<ByRule>),
+        frame: Frame<'_>,
+    ) {
+        if place.1 == Direction::Tx && frame.is_rnr_nak() {
+            // The diagnostic that names the fault may wait in the NIC.
+            self.take_diagnostics(out, now);
+        }
+        let mark = frame.mark();
+        let sight = Sight {
+            place,
+            fate,
+            effects: mark.effects,
+            rule: rule.or(mark.rule),
+            sender: match frame {
+                Frame::ByReference(_) => self.sender(from),
+                Frame::Octets(_) => 0,
+            },
+            frame,
+            memory: self.memories.get(from),
+        };
+        out.seen(now, Seen::Frame(sight));
+    }
+
+    /// A NIC is about to receive a frame that is shown afterwards.
+    #[cold]
+    pub(crate) fn show_arriving(&mut self, out: &mut O, now: Instant, to: PortId) {
+        self.take_faults(out, now);
+        out.seen(now, Seen::Arriving(to));
+    }
+
+    /// A NIC has received a frame.
+    #[cold]
+    pub(crate) fn show_received(
+        &mut self,
+        out: &mut O,
+        now: Instant,
+        (from, to): (PortId, PortId),
+        frame: Frame<'_>,
+    ) {
+        self.take_faults(out, now);
+        self.show(
+            out,
+            now,
+            (from, (to, Direction::Rx)),
+            (Fate::Passed, None),
+            frame,
+        );
+    }
+
+    /// A packet of a frame enters the modelled link of a port, which does this to it.
+    #[cold]
+    pub(crate) fn show_on_link(
+        &mut self,
+        out: &mut O,
+        now: Instant,
+        (from, (port, dir)): (PortId, Place),
+        (frame, octets): (Frame<'_>, Octets<'_>),
+        effects: Effects,
+    ) {
+        let fate = Fate::on_link(effects);
+        let is_external = port >= self.nics.ports();
+        let goes_to_switch = is_external == (dir == Direction::Rx);
+        let is_shown = match goes_to_switch {
+            // A packet that rules have kept was shown when they took it.
+            true => octets.mark.rule.is_none(),
+            // A packet that is not lost is shown where it arrives.
+            false => fate != Fate::Passed,
+        };
+        if !is_shown {
+            return;
+        }
+        let sender = match frame {
+            Frame::ByReference(_) if goes_to_switch => self.sender(from),
+            Frame::ByReference(_) | Frame::Octets(_) => 0,
+        };
+        let sight = Sight {
+            place: (port, dir),
+            fate,
+            effects: octets.mark.effects | effects,
+            rule: octets.mark.rule,
+            sender,
+            frame: Frame::Octets(octets),
+            memory: None,
+        };
+        out.seen(now, Seen::Frame(sight));
+    }
+
+    /// Takes what the NICs report, if page faults are to be seen before their frames.
+    fn take_faults(&mut self, out: &mut O, now: Instant) {
+        if out.names_faults() {
+            self.take_diagnostics(out, now);
+        }
+    }
+
+    /// The queue pair that has sent the frame that is forwarded.
+    pub(crate) fn sender(&self, nic: PortId) -> u32 {
+        let port = self.nics.get(nic);
+        port.map_or(self.sender_of_other, |port| port.nic.last_sender())
+    }
+}

@@ -1,0 +1,189 @@
+//! The parts of a pass over all NICs of a fabric. The owner calls them in this order:
+//!
+//! 1. [`Fabric::begin_pass`]: what is paused and held in this pass
+//! 2. [`Fabric::receive_from_other`] for frames of other fabrics, and [`Fabric::take_frames`]
+//! 3. for each NIC its [`Turn`]: doorbells and [`Turn::run_timers`]; what rules ask for; [`Fabric::transmit`]
+//! 4. [`Fabric::flush_externals`], [`Fabric::send_interrupts`] for each NIC, [`Fabric::take_diagnostics`]
+
+use faultline_nic::{Dma, Instant, TURN_WORK, TxFrame};
+use faultline_scenario::rules::Rules;
+use faultline_wire::PrioritySet;
+
+use crate::fabric::{Fabric, TURN_BYTES, TURN_PACKETS};
+use crate::nic_port::NicPort;
+use crate::outside::{Outside, Seen};
+use crate::switch::{PortId, Switch};
+
+/// The turn of a NIC up to what it sends.
+#[derive(Debug)]
+pub struct Turn<'a, M> {
+    id: PortId,
+    /// The NIC.
+    pub port: &'a mut NicPort,
+    /// Its memory.
+    pub memory: &'a M,
+    /// The rules, which may take its doorbells.
+    pub rules: Option<&'a mut Rules>,
+    switch: &'a mut Switch,
+}
+
+impl<M: Dma> Turn<'_, M> {
+    /// Reports a change of the link, and handles timers that are due. Returns true if there was work.
+    #[inline(always)]
+    pub fn run_timers(&mut self, now: Instant) -> bool {
+        let port = &mut *self.port;
+        let mut worked = false;
+        if std::mem::take(&mut port.link_changed) {
+            port.nic.report_link(now, self.memory);
+            worked = true;
+        }
+        if port.nic.next_deadline().is_some_and(|at| at <= now) {
+            port.nic.handle_deadline(now, self.memory);
+            worked = true;
+        }
+        // A command may have changed the address of the NIC.
+        self.switch.set_present_address(self.id, port.nic.mac());
+        worked
+    }
+}
+
+impl<O: Outside> Fabric<O> {
+    /// Finds out what link models pause and external ports hold. Once for each pass: what a sender adds in its turn takes no turn of the
+    /// same pass from others. Returns true if other fabrics have to be woken for it.
+    #[inline(always)]
+    pub fn begin_pass(&mut self, out: &O, now: Instant) -> bool {
+        if !self.links.is_empty() {
+            // Frames of other fabrics may have been sent into links at a later time than that of this pass.
+            self.links.update_pauses(self.time_after_others(now));
+        }
+        let mut wakes = self.holds.has_ports() && self.update_holds(now);
+        if out.has_others() {
+            wakes |= self.share_pauses();
+            self.switch.refresh();
+        }
+        wakes && out.has_others()
+    }
+
+    /// Takes frames from the ends of links, and from external ports. Returns true if there were any.
+    #[inline(always)]
+    pub fn take_frames(&mut self, out: &mut O, now: Instant) -> bool {
+        let of_links = !self.links.is_empty() && self.take_from_links(out, now);
+        let of_externals = !self.externals.is_empty()
+            && !self.senders_are_paused()
+            && self.take_from_externals(out, now);
+        of_links | of_externals
+    }
+
+    /// Begins the turn of a NIC; `None` without bus mastering.
+    #[inline(always)]
+    pub fn turn(&mut self, id: PortId) -> Option<Turn<'_, O::Memory>> {
+        Some(Turn {
+            id,
+            port: self.nics.get_mut(id).filter(|port| port.bus_master)?,
+            memory: self.memories.get(id)?,
+            rules: self.rules.as_deref_mut(),
+            switch: &mut self.switch,
+        })
+    }
+
+    /// Lets a NIC send, up to the limits of a turn. Returns true if it has sent.
+    #[inline(always)]
+    pub fn transmit(&mut self, out: &mut O, now: Instant, id: PortId) -> bool {
+        // A NIC whose ingress is paused pauses all other NICs, as Ethernet PAUSE frames do: the destination of the next
+        // frame is not known before it is built.
+        let pauses = |(other, port): (PortId, &NicPort)| other != id && port.pauses_senders();
+        if out.is_held(id) || self.nics.iter().any(pauses) {
+            return false;
+        }
+        let paused = self.paused_priorities(id);
+        if paused == PrioritySet::ALL {
+            return false;
+        }
+        if let Some(port) = self.nics.get_mut(id) {
+            port.nic.set_paused_priorities(paused);
+        }
+        let single = self.passes_single_packets();
+        let (mut packets, mut bytes, mut work) = (0u32, 0usize, 0u64);
+        let mut worked = false;
+        let mut frame = TxFrame::default();
+        while packets < TURN_PACKETS && bytes < TURN_BYTES && work < TURN_WORK {
+            let (Some(port), Some(memory)) = (self.nics.get_mut(id), self.memories.get(id)) else {
+                break;
+            };
+            let before = port.nic.work();
+            let room = TURN_BYTES.saturating_sub(bytes);
+            let most = if single { 0 } else { room };
+            if !port.nic.poll_transmit(now, memory, most, &mut frame) {
+                break;
+            }
+            let built = port.nic.work().wrapping_sub(before);
+            let len = frame.len();
+            let received = self.leave_nic(out, now, id, &mut frame, len);
+            work = work.saturating_add(built).saturating_add(received);
+            packets = packets.saturating_add(frame.packets);
+            bytes = bytes.saturating_add(len);
+            worked = true;
+            if out.is_held(id) {
+                break;
+            }
+        }
+        worked
+    }
+
+    /// Sends the pending interrupts of a NIC. Without bus mastering they stay pending. Returns true if one was sent.
+    #[inline(always)]
+    pub fn send_interrupts(&mut self, out: &mut O, now: Instant, id: PortId) -> bool {
+        let Some(port) = self.nics.get_mut(id).filter(|port| port.bus_master) else {
+            return false;
+        };
+        let mut any = false;
+        while let Some(vector) = port.nic.poll_interrupt() {
+            any = true;
+            let rules = self.rules.as_mut();
+            let passes = rules.is_none_or(|rules| rules.interrupt(now, id, vector));
+            if passes && !port.faults.loses_interrupt() {
+                out.interrupt(now, id, vector);
+            }
+        }
+        any
+    }
+
+    /// Takes what a NIC reports before it sends, if rules or a packet checker are to know a connection before that.
+    #[inline(always)]
+    pub fn take_early_diagnostics(&mut self, out: &mut O, now: Instant, id: PortId) {
+        let asks = self.rules.is_some() || out.watches_frames();
+        let port = self.nics.get(id);
+        if asks && port.is_some_and(|port| port.nic.has_diagnostics()) {
+            self.take_diagnostics(out, now);
+        }
+    }
+
+    /// Takes what the NICs report.
+    #[inline]
+    pub fn take_diagnostics(&mut self, out: &mut O, now: Instant) {
+        for (id, port) in self.nics.iter_mut() {
+            if port.nic.has_diagnostics() {
+                for (at, diagnostic) in port.nic.diagnostics() {
+                    if let Some(rules) = &mut self.rules {
+                        rules.diagnostic(*at, id, diagnostic, &port.nic);
+                    }
+                    let seen = Seen::Diagnostic {
+                        nic: id,
+                        diagnostic,
+                        device: &port.nic,
+                    };
+                    out.seen(*at, seen);
+                }
+                port.nic.clear_diagnostics();
+            }
+            let lost = port.nic.take_lost_diagnostics();
+            if lost > 0 {
+                port.lost_diagnostics = port.lost_diagnostics.wrapping_add(lost);
+                if let Some(rules) = &mut self.rules {
+                    rules.lost_diagnostics(id, lost);
+                }
+                out.seen(now, Seen::LostDiagnostics(id, lost));
+            }
+        }
+    }
+}
