@@ -9,6 +9,7 @@
 //! - [`observer`]: where rules see and change what happens
 //! - `world`: NICs, wire and clock
 //! - `pager`, `connection`, `hosts`: the software of the hosts; `limits`: what a scenario may ask of it
+//! - [`process`]: engines with their fabrics, as in the emulator
 //! - [`trace`]: what has happened, and its hash
 //!
 //! A driver that waits for the answer to a command does nothing else meanwhile, and neither does the software of the other
@@ -24,6 +25,7 @@ mod hosts;
 mod limits;
 pub mod observer;
 mod pager;
+pub mod process;
 pub mod run;
 pub mod scenario;
 pub mod trace;

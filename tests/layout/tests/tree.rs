@@ -53,6 +53,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "faultline-simulation",
         &[
             "faultline-abi",
+            "faultline-fabric",
             "faultline-nic",
             "faultline-oracle",
             "faultline-scenario",

@@ -1,0 +1,102 @@
+//! The way of a driver to its NIC, and to the memory of its host.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use faultline_abi::doorbell::Doorbell;
+use faultline_nic::{Dma, Instant};
+use faultline_simulator::Bus;
+
+use super::{RAM, State};
+
+/// The bus of a host.
+#[derive(Clone, Debug)]
+pub struct ProcessBus {
+    state: Rc<RefCell<State>>,
+    host: usize,
+}
+
+impl ProcessBus {
+    pub(super) fn new(state: Rc<RefCell<State>>, host: usize) -> Self {
+        Self { state, host }
+    }
+
+    /// Vectors of interrupts since the last call, as bits.
+    pub fn take_interrupts(&self) -> u64 {
+        let mut state = self.state.borrow_mut();
+        let engine = state.engine_of(self.host);
+        let vectors = engine.and_then(|engine| engine.around.interrupts.get_mut(self.host));
+        vectors.map_or(0, std::mem::take)
+    }
+}
+
+/// Addresses outside of the memory read as zero, and are not written.
+impl Bus for ProcessBus {
+    fn ram_len(&self) -> u64 {
+        RAM as u64
+    }
+
+    fn read(&self, addr: u64, buf: &mut [u8]) {
+        let state = self.state.borrow();
+        let memory = state.memories.get(self.host);
+        if !memory.is_some_and(|memory| memory.read(addr, buf).is_ok()) {
+            buf.fill(0);
+        }
+    }
+
+    fn write(&self, addr: u64, data: &[u8]) {
+        if let Some(memory) = self.state.borrow().memories.get(self.host) {
+            let _ = memory.write(addr, data);
+        }
+    }
+
+    fn load_u32(&self, addr: u64) -> u32 {
+        let mut bytes = [0; 4];
+        self.read(addr, &mut bytes);
+        u32::from_le_bytes(bytes)
+    }
+
+    fn load_u64(&self, addr: u64) -> u64 {
+        let mut bytes = [0; 8];
+        self.read(addr, &mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+
+    fn store_u32(&self, addr: u64, value: u32) {
+        self.write(addr, &value.to_le_bytes());
+    }
+
+    fn read_register(&mut self, offset: u32) -> u32 {
+        let mut state = self.state.borrow_mut();
+        let (host, now) = (self.host, Instant(state.now));
+        let engine = state.engine_of(host);
+        let port = engine.and_then(|engine| engine.fabric.nics.get_mut(host));
+        port.map_or(u32::MAX, |port| port.nic.read_register(now, offset))
+    }
+
+    fn write_register(&mut self, offset: u32, value: u32) {
+        let mut state = self.state.borrow_mut();
+        let (host, now) = (self.host, Instant(state.now));
+        let engine = state.engine_of(host);
+        if let Some(port) = engine.and_then(|engine| engine.fabric.nics.get_mut(host)) {
+            port.nic.write_register(now, offset, value);
+        }
+    }
+
+    fn doorbell(&mut self, page: u32, bell: Doorbell) {
+        let mut state = self.state.borrow_mut();
+        let (host, now) = (self.host, Instant(state.now));
+        if let Some(engine) = state.engine_of(host) {
+            engine.fabric.doorbell(now, host, page, bell);
+        }
+        state.settle();
+    }
+
+    fn renewed(&mut self, qpn: u32) {
+        self.state.borrow().watch.borrow_mut().renew(self.host, qpn);
+    }
+
+    fn wait(&mut self) -> bool {
+        self.state.borrow_mut().step(u64::MAX)
+    }
+}

@@ -1,0 +1,310 @@
+//! An engine with its fabric, and the links between engines.
+
+use std::cell::RefCell;
+use std::collections::{BTreeSet, VecDeque};
+use std::rc::Rc;
+
+use faultline_fabric::fabric::TakenNic;
+use faultline_fabric::frame::{Frame, FrameMut, Octets};
+use faultline_fabric::holds::Holds;
+use faultline_fabric::others::OtherFrame;
+use faultline_fabric::outside::{Outside, Seen};
+use faultline_fabric::shared_pauses::SharedPauses;
+use faultline_fabric::{Fabric, PortId, Switch, TURN_PACKETS};
+use faultline_nic::{Dma, Instant, Origin, Segment, TxFrame};
+use faultline_simulator::{Memory, RAM_BASE};
+
+use super::peer::SimPeer;
+use super::watch::Watch;
+
+/// Frames on a link from which it is full.
+const MARK: usize = 16;
+/// Memory for the payload of a frame of another engine.
+const PAYLOAD: usize = 128 << 10;
+
+/// A frame on a link between engines.
+#[derive(Debug)]
+struct Crossing {
+    at: Instant,
+    from: PortId,
+    sender: u32,
+    contents: Contents,
+}
+
+#[derive(Debug)]
+enum Contents {
+    /// Headers, and the octets of the payload.
+    Typed(Box<TxFrame>, Vec<u8>),
+    Octets(Origin, Vec<u8>),
+}
+
+/// A link from one engine to another.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Link(Rc<RefCell<VecDeque<Crossing>>>);
+
+impl Link {
+    fn is_full(&self) -> bool {
+        self.0.borrow().len() >= MARK
+    }
+
+    /// Links each engine to each other one.
+    pub(super) fn connect(engines: &mut [SimEngine]) {
+        let count = engines.len();
+        for (from, to) in (0..count).flat_map(|from| (0..count).map(move |to| (from, to))) {
+            if from == to {
+                continue;
+            }
+            let link = Self::default();
+            if let Some(engine) = engines.get_mut(from) {
+                engine.around.out.push((to, link.clone()));
+            }
+            if let Some(engine) = engines.get_mut(to) {
+                engine.received.push(link);
+            }
+        }
+    }
+}
+
+/// An engine.
+#[derive(Debug)]
+pub(super) struct SimEngine {
+    /// Its number.
+    pub(super) own: usize,
+    pub(super) fabric: Fabric<Around>,
+    pub(super) around: Around,
+    /// Links from the other engines.
+    received: Vec<Link>,
+    /// What the fabric has in place of the memory of guests of other engines.
+    payload: Memory,
+}
+
+/// What is around its fabric.
+#[derive(Debug)]
+pub(super) struct Around {
+    /// Links to the other engines.
+    out: Vec<(usize, Link)>,
+    /// Engine by NIC.
+    owners: Vec<usize>,
+    /// NICs whose last frame has reached the mark of a link.
+    held: BTreeSet<PortId>,
+    /// By NIC: vectors that its driver has not seen yet, as bits.
+    pub(super) interrupts: Vec<u64>,
+    pub(super) watch: Rc<RefCell<Watch>>,
+}
+
+impl SimEngine {
+    pub(super) fn new(
+        (own, owners): (usize, &[usize]),
+        (switch, holds, pauses): (Switch, Holds, SharedPauses),
+        watch: Rc<RefCell<Watch>>,
+    ) -> Self {
+        let payload = Memory::with_device(PAYLOAD, 0);
+        let mut fabric = Fabric::new(owners.len(), switch, holds, pauses);
+        for (nic, owner) in owners.iter().enumerate() {
+            if *owner != own {
+                fabric.memories.replace(nic, Some(payload.clone()));
+            }
+        }
+        Self {
+            own,
+            fabric,
+            around: Around {
+                out: Vec::new(),
+                owners: owners.to_vec(),
+                held: BTreeSet::new(),
+                interrupts: vec![0; owners.len()],
+                watch,
+            },
+            received: Vec::new(),
+            payload,
+        }
+    }
+
+    /// Makes a pass. Returns true if there was work.
+    pub(super) fn pass(&mut self, now: Instant) -> bool {
+        let (fabric, around) = (&mut self.fabric, &mut self.around);
+        if !around.is_any_full() {
+            around.held.clear();
+        }
+        let mut worked = fabric.begin_pass(around, now);
+        let mut now = fabric.time_after_others(now);
+        if !self.fabric.pauses_others() {
+            worked |= self.take_from_others(&mut now, TURN_PACKETS);
+        }
+        let (fabric, around) = (&mut self.fabric, &mut self.around);
+        worked |= fabric.take_frames(around, now);
+        let nics = fabric.nics.ports();
+        for nic in 0..nics {
+            let Some(mut turn) = fabric.turn(nic) else {
+                continue;
+            };
+            worked |= turn.run_timers(now);
+            fabric.take_early_diagnostics(around, now, nic);
+            worked |= fabric.transmit(around, now, nic);
+        }
+        fabric.flush_externals();
+        for nic in 0..nics {
+            worked |= fabric.send_interrupts(around, now, nic);
+        }
+        fabric.take_diagnostics(around, now);
+        worked
+    }
+
+    /// Takes all frames of other engines.
+    pub(super) fn drain(&mut self, now: Instant) {
+        let mut now = self.fabric.time_after_others(now);
+        while self.take_from_others(&mut now, u32::MAX) {}
+    }
+
+    /// Takes up to so many frames of each other engine. Returns true if there were any.
+    fn take_from_others(&mut self, now: &mut Instant, most: u32) -> bool {
+        let mut worked = false;
+        for link in &self.received {
+            for _ in 0..most {
+                let Some(crossing) = link.0.borrow_mut().pop_front() else {
+                    break;
+                };
+                worked = true;
+                let Crossing {
+                    at,
+                    from,
+                    sender,
+                    contents,
+                } = crossing;
+                let other = |frame| OtherFrame {
+                    at,
+                    from,
+                    sender,
+                    frame,
+                };
+                match contents {
+                    Contents::Typed(mut frame, payload) => {
+                        // One frame at a time is delivered.
+                        if self.payload.write(RAM_BASE, &payload).is_err() {
+                            continue;
+                        }
+                        frame.payload.clear();
+                        if let Ok(len @ 1..) = u32::try_from(payload.len()) {
+                            frame.payload.push(Segment {
+                                addr: RAM_BASE,
+                                len,
+                            });
+                        }
+                        let frame = other(FrameMut::ByReference(&mut frame));
+                        self.fabric.receive_from_other(&mut self.around, now, frame);
+                    }
+                    Contents::Octets(origin, bytes) => {
+                        let frame = other(FrameMut::Octets(Octets::new(origin, &bytes)));
+                        self.fabric.receive_from_other(&mut self.around, now, frame);
+                    }
+                }
+            }
+        }
+        worked
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.fabric.next_deadline(&self.around)
+    }
+
+    /// Takes a NIC away, with the vectors that its driver has not seen.
+    pub(super) fn take_nic(&mut self, nic: PortId) -> Option<(TakenNic<Memory>, u64)> {
+        let payload = self.payload.clone();
+        if self.fabric.memories_of_others.get(nic).is_none() {
+            self.fabric.memories_of_others.replace(nic, Some(payload));
+        }
+        let vectors = self.around.interrupts.get_mut(nic).map(std::mem::take);
+        Some((self.fabric.take_nic(nic)?, vectors.unwrap_or(0)))
+    }
+
+    /// Adds a NIC of [`SimEngine::take_nic`].
+    pub(super) fn put_nic(&mut self, (nic, vectors): (TakenNic<Memory>, u64)) {
+        if let Some(own) = self.around.interrupts.get_mut(nic.id()) {
+            *own |= vectors;
+        }
+        self.fabric.put_nic(nic);
+    }
+
+    pub(super) fn set_owners(&mut self, owners: &[usize]) {
+        self.around.owners = owners.to_vec();
+    }
+}
+
+impl Outside for Around {
+    type Memory = Memory;
+    type Peer = SimPeer;
+
+    fn interrupt(&mut self, _: Instant, nic: PortId, vector: u16) {
+        if let Some(vectors) = self.interrupts.get_mut(nic) {
+            *vectors |= 1_u64.checked_shl(u32::from(vector)).unwrap_or(0);
+        }
+    }
+
+    fn has_others(&self) -> bool {
+        !self.out.is_empty()
+    }
+
+    fn cross(
+        &mut self,
+        now: Instant,
+        (from, sender): (PortId, u32),
+        to: Option<PortId>,
+        frame: Frame<'_>,
+        memory: Option<&Memory>,
+    ) -> bool {
+        // External ports are of the first engine.
+        let only = to.map(|to| self.owners.get(to).copied().unwrap_or(0));
+        for (engine, link) in &self.out {
+            if only.is_some_and(|only| only != *engine) {
+                continue;
+            }
+            let contents = match frame {
+                Frame::Octets(Octets { mark, bytes }) => {
+                    Contents::Octets(mark.origin, bytes.to_vec())
+                }
+                Frame::ByReference(frame) => {
+                    let mut payload = Vec::new();
+                    for segment in &frame.payload {
+                        let mut part = vec![0; usize::try_from(segment.len).unwrap_or(0)];
+                        let read = memory.map(|memory| memory.read(segment.addr, &mut part));
+                        if !matches!(read, Some(Ok(()))) {
+                            return false;
+                        }
+                        payload.append(&mut part);
+                    }
+                    Contents::Typed(Box::new(frame.clone()), payload)
+                }
+            };
+            link.0.borrow_mut().push_back(Crossing {
+                at: now,
+                from,
+                sender,
+                contents,
+            });
+            if link.is_full() {
+                self.held.insert(from);
+            }
+        }
+        true
+    }
+
+    fn is_held(&self, nic: PortId) -> bool {
+        self.held.contains(&nic)
+    }
+
+    fn is_any_full(&self) -> bool {
+        self.out.iter().any(|(_, link)| link.is_full())
+    }
+
+    fn watches_frames(&self) -> bool {
+        true
+    }
+
+    fn names_faults(&self) -> bool {
+        false
+    }
+
+    fn seen(&mut self, now: Instant, seen: Seen<'_, Memory>) {
+        self.watch.borrow_mut().seen(now, &seen);
+    }
+}

@@ -1,0 +1,354 @@
+//! A process of the emulator in virtual time: engines with their fabrics, the links between them, and the peers of external ports.
+//!
+//! The fabrics are those of the emulator. What it has threads for is done here by one thread, in the order of virtual time: passes of
+//! engines, frames between them, and peers. A random number generator selects the engine that makes the next pass, so a seed is one
+//! order of passes. There are no doorbell pages: a doorbell reaches its NIC at once.
+//!
+//! - `engine`: an engine with its fabric, and the links between engines
+//! - `peer`: the peer of an external port
+//! - `watch`: what is seen of all engines, and judged
+//! - `bus`: the way of a driver to its NIC
+
+mod bus;
+mod engine;
+mod peer;
+mod watch;
+
+use std::cell::{RefCell, RefMut};
+use std::rc::Rc;
+
+use faultline_fabric::external_port::ExternalPort;
+use faultline_fabric::holds::Holds;
+use faultline_fabric::link_model::LinkModel;
+use faultline_fabric::nic_port::NicPort;
+use faultline_fabric::shared_pauses::SharedPauses;
+use faultline_fabric::vlan::VlanMembership;
+use faultline_fabric::{PortId, Switch};
+use faultline_nic::{Instant, Nic, NicConfig};
+use faultline_simulator::{Driver, Memory, Rng};
+use faultline_wire::{Gid, MacAddr};
+
+use crate::world::mac_of;
+pub use bus::ProcessBus;
+use engine::{Link, SimEngine};
+pub use peer::PeerHandle;
+use peer::SimPeer;
+use watch::Watch;
+pub use watch::Watched;
+
+/// Memory of each guest.
+const RAM: usize = 16 << 20;
+/// Passes at one instant. A process that needs more does not advance.
+const PASSES_AT_ONCE: u32 = 1_000_000;
+
+/// A NIC of a process.
+#[derive(Clone, Debug, Default)]
+pub struct NicShape {
+    /// Its engine.
+    pub engine: usize,
+    /// Models of its link: away from the NIC, and to it.
+    pub links: [Option<LinkModel>; 2],
+    /// Its VLANs; `None`: it is no matter of VLANs.
+    pub vlans: Option<VlanMembership>,
+}
+
+/// An external port of a process.
+#[derive(Clone, Debug, Default)]
+pub struct PortShape {
+    /// Models of its link: to the peer, and from it.
+    pub links: [Option<LinkModel>; 2],
+    /// Longest time for which it holds senders.
+    pub hold: std::time::Duration,
+    /// Octets in the ring to the peer.
+    pub room: usize,
+}
+
+/// The shape of a process.
+#[derive(Clone, Debug, Default)]
+pub struct ProcessShape {
+    /// Number of engines.
+    pub engines: usize,
+    /// NICs.
+    pub nics: Vec<NicShape>,
+    /// External ports, which the first engine has.
+    pub ports: Vec<PortShape>,
+    /// For the order of passes.
+    pub seed: u64,
+}
+
+/// A host of a process: its driver and addresses.
+#[derive(Debug)]
+pub struct ProcessHost {
+    /// The driver.
+    pub driver: Driver<ProcessBus>,
+    /// MAC address.
+    pub mac: MacAddr,
+    /// IPv4 address, entry 0 of the GID table.
+    pub gid: Gid,
+    /// A protection domain.
+    pub pd: u32,
+    /// Number of an event queue for completion notices, on vector 1.
+    pub eqn: u32,
+}
+
+/// A process in virtual time.
+#[derive(Debug)]
+pub struct Process {
+    state: Rc<RefCell<State>>,
+    /// The hosts of its NICs.
+    pub hosts: Vec<ProcessHost>,
+    peers: Vec<PeerHandle>,
+}
+
+/// What drivers and the owner of the process share.
+#[derive(Debug)]
+struct State {
+    /// The device clock, in nanoseconds.
+    now: u64,
+    /// Passes at this instant.
+    passes: u32,
+    engines: Vec<SimEngine>,
+    /// Engine by NIC.
+    owners: Vec<usize>,
+    memories: Vec<Memory>,
+    watch: Rc<RefCell<Watch>>,
+    random: Rng,
+    /// The clock does not advance.
+    is_stuck: bool,
+}
+
+impl State {
+    fn new(shape: &ProcessShape, configure: &dyn Fn(&mut NicConfig)) -> (Self, Vec<PeerHandle>) {
+        let nics = shape.nics.len();
+        let count = shape.engines.max(1);
+        let owners: Vec<usize> = shape
+            .nics
+            .iter()
+            .map(|nic| nic.engine.min(count.saturating_sub(1)))
+            .collect();
+        let watch = Rc::new(RefCell::new(Watch::new(nics)));
+        let switch = Switch::new();
+        let parts =
+            SharedPauses::of_engines(count).zip(Holds::of_engines(count, shape.ports.len()));
+        let mut engines: Vec<SimEngine> = parts
+            .enumerate()
+            .map(|(own, (pauses, holds))| {
+                let switch = switch.sibling();
+                SimEngine::new((own, &owners), (switch, holds, pauses), Rc::clone(&watch))
+            })
+            .collect();
+        Link::connect(&mut engines);
+        let mut memories = Vec::new();
+        for (id, (nic, owner)) in shape.nics.iter().zip(&owners).enumerate() {
+            let mut config = NicConfig::new(mac_of(id));
+            configure(&mut config);
+            let device = usize::try_from(config.limits.device_memory).unwrap_or(0);
+            let memory = Memory::with_device(RAM, device);
+            memories.push(memory.clone());
+            let mut port = NicPort::new(Nic::new(config));
+            port.bus_master = true;
+            if let Some(engine) = engines.get_mut(*owner) {
+                let fabric = &mut engine.fabric;
+                fabric.nics.replace(id, Some(port));
+                fabric.memories.replace(id, Some(memory));
+                fabric.links.add(id, nic.links);
+            }
+            for engine in &mut engines {
+                let switch = &mut engine.fabric.switch;
+                if engine.own == *owner {
+                    switch.add_permanent_address(id, mac_of(id));
+                    switch.set_present_address(id, mac_of(id));
+                }
+                if let Some(vlans) = &nic.vlans {
+                    switch.set_vlans(id, vlans.clone());
+                }
+            }
+        }
+        let mut peers = Vec::new();
+        if let Some(engine) = engines.first_mut() {
+            for (index, port) in shape.ports.iter().enumerate() {
+                let id = nics.saturating_add(index);
+                let (peer, handle) = SimPeer::new(port.room);
+                let external = ExternalPort::new(format!("port{index}"), None, port.hold, peer);
+                engine.fabric.externals.push(external);
+                engine.fabric.switch.allow_any_source(id);
+                engine.fabric.links.add(id, port.links);
+                peers.push(handle);
+            }
+        }
+        for engine in &mut engines {
+            engine.fabric.switch.refresh();
+        }
+        let state = Self {
+            now: 0,
+            passes: 0,
+            engines,
+            owners,
+            memories,
+            watch,
+            random: Rng::new(shape.seed),
+            is_stuck: false,
+        };
+        (state, peers)
+    }
+
+    /// The engine of a NIC.
+    fn engine_of(&mut self, nic: PortId) -> Option<&mut SimEngine> {
+        self.engines.get_mut(*self.owners.get(nic)?)
+    }
+
+    /// Lets engines make passes, in a random order, until none has work at this instant.
+    fn settle(&mut self) {
+        let now = Instant(self.now);
+        loop {
+            let count = self.engines.len() as u64;
+            let first = usize::try_from(self.random.below(count.max(1))).unwrap_or(0);
+            let (before, from) = self.engines.split_at_mut(first);
+            let mut order = from.iter_mut().chain(before);
+            if !order.any(|engine| engine.pass(now)) {
+                return;
+            }
+            self.passes = self.passes.saturating_add(1);
+            if self.passes > PASSES_AT_ONCE {
+                self.is_stuck = true;
+                return;
+            }
+        }
+    }
+
+    /// When something happens next.
+    fn next_at(&self) -> Option<u64> {
+        let deadlines = self.engines.iter().filter_map(SimEngine::next_deadline);
+        deadlines.min().map(|at| at.0.max(self.now))
+    }
+
+    /// The next thing happens. Returns false if there is none until then.
+    fn step(&mut self, until: u64) -> bool {
+        self.settle();
+        match self.next_at().filter(|at| *at <= until && !self.is_stuck) {
+            None => false,
+            Some(at) => {
+                if at > self.now {
+                    (self.now, self.passes) = (at, 0);
+                }
+                self.settle();
+                true
+            }
+        }
+    }
+}
+
+impl Process {
+    /// A process whose NICs are of the usual configuration.
+    ///
+    /// # Errors
+    /// A driver does not start.
+    pub fn new(shape: &ProcessShape) -> Result<Self, faultline_simulator::Error> {
+        Self::with_config(shape, &|_| {})
+    }
+
+    /// The same with NICs of another configuration.
+    ///
+    /// # Errors
+    /// A driver does not start.
+    pub fn with_config(
+        shape: &ProcessShape,
+        configure: &dyn Fn(&mut NicConfig),
+    ) -> Result<Self, faultline_simulator::Error> {
+        let (state, peers) = State::new(shape, configure);
+        let state = Rc::new(RefCell::new(state));
+        let host = |id: usize| {
+            let mut driver = Driver::new(ProcessBus::new(Rc::clone(&state), id))?;
+            let mac = mac_of(id);
+            let last = u8::try_from(id).unwrap_or(u8::MAX).saturating_add(1);
+            let gid = Gid::from_ipv4([10, 0, 0, last]);
+            driver.set_gid(0, gid, mac)?;
+            driver.set_netdev(mac, 9000, 0)?;
+            let pd = driver.alloc_pd()?;
+            let eq = driver.create_eq(0, 1, 10)?;
+            Ok(ProcessHost {
+                driver,
+                mac,
+                gid,
+                pd,
+                eqn: eq.eqn,
+            })
+        };
+        let hosts: Result<Vec<_>, faultline_simulator::Error> =
+            (0..shape.nics.len()).map(host).collect();
+        Ok(Self {
+            hosts: hosts?,
+            state,
+            peers,
+        })
+    }
+
+    /// The peer of an external port.
+    pub fn peer(&self, port: usize) -> Option<&PeerHandle> {
+        self.peers.get(port)
+    }
+
+    /// The device clock, in nanoseconds.
+    pub fn now(&self) -> u64 {
+        self.state.borrow().now
+    }
+
+    /// The next thing happens. Returns false if there is none until then.
+    pub fn step(&self, until: u64) -> bool {
+        self.state.borrow_mut().step(until)
+    }
+
+    /// Lets everything happen for some time.
+    pub fn run_for(&self, ns: u64) {
+        let until = self.now().saturating_add(ns);
+        while self.step(until) {}
+        let mut state = self.state.borrow_mut();
+        (state.now, state.passes) = (until, 0);
+    }
+
+    /// True if the clock does not advance any more, because something is done again and again at one instant.
+    pub fn is_stuck(&self) -> bool {
+        self.state.borrow().is_stuck
+    }
+
+    /// What was seen of all engines.
+    pub fn watched(&self) -> Watched {
+        self.state.borrow().watch.borrow().watched()
+    }
+
+    /// Looks at a NIC, or changes it.
+    pub fn with_port<T>(&self, nic: PortId, look: impl FnOnce(&mut NicPort) -> T) -> Option<T> {
+        let mut state = self.state.borrow_mut();
+        Some(look(state.engine_of(nic)?.fabric.nics.get_mut(nic)?))
+    }
+
+    /// Moves NICs to an engine. Frames between engines are delivered before.
+    pub fn move_nics(&self, nics: &[PortId], to: usize) {
+        let mut state = self.state.borrow_mut();
+        state.settle();
+        let now = Instant(state.now);
+        for engine in &mut state.engines {
+            engine.drain(now);
+        }
+        for nic in nics {
+            move_nic(&mut state, *nic, to);
+        }
+    }
+}
+
+fn move_nic(state: &mut RefMut<'_, State>, nic: PortId, to: usize) {
+    if to >= state.engines.len() || state.owners.get(nic) == Some(&to) {
+        return;
+    }
+    let taken = state.engine_of(nic).and_then(|engine| engine.take_nic(nic));
+    if let (Some(taken), Some(engine)) = (taken, state.engines.get_mut(to)) {
+        engine.put_nic(taken);
+        if let Some(owner) = state.owners.get_mut(nic) {
+            *owner = to;
+        }
+        let owners = state.owners.clone();
+        for engine in &mut state.engines {
+            engine.set_owners(&owners);
+        }
+    }
+}
