@@ -20,7 +20,7 @@ pub enum Expectation {
     Event(Event),
     /// So many packets.
     Packets(Packets),
-    /// So many violations of the rules of the specification by packets that the NICs have sent (docs/packet-checker.md). In the
+    /// So many violations of the rules of the specification by packets that the NICs have sent (docs/capture.md). In the
     /// simulator, `violation = { count = 0 }` is expected of each file that has no other expectation of violations, whose rules make no
     /// packet illegal, and whose NICs imitate no defect.
     Violation(Violation),

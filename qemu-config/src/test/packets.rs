@@ -1,5 +1,5 @@
 //! The packet checker beside the tests: each emulator of a pair compares what its NICs send with the rules of the specification
-//! (docs/packet-checker.md).
+//! (docs/capture.md).
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -17,7 +17,7 @@ use faultline_oracle::Rule;
 /// Names are distinct, each rule has a source, and the documentation has them all.
 #[test]
 fn rules_have_names_and_sources() {
-    let document = include_str!("../../../../docs/packet-checker.md");
+    let document = include_str!("../../../../docs/capture.md");
     let rows: Vec<&str> = document
         .lines()
         .skip_while(|line| *line != "## Rules")
