@@ -1,6 +1,6 @@
 //! What is observed of the NICs of a process, and what is made of it.
 //!
-//! The engine records events; `docs/sight.md` shows where they come from and who reads them.
+//! The engine records events; `docs/control.md` shows where they come from and who reads them.
 
 #![forbid(unsafe_code)]
 // Tests fail at an overflow, which is what they are for.

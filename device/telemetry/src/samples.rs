@@ -56,7 +56,7 @@ pub(crate) fn header() -> TraceHeader {
     header
 }
 
-/// QP 17 of NIC 0 writes to an absent page of NIC 1 (QP 18), as the walk in docs/sight.md tells, beginning at `start`. The
+/// QP 17 of NIC 0 writes to an absent page of NIC 1 (QP 18), beginning at `start`. The
 /// fault has this token, takes 100 µs until RESUME, and 8 µs more until its data arrives. Records have the order in which
 /// the engine makes them.
 pub(crate) fn write_to_absent_page(start: u64, token: u64, psn: u32) -> Vec<Record> {

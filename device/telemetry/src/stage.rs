@@ -1,4 +1,4 @@
-//! The stages of a page fault's latency (`docs/sight.md`).
+//! The stages of a page fault's latency (`docs/control.md`).
 
 use faultline_nic::{DriverTimes, Instant};
 
