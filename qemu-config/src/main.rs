@@ -363,7 +363,7 @@ struct GuestOptions {
     /// Make the emulator's control socket here, for `faultline top`, `ctl` and `trace`
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
-    /// Run the emulator with a supervisor (docs/restart.md)
+    /// Run the emulator with a supervisor (docs/recovery.md)
     #[arg(long)]
     supervisor: bool,
     /// What the guests' RDMA traffic runs on

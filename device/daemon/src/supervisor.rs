@@ -1,4 +1,4 @@
-//! The process that holds the connections of clients while the one that serves them ends and is started again (docs/restart.md).
+//! The process that holds the connections of clients while the one that serves them ends and is started again (docs/recovery.md).
 
 use std::fs::Permissions;
 use std::io::{Error, Result};

@@ -1,4 +1,4 @@
-//! Keeps the connections of clients while the server behind them ends and another one starts (docs/restart.md).
+//! Keeps the connections of clients while the server behind them ends and another one starts (docs/recovery.md).
 
 use crate::ended::Ended;
 use crate::kept::{Kept, Message};

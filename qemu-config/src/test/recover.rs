@@ -64,7 +64,7 @@ pub const TESTS: &[(&str, Test)] = &[
     ("again_and_again", again_and_again),
 ];
 
-/// The tests of emulators that end behind a supervisor (docs/restart.md). All guests have the same.
+/// The tests of emulators that end behind a supervisor (docs/recovery.md). All guests have the same.
 pub const RESTARTS: &[(&str, Test)] = &[
     ("killed", |w| recover(w, Cause::ServerKilled, ALL)),
     ("killed_idle", |w| recover(w, Cause::ServerKilled, &[])),
