@@ -158,7 +158,7 @@ mod tests {
         for file in SOURCES {
             write(file, file);
         }
-        write("docs/ci.md", "");
+        write("docs/install.md", "");
         for file in ["rust-toolchain.toml", CACHE_SCRIPT] {
             write(file, "");
             fs::copy(root.join(file), tree.path().join(file)).unwrap();
@@ -216,7 +216,7 @@ mod tests {
         let [_, same, same_programs, others] = keys("a");
         assert_eq!((&same, &same_programs), (&sources, &programs));
         assert_ne!(others, guests);
-        fs::write(root.join("docs/ci.md"), "x").unwrap();
+        fs::write(root.join("docs/install.md"), "x").unwrap();
         assert_eq!(keys("a")[1], sources);
         for file in SOURCES {
             fs::write(root.join(file), "other").unwrap();
