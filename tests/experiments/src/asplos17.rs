@@ -195,11 +195,9 @@ pub fn experiment(measured: &Measured) -> Result<Experiment> {
             alt: "Parts of a WRITE to an absent page in the simulator, for the profiles ideal and connectx-like",
             svg,
         }],
-        differs: "The paper's 220 µs are those of adapters and processors of its time. The profile \
-                  `connectx-like` takes the paper's sum as the time from the record to the answer (`fault_service`), so its service \
-                  reproduces the sum but not the division between NIC and driver. Beyond that it \
-                  waits longer after an RNR NAK than its timer says (`rnr_wait_percent`, from a measurement that the profile names), which the paper does not count as part of the fault; `ideal` has the READY notice instead. In guests \
-                  most of the time is that of emulated processors: only the ratio between NIC and the rest says something about the \
-                  design, not the absolute time.",
+        differs: "The paper's adapters and processors are older. `connectx-like` takes the paper's sum as the time from the record \
+                  to the answer (`fault_service`), so it reproduces the sum and not the division between NIC and driver. It also \
+                  waits longer after an RNR NAK than its timer says (`rnr_wait_percent`), which the paper does not count; `ideal` \
+                  has READY instead. Guests have emulated processors: only the ratio between the NIC and the rest is meaningful.",
     })
 }

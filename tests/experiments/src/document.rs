@@ -87,7 +87,7 @@ hardware virtualization. `cargo lab experiments --simulator` repeats only the si
 
 | Place | What runs | What its times are |
 |---|---|---|
-| simulator | two simulated hosts with the NIC's firmware, a driver and a pager | virtual: the same on each machine. Only what a profile or a scenario gives a duration takes time: the wire takes 1 µs, a fault's service and the latency of the hardware are those of the [profile](page-faults.md#settings-of-a-nic), the firmware itself takes none, and the wire has no limit of bandwidth |
+| simulator | two simulated hosts with the NIC's firmware, a driver and a pager | virtual: the same on each machine. The wire takes 1 µs and has no limit of bandwidth; the service of a fault and the latency of hardware are those of the [profile](page-faults.md#settings-of-a-nic); the firmware takes no time |
 | socket | the emulator, and a driver in another process at its vfio-user socket (`cargo lab bench`) | of this machine, without a guest |
 | guests | two Debian guests with the Linux driver, under TCG: QEMU emulates their processors | of this machine; the guest's own code is slower than on hardware |
 

@@ -236,13 +236,12 @@ pub fn experiment() -> Result<Experiment> {
             alt: "Loss of the victim's throughput, by attacker and profile",
             svg,
         }],
-        differs: "The paper's losses depend on adapters whose structure is not published, so its numbers have no counterpart. The model has one \
-                  pipeline with a cost for each doorbell, work request, cache miss of a queue pair and miss in the page tables. Thus the \
-                  attackers by number of queue pairs and by RNR work on the model as in the paper. Those by size need a NIC that handles payloads in \
-                  units (`payload_unit`, which none of the three profiles has): the second table assumes units of 128 bytes and what they cost, \
-                  because the paper does not say what lies behind these sizes. Keys are not cached, \
-                  so that the attack with registrations alone has no effect; the regions here are those of the connections. With `ideal` \
-                  nothing takes time that could be shared, and the loss is 0 by construction. The emulator itself is one thread for all \
-                  NICs of a process and divides its time among queue pairs: [threat-model.md](threat-model.md).",
+        differs: "The structure of the paper's adapters is not published, so its numbers have no counterpart. The model has one \
+                  pipeline with a cost for each doorbell, work request, cache miss of a queue pair and miss in the page tables. \
+                  Attackers by number of queue pairs and by RNR work as in the paper. Attackers by size need a NIC with units of \
+                  payload (`payload_unit`), whose size and cost the second table assumes; none of the three profiles has them. \
+                  Keys are not cached, so the attack with registrations alone has no effect. With `ideal` the loss is 0 by \
+                  construction. The emulator divides its time among the queue pairs of all NICs of an engine: \
+                  [threat-model.md](threat-model.md).",
     })
 }

@@ -154,10 +154,11 @@ pub fn damming() -> Result<Experiment> {
             alt: "The longest READ against the number of queue pairs, with and without the pitfall",
             svg,
         }],
-        differs: "The pitfall is imitated: the NIC loses exactly these requests, so the ACK timeout that software sets determines the \
-                  cost: with code 14 it is 2 to 3 orders of magnitude longer than a fault, with code 18 it is the paper's 3 to 4. Queue pairs wait at the same time, so their number \
-                  hardly matters here. What `connectx-like` costs without its pitfalls is its wait after an RNR NAK. NICs of this project without the setting lose nothing: `tests/scenarios/damming.toml` and \
-                  `no_damming.toml` are regression tests, in the simulator and between guests (`cargo lab test scenarios`).",
+        differs: "The pitfall is imitated: the NIC loses exactly these requests, and the ACK timeout determines the cost: 2 to 3 \
+                  orders of magnitude with code 14, the paper's 3 to 4 with code 18. Queue pairs wait at the same time, so their \
+                  number matters little. Without its pitfalls `connectx-like` costs its wait after an RNR NAK. \
+                  `tests/scenarios/damming.toml` and `no_damming.toml` are regression tests, in the simulator and between guests \
+                  (`cargo lab test scenarios`).",
     })
 }
 
@@ -254,10 +255,9 @@ pub fn flood() -> Result<Experiment> {
             alt: "READ requests sent against the number of queue pairs, for three durations of a fault",
             svg,
         }],
-        differs: "The packets of the flood are reproduced, the paper's latency is not: it comes from how the adapter handles the flood, \
-                  which is not published and so can't be imitated. Here the \
-                  driver serves a fault in the same time whether or not packets arrive, and the simulated wire has no limit of bandwidth; \
-                  what the flood takes is time of the NIC's pipeline, which delays bystanders. Without the setting each READ is sent once, \
-                  when its page is present.",
+        differs: "The packets of the flood are reproduced, the paper's latency is not: it depends on the adapter's handling of the \
+                  flood, which is not published. Here the driver serves a fault in the same time whether or not packets arrive, \
+                  and the wire has no limit of bandwidth; the flood takes time of the NIC's pipeline, which delays bystanders. \
+                  Without the setting each READ is sent once, when its page is present.",
     })
 }

@@ -150,10 +150,9 @@ pub fn experiment(measured: &Measured) -> Result<Experiment> {
             .to_owned(),
         tables: vec![table, ratios(&kinds)],
         pictures: Vec::new(),
-        differs: "NP-RDMA serves faults in software beside the adapter; `ideal` takes 4 µs, within the paper's range, as the time of the \
-                  driver's service, so its minor fault shows what NIC and wire add to that, and is no independent measurement. The socket's \
-                  figure is: it is the NIC's own part, measured. Guests have emulated processors, which serve a fault about as much slower \
-                  as they do everything. The simulator has no swap device, so that a major fault has no figure there; the guest's is read \
-                  from compressed memory, NP-RDMA's from an SSD. The ratio of 500 is between other adapters and other software.",
+        differs: "NP-RDMA serves faults in software beside the adapter. `ideal` takes 4 µs, within the paper's range, for the \
+                  driver's service, so its minor fault is no independent measurement; the socket's figure is. Guests have emulated \
+                  processors. The simulator has no swap device; the guests' major fault reads compressed memory, NP-RDMA's an SSD. \
+                  The ratio of 500 is between other adapters and other software.",
     })
 }

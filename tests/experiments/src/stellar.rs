@@ -90,11 +90,10 @@ pub fn experiment(measured: &Measured) -> Result<Experiment> {
             .to_owned(),
         tables: vec![beside, table],
         pictures,
-        differs: "Stellar pins a virtual machine's memory in the host's IOMMU (VFIO), here a process in a guest pins its pages for the \
-                  NIC; both allocate, clear and pin each page. The pages here are of 4 KiB and the guest's processor is emulated, so the \
-                  time for each GiB is not comparable. An on-demand registration is not flat: the kernel's RDMA core allocates and clears \
-                  a table with entries for each page of the region, which takes a small part of the time of pinning. Sizes end at \
-                  256 MiB because the guests have 1 GiB. The pages that an on-demand registration does not touch are paid for later, \
-                  one fault each.",
+        differs: "Stellar pins a virtual machine's memory in the host's IOMMU (VFIO); here a process in a guest pins its pages. \
+                  Both allocate, clear and pin each page. Pages are of 4 KiB and the guest's processor is emulated, so the time \
+                  for each GiB is not comparable. An on-demand registration grows with the size, because the kernel's RDMA core \
+                  allocates and clears a table with entries for each page. Sizes end at 256 MiB because the guests have 1 GiB. \
+                  Pages of an on-demand region are paid for later, one fault each.",
     })
 }
