@@ -51,8 +51,11 @@ pub fn check(workspace: &Workspace, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A page with links to pages of the book only. mdBook calls the first page `index`.
+/// A page with links to pages of the book only. mdBook renames the page `README` to `index`, and follows that in the summary only.
 fn page_of_book(name: &Path, text: &str) -> String {
+    if name == Path::new("SUMMARY.md") {
+        return text.to_owned();
+    }
     let mut parts = text.split("](");
     let mut page = parts.next().unwrap_or_default().to_owned();
     for part in parts {
@@ -152,6 +155,8 @@ mod tests {
         let text = "[a](b.md#c) [d](../README.md) [e](../tests/f.toml), [g](https://h.org/) [i](README.md#j)";
         let expected = "[a](b.md#c) [d] (`README.md`) [e] (`tests/f.toml`), [g](https://h.org/) [i](index.md#j)";
         assert_eq!(page_of_book(Path::new("k.md"), text), expected);
+        let summary = "[a](README.md)";
+        assert_eq!(page_of_book(Path::new("SUMMARY.md"), summary), summary);
         let text = "[a](../b.md) [c](../../d.md)";
         let expected = "[a](../b.md) [c] (`d.md`)";
         assert_eq!(page_of_book(Path::new("decisions/1.md"), text), expected);
