@@ -55,6 +55,10 @@ pub struct Seen {
     pub token: u64,
     /// Software has made it, and the NIC has only sent it: it is of a raw queue pair or of the netdev.
     pub is_raw: bool,
+    /// Received: the NIC executes it later, because its ingress waits for a page fault.
+    pub is_held: bool,
+    /// It was seen at this interface before, and is lost only now.
+    pub is_again: bool,
 }
 
 impl Seen {
@@ -75,6 +79,8 @@ impl Seen {
             rule: mark.rule,
             token: 0,
             is_raw: false,
+            is_held: false,
+            is_again: false,
         }
     }
 }
@@ -98,7 +104,10 @@ pub struct CaptureFilter {
 impl CaptureFilter {
     fn fits(&self, seen: &Seen, header: Option<&RoceHeader>) -> bool {
         let has_qpn = |qpn| seen.sender == qpn || header.is_some_and(|h| h.bth.dest_qp == qpn);
-        self.ports.get(seen.port).copied().unwrap_or_default()
+        // A checker would take a second sight for a second transmission.
+        let is_second = self.is_for_checker && seen.is_again;
+        !is_second
+            && self.ports.get(seen.port).copied().unwrap_or_default()
             && self.qpn.is_none_or(has_qpn)
             && self.packets.is_none_or(|filter| filter.fits(header))
     }
@@ -175,6 +184,7 @@ impl Capture {
             is_after_lost_notice: self.has_lost_notice,
             notice: None,
             is_raw: seen.is_raw,
+            is_held: seen.is_held,
             sender: seen.sender,
             fate: seen.fate,
             effects: seen.effects,
@@ -222,6 +232,7 @@ impl Capture {
             is_after_lost_notice: false,
             notice: Some(notice),
             is_raw: false,
+            is_held: false,
             sender: qpn,
             fate: Fate::Passed,
             effects: Effects::NONE,
@@ -552,6 +563,8 @@ mod tests {
             rule: Some(RULE),
             token: 3,
             is_raw: false,
+            is_held: false,
+            is_again: false,
         }
     }
 
@@ -573,6 +586,34 @@ mod tests {
             filter,
             end,
             share: Arc::clone(share),
+        }
+    }
+
+    /// A packet that a link model loses behind its entry was sent once.
+    #[test]
+    fn a_checker_gets_no_second_sight_of_a_packet() {
+        for (is_for_checker, expected) in [(false, 2), (true, 1)] {
+            let (mut ends, mut reader) = channel::from_engines(1, 1000).unwrap();
+            let mut captures = Captures::default();
+            let filter = CaptureFilter {
+                is_for_checker,
+                ..filter(100)
+            };
+            let feed = feed(0, filter, ends.remove(0), &share());
+            assert!(captures.start(1, feed));
+            captures.octets(&seen(0), &[5; 60]);
+            let again = Seen {
+                is_again: true,
+                ..seen(0)
+            };
+            captures.octets(&again, &[5; 60]);
+            let mut record = Vec::new();
+            let taken = || {
+                record.clear();
+                reader.rings()[0].pop(&mut record)
+            };
+            let count = std::iter::from_fn(taken).count();
+            assert_eq!(count, expected);
         }
     }
 

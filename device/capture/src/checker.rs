@@ -182,6 +182,7 @@ fn take(judge: &mut Judge, record: &[u8]) {
         is_raw: head.is_raw,
         sender: (head.sender != 0).then_some(head.sender),
         is_impaired: head.is_impaired(),
+        is_held: head.is_held,
     };
     let length = usize::try_from(head.length).unwrap_or(usize::MAX);
     judge.frame(head.at, frame, length, origin);
@@ -209,6 +210,7 @@ mod tests {
             is_after_loss: false,
             is_after_lost_notice: false,
             is_raw: false,
+            is_held: false,
             notice,
             sender: QPN[nic],
             fate: Fate::Passed,

@@ -146,6 +146,8 @@ pub struct Origin {
     pub is_raw: bool,
     /// It goes no further, or differs from what was sent.
     pub is_impaired: bool,
+    /// The adapter that it has reached executes it later: its ingress waits for a page fault.
+    pub is_held: bool,
 }
 
 /// What is known of a queue pair.
@@ -282,7 +284,10 @@ impl Judge {
             Some(false) if origin.is_impaired => self.oracle.skip(),
             Some(false) if source.is_some_and(|source| self.sources.contains_key(&source)) => {
                 self.oracle.skip();
-                self.oracle.received(at, interface, frame);
+                match origin.is_held {
+                    true => self.oracle.held(at, interface, frame),
+                    false => self.oracle.received(at, interface, frame),
+                }
             }
             Some(false) => self.oracle.passed_to(at, interface, frame),
             None => self.oracle.passed(at, frame),

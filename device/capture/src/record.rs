@@ -113,6 +113,8 @@ pub struct RecordHead {
     pub is_after_lost_notice: bool,
     /// Software has made the frame, not the NIC.
     pub is_raw: bool,
+    /// The NIC that has received the frame executes it later: its ingress waits for a page fault.
+    pub is_held: bool,
     /// No frame: the record is about the queue pair `sender` of this interface. The value is in `length`.
     pub notice: Option<Notice>,
     /// The queue pair that has sent the frame; 0: not known.
@@ -195,6 +197,7 @@ impl RecordHead {
                     | u8::from(self.is_after_loss) << 1
                     | u8::from(self.is_raw) << 3
                     | u8::from(self.is_after_lost_notice) << 5
+                    | u8::from(self.is_held) << 6
                     | self.notice.map_or(0, Notice::flag),
                 number.unwrap_or_default(),
                 self.effects.bits(),
@@ -228,6 +231,7 @@ impl RecordHead {
             is_after_loss: flags & 2 != 0,
             notice: Notice::of_flags(*flags),
             is_raw: flags & 8 != 0,
+            is_held: flags & 64 != 0,
             is_after_lost_notice: flags & 32 != 0,
             sender: u32::from_le_bytes(*sender),
             fate: *Fate::ALL.get(usize::from(*fate))?,
@@ -257,6 +261,7 @@ mod tests {
             is_after_loss: false,
             is_after_lost_notice: false,
             is_raw: false,
+            is_held: false,
             notice: None,
             sender: 0,
             fate,

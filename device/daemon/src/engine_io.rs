@@ -66,6 +66,8 @@ impl EngineIo {
             rule: sight.rule,
             token: 0,
             is_raw: false,
+            is_again: sight.is_again,
+            is_held: is_received && sight.device.is_some_and(Nic::is_input_stopped),
         };
         match sight.frame {
             Frame::ByReference(frame) => {

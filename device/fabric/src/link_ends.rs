@@ -53,8 +53,7 @@ impl<O: Outside> Fabric<O> {
                 let fate = Fate::on_link(mark.effects);
                 if fate != Fate::Passed {
                     if out.watches_frames() {
-                        let frame = Frame::Octets(octets);
-                        self.show(out, now, (port, (port, dir)), (fate, None), frame);
+                        self.show_lost_on_link(out, now, (port, dir), fate, octets);
                     }
                     continue;
                 }

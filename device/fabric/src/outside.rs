@@ -157,6 +157,8 @@ pub struct Sight<'a, M> {
     pub place: Place,
     /// What becomes of the frame there.
     pub fate: Fate,
+    /// The frame was shown at this interface when it entered the link there. It is lost only now.
+    pub is_again: bool,
     /// What links have done to it until here.
     pub effects: Effects,
     /// What a rule has done to it, or does here.
@@ -167,4 +169,6 @@ pub struct Sight<'a, M> {
     pub frame: Frame<'a>,
     /// The memory of the payload of a frame by reference; `None`: there is none any more.
     pub memory: Option<&'a M>,
+    /// The NIC at the interface; `None`: an external port.
+    pub device: Option<&'a Nic>,
 }

@@ -31,6 +31,7 @@ impl<O: Outside> Fabric<O> {
         let sight = Sight {
             place,
             fate,
+            is_again: false,
             effects: mark.effects,
             rule: rule.or(mark.rule),
             sender: match frame {
@@ -39,6 +40,7 @@ impl<O: Outside> Fabric<O> {
             },
             frame,
             memory: self.memories.get(from),
+            device: self.nics.get(place.0).map(|port| &port.nic),
         };
         out.seen(now, Seen::Frame(sight));
     }
@@ -80,8 +82,7 @@ impl<O: Outside> Fabric<O> {
         effects: Effects,
     ) {
         let fate = Fate::on_link(effects);
-        let is_external = port >= self.nics.ports();
-        let goes_to_switch = is_external == (dir == Direction::Rx);
+        let goes_to_switch = self.goes_to_switch((port, dir));
         let is_shown = match goes_to_switch {
             // A packet that rules have kept was shown when they took it.
             true => octets.mark.rule.is_none(),
@@ -98,13 +99,45 @@ impl<O: Outside> Fabric<O> {
         let sight = Sight {
             place: (port, dir),
             fate,
+            is_again: false,
             effects: octets.mark.effects | effects,
             rule: octets.mark.rule,
             sender,
             frame: Frame::Octets(octets),
             memory: None,
+            device: self.nics.get(port).map(|port| &port.nic),
         };
         out.seen(now, Seen::Frame(sight));
+    }
+
+    /// A packet is lost on the modelled link of a port, behind the place where it has entered the link.
+    #[cold]
+    pub(crate) fn show_lost_on_link(
+        &mut self,
+        out: &mut O,
+        now: Instant,
+        place: Place,
+        fate: Fate,
+        octets: Octets<'_>,
+    ) {
+        let sight = Sight {
+            place,
+            fate,
+            is_again: self.goes_to_switch(place),
+            effects: octets.mark.effects,
+            rule: octets.mark.rule,
+            sender: 0,
+            frame: Frame::Octets(octets),
+            memory: None,
+            device: self.nics.get(place.0).map(|port| &port.nic),
+        };
+        out.seen(now, Seen::Frame(sight));
+    }
+
+    /// True if the link of this interface leads to the switch.
+    fn goes_to_switch(&self, (port, dir): Place) -> bool {
+        let is_external = port >= self.nics.ports();
+        is_external == (dir == Direction::Rx)
     }
 
     /// Takes what the NICs report, if page faults are to be seen before their frames.

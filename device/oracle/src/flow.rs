@@ -183,8 +183,8 @@ impl Flow {
         }
     }
 
-    pub(crate) fn response_received(&mut self, at: u64, parsed: &Parsed<'_>) {
-        self.requests.received(at, &parsed.header);
+    pub(crate) fn response_received(&mut self, at: u64, parsed: &Parsed<'_>, is_held: bool) {
+        self.requests.received(at, &parsed.header, is_held);
     }
 
     /// True if a request with this PSN was sent and is remembered.

@@ -229,7 +229,7 @@ impl Oracle {
 
     fn pass(&mut self, at: u64, to: Option<Adapter>, frame: Frame<'_>) {
         self.judge(at, Sender::Unknown, None, frame);
-        self.arrive(at, to, frame);
+        self.arrive(at, to, frame, false);
     }
 
     /// An adapter sends a frame that software has made. It is judged, and not charged to the adapter.
@@ -250,7 +250,12 @@ impl Oracle {
 
     /// A frame arrives at an adapter.
     pub fn received<'a>(&mut self, at: u64, adapter: usize, frame: impl Into<Frame<'a>>) {
-        self.arrive(at, Some(adapter), frame.into());
+        self.arrive(at, Some(adapter), frame.into(), false);
+    }
+
+    /// A frame arrives at an adapter whose ingress waits, for a page fault: it is executed later.
+    pub fn held<'a>(&mut self, at: u64, adapter: usize, frame: impl Into<Frame<'a>>) {
+        self.arrive(at, Some(adapter), frame.into(), true);
     }
 
     /// A queue pair of an adapter is made or reset: its next packets belong to another connection.
@@ -380,7 +385,7 @@ impl Oracle {
         }
     }
 
-    fn arrive(&mut self, at: u64, adapter: Option<Adapter>, frame: Frame<'_>) {
+    fn arrive(&mut self, at: u64, adapter: Option<Adapter>, frame: Frame<'_>, is_held: bool) {
         let Ok(parsed) = frame.parse() else {
             return;
         };
@@ -402,7 +407,7 @@ impl Oracle {
             if let Some(key) = self.answers.get(&ResponseKey { from, to, qpn })
                 && let Some(flow) = self.flows.get_mut(key)
             {
-                flow.response_received(at, &parsed);
+                flow.response_received(at, &parsed, is_held);
             }
         } else if is_connected(opcode.info().service) {
             let qpn = header.bth.dest_qp;

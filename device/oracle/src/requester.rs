@@ -268,8 +268,8 @@ impl Requester {
         }
     }
 
-    /// A response arrives.
-    pub(crate) fn received(&mut self, at: u64, header: &RoceHeader) {
+    /// A response arrives. `is_held`: the requester reads it later, so it need not yet keep to a refusal.
+    pub(crate) fn received(&mut self, at: u64, header: &RoceHeader, is_held: bool) {
         let psn = header.bth.psn;
         let Some(next) = self.log.next().filter(|next| psn.diff(*next) < 0) else {
             // It answers nothing that was seen.
@@ -319,14 +319,14 @@ impl Requester {
             Syndrome::RnrNak { timer } => {
                 self.acknowledge(psn, next);
                 // A NAK behind a response that is missing is ignored: the request before it is sent again first.
-                if self.acked == Some(psn) {
+                if self.acked == Some(psn) && !is_held {
                     let until = at.saturating_add(rnr_timer_ns(timer));
                     self.rnr = Some(RnrWait { psn, until });
                 }
             }
             Syndrome::Nak(code) => {
                 self.acknowledge(psn, next);
-                if self.acked == Some(psn) && code != NakCode::PsnSequenceError {
+                if self.acked == Some(psn) && code != NakCode::PsnSequenceError && !is_held {
                     self.failed = Some(code);
                 }
             }
