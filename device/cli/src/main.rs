@@ -38,6 +38,7 @@ enum Command {
     Scenario(commands::scenario::Command),
     Capture(commands::capture::Save),
     Check(commands::check::Check),
+    Vopr(commands::vopr::Vopr),
     /// Print a script that completes this program's arguments in a shell.
     Completions {
         /// The shell.
@@ -184,6 +185,7 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
     let done = match command {
         Command::Scenario(scenario) => return scenario.run(),
         Command::Check(check) => return check.run(),
+        Command::Vopr(vopr) => return vopr.run(),
         Command::Serve(serve) => serve.run(),
         Command::Ctl(ctl) => ctl.run(),
         Command::Top(top) => top.run(),

@@ -11,6 +11,7 @@
 //! - `pager`, `connection`, `hosts`: the software of the hosts; `limits`: what a scenario may ask of it
 //! - [`process`]: engines with their fabrics, as in the emulator
 //! - [`trace`]: what has happened, and its hash
+//! - [`vopr`]: random processes that must keep their promises
 //!
 //! A driver that waits for the answer to a command does nothing else meanwhile, and neither does the software of the other
 //! hosts. Only NICs and the wire go on.
@@ -29,6 +30,7 @@ pub mod process;
 pub mod run;
 pub mod scenario;
 pub mod trace;
+pub mod vopr;
 mod world;
 
 pub use error::{SimulationError, Stuck};

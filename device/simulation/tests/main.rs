@@ -7,3 +7,4 @@ mod many_connections;
 mod profiles;
 mod scenarios;
 mod traffic;
+mod vopr;

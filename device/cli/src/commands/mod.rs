@@ -12,6 +12,7 @@ pub(crate) mod supervise;
 pub(crate) mod table;
 pub(crate) mod top;
 pub(crate) mod trace;
+pub(crate) mod vopr;
 
 use std::io::Write;
 

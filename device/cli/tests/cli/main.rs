@@ -13,3 +13,4 @@ mod scenario;
 mod supervisor;
 mod top;
 mod trace;
+mod vopr;

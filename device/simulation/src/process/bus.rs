@@ -39,7 +39,7 @@ impl Bus for ProcessBus {
     fn read(&self, addr: u64, buf: &mut [u8]) {
         let state = self.state.borrow();
         let memory = state.memories.get(self.host);
-        if !memory.is_some_and(|memory| memory.read(addr, buf).is_ok()) {
+        if memory.is_none_or(|memory| memory.read(addr, buf).is_err()) {
             buf.fill(0);
         }
     }

@@ -306,6 +306,14 @@ impl Process {
         (state.now, state.passes) = (until, 0);
     }
 
+    /// Nothing happens until then.
+    pub fn advance_to(&self, ns: u64) {
+        let mut state = self.state.borrow_mut();
+        if ns > state.now {
+            (state.now, state.passes) = (ns, 0);
+        }
+    }
+
     /// True if the clock does not advance any more, because something is done again and again at one instant.
     pub fn is_stuck(&self) -> bool {
         self.state.borrow().is_stuck

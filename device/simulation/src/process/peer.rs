@@ -120,7 +120,7 @@ impl Peer for SimPeer {
     }
 
     fn has_most_of_room(&self) -> bool {
-        self.free() >= self.0.borrow().room / 4 * 3
+        self.free() >= (self.0.borrow().room / 4).saturating_mul(3)
     }
 
     fn taken(&self) -> u64 {

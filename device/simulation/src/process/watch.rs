@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use faultline_fabric::frame::{Frame, Octets};
 use faultline_fabric::outside::{Seen, Sight};
 use faultline_fabric::{Fate, PortId};
-use faultline_nic::Instant;
+use faultline_nic::{Instant, Nic};
 use faultline_oracle::{Oracle, Place, QueuePair, Violation};
 use faultline_scenario::trigger::Direction;
 use faultline_simulator::Memory;
@@ -102,24 +102,28 @@ impl Watch {
 
     fn judge(&mut self, now: Instant, sight: &Sight<'_, Memory>, bytes: &[u8]) {
         let (port, dir) = sight.place;
-        if port >= self.nics {
+        if port >= self.nics || sight.is_again {
             return;
         }
         match dir {
             // What is lost later was sent all the same.
             Direction::Tx => {
                 self.packets = self.packets.saturating_add(1);
-                let sender = (sight.sender != 0).then_some(QueuePair {
+                let pair = sight
+                    .device
+                    .and_then(|nic| nic.queue_pair_info(sight.sender));
+                let sender = pair.map(|pair| QueuePair {
                     qpn: sight.sender,
-                    mtu: None,
-                    read_limit: None,
+                    mtu: Some(pair.mtu),
+                    read_limit: pair.max_rd_atomic.map(u32::from),
                 });
                 self.oracle.sent(now.0, port, sender, bytes);
             }
-            Direction::Rx if sight.fate == Fate::Passed => {
-                self.oracle.received(now.0, port, bytes);
+            Direction::Rx if sight.fate != Fate::Passed => {}
+            Direction::Rx if sight.device.is_some_and(Nic::is_input_stopped) => {
+                self.oracle.held(now.0, port, bytes);
             }
-            Direction::Rx => {}
+            Direction::Rx => self.oracle.received(now.0, port, bytes),
         }
     }
 }

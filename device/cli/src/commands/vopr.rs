@@ -1,0 +1,65 @@
+//! `faultline vopr`: random processes in virtual time, whose NICs must keep their promises.
+
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use faultline_simulation::vopr::{Failure, Plan, run, shrink};
+
+use super::print;
+
+/// Most runs that make a plan that fails smaller.
+const SHRINKS: usize = 2000;
+
+/// Run random processes in virtual time, and check that their NICs keep their promises.
+///
+/// A seed gives engines, NICs with link models, VLANs and memory on demand, connections with requests, and what happens meanwhile:
+/// NICs move between engines, packets are dropped, links go down, pages are taken away. No packet may violate the specification, each
+/// request must end with success, and data must arrive. A plan that fails is made smaller and printed. The exit status is then 1.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Vopr {
+    /// The first seed. Without it seeds follow from the clock.
+    seed: Option<u64>,
+    /// Seeds to run, one after the other; 0: until one fails. Without a first seed 0, otherwise 1.
+    #[arg(long, value_name = "N")]
+    count: Option<u64>,
+}
+
+impl Vopr {
+    pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let fresh = since.map_or(0, |time| time.as_secs().wrapping_mul(1_000_000));
+        let first = self.seed.unwrap_or(fresh);
+        let count = self.count.unwrap_or(u64::from(self.seed.is_some()));
+        let mut done = 0u64;
+        while count == 0 || done < count {
+            let seed = first.wrapping_add(done);
+            let plan = Plan::of_seed(seed);
+            match run(&plan) {
+                Ok(report) => {
+                    let time = Duration::from_nanos(report.time);
+                    print(
+                        format!(
+                            "seed {seed}: {} packets, {} dropped, {} page faults, {} moves, {time:?}\n",
+                            report.packets, report.dropped, report.faults, report.moves
+                        )
+                        .as_bytes(),
+                    )?;
+                }
+                Err(failure) => {
+                    print(failed(seed, &plan, &failure).as_bytes())?;
+                    return Ok(ExitCode::FAILURE);
+                }
+            }
+            done = done.saturating_add(1);
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn failed(seed: u64, plan: &Plan, failure: &Failure) -> String {
+    let smallest = shrink(plan, SHRINKS);
+    let (smaller, of_smaller) = smallest.unwrap_or_else(|| (plan.clone(), failure.clone()));
+    format!(
+        "seed {seed}: {failure}\nThe smallest plan found that fails: {of_smaller}\n{smaller}Again: faultline vopr {seed}\n"
+    )
+}

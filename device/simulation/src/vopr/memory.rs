@@ -1,0 +1,192 @@
+//! Memory of a host that is registered, on demand or for good.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use faultline_abi::admin::{CREATE_MKEY, CreateMkey};
+use faultline_abi::event::Eqe;
+use faultline_abi::qp::ACCESS_ON_DEMAND;
+use faultline_abi::translation::{self as tq, TqCmd};
+use faultline_abi::{Status, U16, U32, U64};
+use faultline_simulator::driver::{ALL_ACCESS, Sge};
+use faultline_simulator::{Bus, Driver, Error};
+
+use crate::process::ProcessBus;
+
+const PAGE: u64 = 4096;
+/// The same as the length of a page.
+const OCTETS: usize = 4096;
+/// What a page has while it is not mapped. What the device does to it then shows.
+const POISON: u8 = 0xdb;
+
+/// A region whose pages are at a fixed place. While a page is not mapped its content is in `swap`.
+#[derive(Debug)]
+pub(super) struct Region {
+    pub(super) key: u32,
+    va: u64,
+    frames: u64,
+    len: u64,
+    /// Pages that are mapped; `None`: all, for good.
+    mapped: Option<BTreeSet<u64>>,
+    swap: BTreeMap<u64, Vec<u8>>,
+}
+
+impl Region {
+    /// Registers so many octets, a multiple of the page size. On demand, nothing is mapped yet.
+    pub(super) fn new(
+        driver: &mut Driver<ProcessBus>,
+        pd: u32,
+        (va, len): (u64, u64),
+        on_demand: bool,
+    ) -> Result<Self, Error> {
+        if !on_demand {
+            let mr = driver.reg_mr(pd, va, len, ALL_ACCESS)?;
+            return Ok(Self {
+                key: mr.key,
+                va,
+                frames: mr.addr,
+                len,
+                mapped: None,
+                swap: BTreeMap::new(),
+            });
+        }
+        let frames = driver.alloc(len)?;
+        let body = CreateMkey {
+            pd: U32::new(pd),
+            access: U32::new(ALL_ACCESS | ACCESS_ON_DEMAND),
+            iova: U64::new(va),
+            length: U64::new(len),
+            page_shift: 12,
+            ..CreateMkey::default()
+        };
+        let key = driver.command(CREATE_MKEY, 0, &body)?.handle.get();
+        let zeroes = |page| (page, vec![0; OCTETS]);
+        let region = Self {
+            key,
+            va,
+            frames,
+            len,
+            mapped: Some(BTreeSet::new()),
+            swap: (0..len / PAGE).map(zeroes).collect(),
+        };
+        (0..len / PAGE).for_each(|page| region.poison(driver, page));
+        Ok(region)
+    }
+
+    /// A scatter/gather entry.
+    pub(super) fn sge(&self, offset: u64, len: u32) -> Sge {
+        (self.va.saturating_add(offset), len, self.key)
+    }
+
+    fn frame(&self, page: u64) -> u64 {
+        self.frames.saturating_add(page.saturating_mul(PAGE))
+    }
+
+    fn poison(&self, driver: &Driver<ProcessBus>, page: u64) {
+        let octets = [POISON; OCTETS];
+        driver.bus.write(self.frame(page), &octets);
+    }
+
+    /// The content of all pages.
+    pub(super) fn content(&self, driver: &Driver<ProcessBus>) -> Vec<u8> {
+        let mut all = Vec::new();
+        for page in 0..self.len / PAGE {
+            match self.swap.get(&page) {
+                Some(swapped) => all.extend_from_slice(swapped),
+                None => {
+                    let mut octets = [0; OCTETS];
+                    driver.bus.read(self.frame(page), &mut octets);
+                    all.extend_from_slice(&octets);
+                }
+            }
+        }
+        all
+    }
+
+    /// Fills all pages with what `octet` says of each offset.
+    pub(super) fn fill(&mut self, driver: &Driver<ProcessBus>, octet: impl Fn(u64) -> u8) {
+        for page in 0..self.len / PAGE {
+            let first = page.saturating_mul(PAGE);
+            let octets: Vec<u8> = (first..first.saturating_add(PAGE)).map(&octet).collect();
+            match self.swap.get_mut(&page) {
+                Some(swapped) => *swapped = octets,
+                None => driver.bus.write(self.frame(page), &octets),
+            }
+        }
+    }
+
+    /// Takes all pages away.
+    pub(super) fn evict(&mut self, driver: &mut Driver<ProcessBus>) -> Result<(), Error> {
+        let Some(mapped) = self.mapped.as_mut().map(std::mem::take) else {
+            return Ok(());
+        };
+        for page in mapped {
+            let invalidate = TqCmd {
+                opcode: tq::INVALIDATE,
+                key: U32::new(self.key),
+                iova: U64::new(self.va.saturating_add(page.saturating_mul(PAGE))),
+                count: U64::new(PAGE),
+                ..TqCmd::default()
+            };
+            driver.translate(&invalidate)?;
+            let mut octets = vec![0; OCTETS];
+            driver.bus.read(self.frame(page), &mut octets);
+            self.swap.insert(page, octets);
+            self.poison(driver, page);
+        }
+        Ok(())
+    }
+
+    /// True if the unused pages are as they were left.
+    pub(super) fn is_unused_untouched(&self, driver: &Driver<ProcessBus>) -> bool {
+        self.swap.keys().all(|page| {
+            let mut octets = [0; OCTETS];
+            driver.bus.read(self.frame(*page), &mut octets);
+            octets.iter().all(|octet| *octet == POISON)
+        })
+    }
+
+    /// Answers a fault of this region: maps its pages and resumes.
+    pub(super) fn answer(
+        &mut self,
+        driver: &mut Driver<ProcessBus>,
+        record: &Eqe,
+    ) -> Result<(), Error> {
+        let last = u64::from(record.bytes.get()).max(1).saturating_sub(1);
+        let first = record.va.get().saturating_sub(self.va) / PAGE;
+        let last = record.va.get().saturating_add(last).saturating_sub(self.va) / PAGE;
+        for page in first..=last.min((self.len / PAGE).saturating_sub(1)) {
+            self.map(driver, page)?;
+        }
+        let resume = TqCmd {
+            opcode: tq::RESUME,
+            token: record.token,
+            resume_status: U16::new(Status::Ok as u16),
+            ..TqCmd::default()
+        };
+        match driver.translate(&resume) {
+            // The fault may be over.
+            Ok(_) | Err(Error::Refused(Status::BadToken)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn map(&mut self, driver: &mut Driver<ProcessBus>, page: u64) -> Result<(), Error> {
+        if let Some(content) = self.swap.remove(&page) {
+            driver.bus.write(self.frame(page), &content);
+        }
+        if let Some(mapped) = &mut self.mapped {
+            mapped.insert(page);
+        }
+        let map = TqCmd {
+            opcode: tq::MAP,
+            flags: tq::CONTIGUOUS,
+            key: U32::new(self.key),
+            iova: U64::new(self.va.saturating_add(page.saturating_mul(PAGE))),
+            count: U64::new(1),
+            list: U64::new(self.frame(page) | tq::READ | tq::WRITE),
+            page_shift: 12,
+            ..TqCmd::default()
+        };
+        driver.translate(&map).map(drop)
+    }
+}
