@@ -186,6 +186,9 @@ struct TestArguments {
     /// Print the suites and their tests, and which runs have them for which reasons
     #[arg(long)]
     list: bool,
+    /// With --list: also what each suite and test shows, as a table
+    #[arg(long, requires = "list")]
+    long: bool,
     /// Run the tests of a release: further forms of the same guarantees, and both kernels
     #[arg(long, conflicts_with = "suites")]
     all: bool,
@@ -284,7 +287,10 @@ impl TestArguments {
             return test::soak::run(&Workspace::find()?, &options, soak);
         }
         if self.list {
-            test::list();
+            match self.long {
+                true => test::list_long(),
+                false => test::list(),
+            }
             return Ok(true);
         }
         let run = match (self.all, self.suites.is_empty()) {

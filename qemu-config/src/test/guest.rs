@@ -7,8 +7,8 @@ use anyhow::Result;
 use super::links;
 use super::page_faults::PageFaults;
 use super::pair::{Pair, Pairs};
-use super::suite::{Options, TOO_SLOW};
-use super::suites::{self, GuestTest};
+use super::suite::{Options, Suite};
+use super::suites::GuestTest;
 use super::tally::{Tally, Verdict};
 use crate::cluster::{Plan, TCG_RACE, is_tcg_race};
 use crate::command::say;
@@ -22,14 +22,14 @@ use crate::workspace::Workspace;
 const ATTEMPTS: u32 = 3;
 
 /// The tests of a suite whose names contain `filter`.
-pub fn chosen(suite: &str, filter: &str, kernel: Kernel, options: &Options) -> Vec<GuestTest> {
+pub fn chosen(suite: Suite, filter: &str, kernel: Kernel, options: &Options) -> Vec<GuestTest> {
     let is_slow = debug_kernel::config(kernel).is_some();
-    let too_slow = |test: &GuestTest| is_slow && TOO_SLOW.contains(&test.name);
-    let mut tests = suites::table(suite).to_vec();
+    let mut tests = suite.table().to_vec();
     tests.retain(|test| {
-        test.name.contains(filter)
-            && !too_slow(test)
-            && !options.leaves_out(suite, test.name, kernel)
+        let name = test.facts.name;
+        name.contains(filter)
+            && !(is_slow && test.is_too_slow)
+            && !options.leaves_out(suite, name, kernel)
     });
     tests
 }
@@ -47,7 +47,7 @@ pub fn run(
         if tally.is_over() {
             break;
         }
-        let name = format!("{label}::{}", test.name);
+        let name = format!("{label}::{}", test.facts.name);
         let (mut elapsed, mut verdict) = judge(workspace, &name, test, plan, pairs)?;
         let mut retries = Vec::new();
         for _ in 1..tally.attempts(ATTEMPTS) {

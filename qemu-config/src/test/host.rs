@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::book;
 use super::cargo::{cargo, cargo_with};
+use super::facts::{On, Row, SuiteFacts, chosen, row, runs};
 use super::migration;
 use super::scripts;
 use super::tally::{Tally, Verdict};
@@ -30,14 +31,27 @@ pub enum When {
     After,
 }
 
+/// What it says of itself.
+pub const SUITE: SuiteFacts = SuiteFacts {
+    name: "host",
+    shows: "The tree keeps its rules, builds without warnings, and passes all tests \
+        without guests.",
+    runs: runs(
+        On::First,
+        On::First,
+        "the rules of the source tree, unit tests and builds",
+    ),
+};
+
 /// A step of the suite.
-struct Step {
-    name: &'static str,
+#[derive(Clone, Copy)]
+pub struct Step {
     when: When,
     run: Run,
 }
 
 /// The action of a step.
+#[derive(Clone, Copy)]
 enum Run {
     /// One test, which may be skipped for a reason.
     One(fn(&Workspace, &Path) -> Result<Option<String>>),
@@ -45,108 +59,158 @@ enum Run {
     Programs { real_time: bool },
 }
 
-const TABLE: [Step; 17] = [
-    one("fmt", When::Beside, |workspace, dir| {
-        cargo(workspace, dir, "fmt", &["fmt", "--all", "--check"]).map(|_| None)
-    }),
-    one("dependencies", When::Beside, |workspace, _| {
-        dependencies(workspace).map(|()| None)
-    }),
-    one("scripts", When::Beside, |workspace, dir| {
-        scripts::check(workspace, dir).map(|()| None)
-    }),
-    one("workflows", When::Beside, |workspace, dir| {
-        workflows::check(workspace, dir).map(|()| None)
-    }),
-    one("book", When::Beside, |workspace, dir| {
-        book::check(workspace, dir).map(|()| None)
-    }),
-    one("clippy", When::Beside, |workspace, dir| {
-        let words = [
-            "clippy",
-            "--workspace",
-            "--all-features",
-            "--all-targets",
-            "--",
-            "-D",
-            "warnings",
-        ];
-        cargo(workspace, dir, "clippy", &words).map(|_| None)
-    }),
-    one("rustdoc", When::Beside, |workspace, dir| {
-        let words = [
-            "doc",
-            "--workspace",
-            "--no-deps",
-            "--document-private-items",
-        ];
-        let strict = [("RUSTDOCFLAGS", "-D warnings".to_owned())];
-        cargo_with(workspace, dir, "rustdoc", &words, &strict).map(|_| None)
-    }),
-    Step {
-        name: "cargo-test",
-        when: When::Beside,
-        run: Run::Programs { real_time: false },
-    },
-    one("perfetto", When::Beside, |workspace, dir| {
-        perfetto(workspace, dir).map(|()| None)
-    }),
-    one("tshark", When::Beside, |workspace, dir| {
-        crate::host::ensure_tshark(workspace)?;
-        ignored_test(workspace, dir, ("harness", "capture::tshark"), &[]).map(|()| None)
-    }),
-    one("migration", When::Beside, |workspace, dir| {
-        migration::check(workspace, dir).map(|()| None)
-    }),
-    one("driver-stable", When::Beside, |workspace, _| {
+/// The steps; of the test programs each test is counted.
+pub const TESTS: &[Row<Step>] = &[
+    one(
+        "fmt",
+        "The formatting is rustfmt's.",
+        When::Beside,
+        |workspace, dir| cargo(workspace, dir, "fmt", &["fmt", "--all", "--check"]).map(|_| None),
+    ),
+    one(
+        "dependencies",
+        "No package of `firmware` depends on one of `device`.",
+        When::Beside,
+        |workspace, _| dependencies(workspace).map(|()| None),
+    ),
+    one(
+        "scripts",
+        "shellcheck and ruff find nothing in the scripts.",
+        When::Beside,
+        |workspace, dir| scripts::check(workspace, dir).map(|()| None),
+    ),
+    one(
+        "workflows",
+        "actionlint finds nothing in workflows and action, and finds planted errors.",
+        When::Beside,
+        |workspace, dir| workflows::check(workspace, dir).map(|()| None),
+    ),
+    one(
+        "book",
+        "The documentation builds as a book, whose links lead somewhere.",
+        When::Beside,
+        |workspace, dir| book::check(workspace, dir).map(|()| None),
+    ),
+    one(
+        "clippy",
+        "clippy finds nothing.",
+        When::Beside,
+        |workspace, dir| {
+            let words = [
+                "clippy",
+                "--workspace",
+                "--all-features",
+                "--all-targets",
+                "--",
+                "-D",
+                "warnings",
+            ];
+            cargo(workspace, dir, "clippy", &words).map(|_| None)
+        },
+    ),
+    one(
+        "rustdoc",
+        "The documentation of the code has no warnings.",
+        When::Beside,
+        |workspace, dir| {
+            let words = [
+                "doc",
+                "--workspace",
+                "--no-deps",
+                "--document-private-items",
+            ];
+            let strict = [("RUSTDOCFLAGS", "-D warnings".to_owned())];
+            cargo_with(workspace, dir, "rustdoc", &words, &strict).map(|_| None)
+        },
+    ),
+    row(
+        "cargo-test",
+        "Unit tests, simulations and examples pass; docs/experiments.md is what its \
+         simulations give.",
+        Step {
+            when: When::Beside,
+            run: Run::Programs { real_time: false },
+        },
+    ),
+    one(
+        "perfetto",
+        "SQL over a trace finds what its report says.",
+        When::Beside,
+        |workspace, dir| perfetto(workspace, dir).map(|()| None),
+    ),
+    one(
+        "tshark",
+        "tshark decodes a capture with every opcode.",
+        When::Beside,
+        |workspace, dir| {
+            crate::host::ensure_tshark(workspace)?;
+            ignored_test(workspace, dir, ("harness", "capture::tshark"), &[]).map(|()| None)
+        },
+    ),
+    one(
+        "migration",
+        "QEMU treats a migration as docs/decisions/010-migration.md says.",
+        When::Beside,
+        |workspace, dir| migration::check(workspace, dir).map(|()| None),
+    ),
+    one("driver-stable", DRIVER, When::Beside, |workspace, _| {
         driver(workspace, Kernel::Stable)
     }),
-    one("driver-backports", When::Beside, |workspace, _| {
+    one("driver-backports", DRIVER, When::Beside, |workspace, _| {
         driver(workspace, Kernel::Backports)
     }),
-    one("provider", When::Beside, |workspace, _| {
-        provider(workspace).map(|()| None)
-    }),
-    one("counts", When::Beside, crate::counts::step),
-    one("compatibility", When::Beside, |workspace, dir| {
-        compatibility(workspace, dir).map(|()| None)
-    }),
-    Step {
-        name: "cargo-test-real-time",
-        when: When::After,
-        run: Run::Programs { real_time: true },
-    },
+    one(
+        "provider",
+        "The provider passes its own tests.",
+        When::Beside,
+        |workspace, _| provider(workspace).map(|()| None),
+    ),
+    one(
+        "counts",
+        "No shape of work takes more instructions than its baseline.",
+        When::Beside,
+        crate::counts::step,
+    ),
+    one(
+        "compatibility",
+        "docs/compatibility.md has a row for each declaration of the headers.",
+        When::Beside,
+        |workspace, dir| compatibility(workspace, dir).map(|()| None),
+    ),
+    row(
+        "cargo-test-real-time",
+        "Emulator and socket pass their tests in real time.",
+        Step {
+            when: When::After,
+            run: Run::Programs { real_time: true },
+        },
+    ),
 ];
+
+const DRIVER: &str = "Driver and test modules build without warnings of compiler, modpost and \
+    sparse.";
 
 const fn one(
     name: &'static str,
+    shows: &'static str,
     when: When,
     run: fn(&Workspace, &Path) -> Result<Option<String>>,
-) -> Step {
+) -> Row<Step> {
     let run = Run::One(run);
-    Step { name, when, run }
+    row(name, shows, Step { when, run })
 }
-
-/// The steps, as `--list` shows them; of the test programs each test is counted.
-pub const STEPS: [&str; TABLE.len()] = {
-    let mut names = [""; TABLE.len()];
-    let mut n = 0;
-    while n < names.len() {
-        names[n] = TABLE[n].name;
-        n += 1;
-    }
-    names
-};
 
 /// Runs the steps of this time whose names contain `filter`.
 pub fn run(workspace: &Workspace, filter: &str, when: When, dir: &Path, tally: &mut Tally) {
-    let chosen = |step: &&Step| step.when == when && step.name.contains(filter);
-    for step in TABLE.iter().filter(chosen) {
+    for Row { facts, run: step } in chosen(TESTS, filter) {
+        if step.when != when {
+            continue;
+        }
         let started = Instant::now();
         let run = match step.run {
             Run::One(run) => run,
             Run::Programs { real_time } => {
-                test_programs::run(workspace, dir, step.name, real_time, tally);
+                test_programs::run(workspace, dir, facts.name, real_time, tally);
                 continue;
             }
         };
@@ -155,7 +219,7 @@ pub fn run(workspace: &Workspace, filter: &str, when: When, dir: &Path, tally: &
             Ok(Some(why)) => Verdict::Skipped(why),
             Err(error) => Verdict::Failed(format!("{error:#}")),
         };
-        tally.add(&format!("host::{}", step.name), started.elapsed(), verdict);
+        tally.add(&format!("host::{}", facts.name), started.elapsed(), verdict);
     }
 }
 

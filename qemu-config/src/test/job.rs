@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 
+use super::facts::{Row, chosen};
 use super::pair::Pairs;
 use super::suite::{Options, Suite};
 use super::suites::GuestTest;
@@ -25,8 +26,8 @@ pub struct Job {
 
 enum Tests {
     Pyverbs(Vec<pyverbs::Test>),
-    Robustness(Vec<(&'static str, robustness::Test)>),
-    Sight(Vec<(&'static str, sight::Test)>),
+    Robustness(Vec<Row<robustness::Test>>),
+    Sight(Vec<Row<sight::Test>>),
     Table(Vec<GuestTest>),
 }
 
@@ -50,32 +51,34 @@ pub fn jobs_of(
         add(plan.clone(), Tests::Pyverbs(pyverbs));
     }
     let mut robustness = match suite {
-        Suite::Robustness => robustness::chosen(filter),
+        Suite::Robustness => chosen(robustness::TESTS, filter),
         _ => Vec::new(),
     };
-    robustness.retain(|(name, _)| !options.leaves_out(suite.name(), name, kernel));
+    robustness.retain(|test| !options.leaves_out(suite, test.facts.name, kernel));
     if !robustness.is_empty() {
         add(plan.clone(), Tests::Robustness(robustness));
     }
     let mut sight = match suite {
-        Suite::Sight => sight::chosen(sight::TESTS, filter),
-        Suite::Scenarios => sight::chosen(scenarios::TESTS, filter),
-        Suite::Recover => sight::chosen(recover::TESTS, filter),
-        Suite::Restart => sight::chosen(recover::RESTARTS, filter),
+        Suite::Sight => chosen(sight::TESTS, filter),
+        Suite::Scenarios => chosen(scenarios::TESTS, filter),
+        Suite::Recover => chosen(recover::TESTS, filter),
+        Suite::Restart => chosen(recover::RESTARTS, filter),
         _ => Vec::new(),
     };
-    sight.retain(|(name, _)| !options.leaves_out(suite.name(), name, kernel));
+    sight.retain(|test| !options.leaves_out(suite, test.facts.name, kernel));
     let plan_of = |name| match suite {
         Suite::Scenarios => scenarios::plan_of(workspace.root(), name, &plan),
         _ => plan.clone(),
     };
-    let sight = sight.into_iter().map(|test| (plan_of(test.0), test));
+    let sight = sight
+        .into_iter()
+        .map(|test| (plan_of(test.facts.name), test));
     let sight = by_plan(sight.collect(), |(plan, _)| plan);
     for same in sight.chunk_by(|a, b| a.0 == b.0) {
         let tests = same.iter().map(|(_, test)| *test);
         add(same[0].0.clone(), Tests::Sight(tests.collect()));
     }
-    let mut table = guest::chosen(suite.name(), filter, kernel, options);
+    let mut table = guest::chosen(suite, filter, kernel, options);
     let cpus = |test: &GuestTest| test.cpus.or(plan.cpus);
     table.sort_by_key(cpus);
     for tests in table.chunk_by(|a, b| cpus(a) == cpus(b)) {
@@ -106,11 +109,11 @@ impl Job {
         let full = |name: &str, least| (format!("{}::{name}", self.label), least);
         match &self.tests {
             Tests::Pyverbs(tests) => tests.iter().map(|test| full(test.name, 0)).collect(),
-            Tests::Robustness(tests) => tests.iter().map(|(name, _)| full(name, 0)).collect(),
-            Tests::Sight(tests) => tests.iter().map(|(name, _)| full(name, 0)).collect(),
+            Tests::Robustness(tests) => tests.iter().map(|test| full(test.facts.name, 0)).collect(),
+            Tests::Sight(tests) => tests.iter().map(|test| full(test.facts.name, 0)).collect(),
             Tests::Table(tests) => tests
                 .iter()
-                .map(|test| full(test.name, test.least_seconds()))
+                .map(|test| full(test.facts.name, test.least_seconds()))
                 .collect(),
         }
     }
@@ -120,7 +123,7 @@ impl Job {
         match &self.tests {
             Tests::Robustness(tests) => tests
                 .iter()
-                .map(|(name, _)| robustness::plan_of(name, &self.plan, dir))
+                .map(|test| robustness::plan_of(test.facts.name, &self.plan, dir))
                 .collect(),
             Tests::Pyverbs(_) | Tests::Sight(_) | Tests::Table(_) => Ok(vec![self.plan.clone()]),
         }

@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result};
 use serde_json::Value;
 
 use super::cargo::{cargo, count_cargo_test};
+use super::facts::{Facts, On, SuiteFacts, facts, runs};
 use super::host::When;
 use super::pyverbs::Test;
 use super::tally::{Tally, Verdict};
@@ -15,8 +16,26 @@ use crate::emulator::Profile;
 use crate::progress;
 use crate::workspace::Workspace;
 
-/// Without guests: the simulator's tests, each counted, and the delay of an invalidation.
-pub const STEPS: &[&str] = &["simulator", "delay"];
+/// What it says of itself.
+pub const SUITE: SuiteFacts = SuiteFacts {
+    name: "keys",
+    shows: "Memory keys behave as docs/memory-keys.md says.",
+    runs: runs(
+        On::First,
+        On::First,
+        "memory keys; the device's part does not depend on the kernel",
+    ),
+};
+
+/// Without guests.
+pub const STEPS: &[Facts] = &[
+    facts("simulator", "The simulator's tests of keys pass."),
+    facts(
+        "delay",
+        "An invalidation takes at most 20 times as long beside a saturated queue \
+         pair.",
+    ),
+];
 
 /// Largest allowed ratio of the duration of an invalidation while another queue pair saturates the device, to that on
 /// an idle device.

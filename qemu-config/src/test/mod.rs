@@ -4,8 +4,11 @@ mod action;
 mod apt;
 mod book;
 mod cargo;
+mod checking_kernels;
 mod container;
 mod debug;
+mod document;
+mod facts;
 mod guest;
 mod host;
 mod installed;
@@ -36,6 +39,7 @@ mod sanitizers;
 mod scenarios;
 mod schedule;
 mod scripts;
+#[cfg(test)]
 mod selection;
 mod sight;
 pub mod soak;
@@ -55,12 +59,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+pub use self::document::{list, list_long};
+pub use self::facts::Run;
 use self::host::When;
 use self::job::{Job, by_plan, jobs_of};
 use self::results::Results;
 use self::schedule::Batch;
 pub use self::schedule::pairs_of_host;
-pub use self::selection::Run;
 pub use self::suite::Options;
 use self::suite::{Suite, choose};
 use self::tally::Tally;
@@ -74,19 +79,6 @@ use crate::workspace::Workspace;
 
 /// Niceness of steps beside guests, until these have ended.
 const LOWEST_PRIORITY: i32 = 19;
-
-/// Prints every suite and its tests, with the runs that have them and the reasons.
-pub fn list() {
-    for suite in Suite::all() {
-        println!("{}: {}", suite.name(), selection::row(suite.name(), ""));
-        for test in suite.tests() {
-            match selection::own_row(suite.name(), suite.key(&test)) {
-                Some(row) => println!("    {}::{test}: {row}", suite.name()),
-                None => println!("    {}::{test}", suite.name()),
-            }
-        }
-    }
-}
 
 /// The chosen tests, and where their results go.
 struct Session<'a> {
@@ -295,8 +287,8 @@ fn expected(chosen: &[(Suite, String)], batches: &[Batch], options: &Options) ->
     // Nearly all steps run beside the guests.
     let beside = if batches.is_empty() { 1 } else { pairs + 1 };
     for (suite, filter) in chosen {
-        let left_out = |step: &str| options.leaves_out(suite.name(), step, options.first_kernel());
-        let steps = suite.steps().iter();
+        let left_out = |step: &str| options.leaves_out(*suite, step, options.first_kernel());
+        let steps = suite.steps().into_iter().map(|step| step.name);
         let steps = steps.filter(|step| step.contains(filter) && !left_out(step));
         items.extend(steps.map(|step| item(format!("{}::{step}", suite.name()), 0, true, beside)));
     }
@@ -323,7 +315,7 @@ fn run_on_host(session: &Session<'_>, suite: Suite, filter: &str, when: When, ta
         // It boots guests of its own, when the others have ended.
         Suite::Packages if when != When::Before => {
             let kernel = options.first_kernel();
-            let is_left_out = |test: &str| options.leaves_out(suite.name(), test, kernel);
+            let is_left_out = |test: &str| options.leaves_out(suite, test, kernel);
             let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
             if when == When::Beside {
                 let new = packages::make(workspace, filter, kernel, is_left_out, dir, tally);

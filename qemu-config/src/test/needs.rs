@@ -74,6 +74,7 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
         },
         "recover" | "restart" => Plan {
             supervisor: suite == "restart",
+            // QEMU loads an uncompressed kernel again when a machine wakes up.
             packaged_kernel: suite == "recover",
             // Fewer would do, but not for the same image.
             packages: packages(),

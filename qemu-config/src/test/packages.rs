@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
+use super::facts::{On, Row, Runs, SuiteFacts, by_name, chosen, row, runs};
 use super::installed::{booted, on_demand, pair, pingpong};
 use super::tally::{Tally, Verdict};
 use super::{action, apt, container, libvirt, own_vm};
@@ -20,34 +21,175 @@ use crate::progress;
 use crate::series;
 use crate::workspace::Workspace;
 
-/// Its tests, in the order in which they run: those of packages, those in guests in which the packages are installed, and [`ALONE`].
-pub const STEPS: &[&str] = &[
-    BUILD,
-    "lintian",
-    "units",
-    "manual",
-    "host_package",
-    KERNEL_UPDATE,
-    TARBALL,
-    SERIES,
-    INSTALL,
-    APT,
-    LIBVIRT_CONFINED,
-    TUTORIAL,
-    LIBVIRT,
-    BOOT,
-    "service",
-    "pingpong",
-    "odp",
-    "static_library",
-    "other_rdma_core",
-    "other_abi",
-    "without_extensions",
-    "without_on_demand_paging",
-    "removal",
-    "action",
-    "container",
+/// What it says of itself.
+pub const SUITE: SuiteFacts = SuiteFacts {
+    name: "packages",
+    shows: "The Debian packages can be built, installed and used.",
+    runs: runs(
+        On::Nothing,
+        On::First,
+        "what a release adds to packages that can be built and installed",
+    ),
+};
+
+const USED: Runs = runs(
+    On::First,
+    On::First,
+    "packages can be built, installed and used",
+);
+const SLOW: Runs = by_name("a quarter of an hour or more each, or much to download");
+
+/// Its tests, in the order in which they run: those of packages, those in guests in which the packages are installed, and those that need
+/// no package.
+pub const TESTS: &[Row<Part>] = &[
+    row(BUILD, "The packages can be made.", Part::Own).runs(USED),
+    row(
+        "lintian",
+        "lintian finds nothing, without overrides.",
+        Part::Check(|packages, _, log| packages.lint(log)),
+    )
+    .runs(USED),
+    row(
+        "units",
+        "Units (exposure at most 2.0), AppArmor profile, completions and the example \
+         for libvirt are valid.",
+        Part::Check(|packages, work, log| packages.check_units(work, log)),
+    )
+    .runs(USED),
+    row(
+        "manual",
+        "Manual pages have no warnings.",
+        Part::Check(|packages, work, log| packages.check_manual(work, log)),
+    )
+    .runs(USED),
+    row(
+        "host_package",
+        "The host's package serves its group only, explains errors, and leaves \
+         nothing.",
+        Part::Check(|packages, _, log| packages.check_host_package(log)),
+    )
+    .runs(USED),
+    row(
+        KERNEL_UPDATE,
+        "DKMS builds the module for a later kernel.",
+        Part::Own,
+    )
+    .runs(SLOW),
+    row(
+        TARBALL,
+        "The archive for other distributions installs and removes the same files, and \
+         builds.",
+        Part::Own,
+    )
+    .runs(SLOW),
+    row(
+        SERIES,
+        "Each patch of `cargo lab series` applies and builds.",
+        Part::Own,
+    )
+    .runs(SLOW),
+    row(
+        INSTALL,
+        "apt installs the packages in a root, DKMS builds the module, removal leaves \
+         nothing.",
+        Part::Own,
+    )
+    .runs(USED),
+    row(
+        APT,
+        "The same in a booted guest, with both kernels and traffic.",
+        Part::Own,
+    )
+    .runs(SLOW),
+    row(
+        LIBVIRT_CONFINED,
+        "libvirt and service work under AppArmor, which denies nothing.",
+        Part::Own,
+    )
+    .runs(SLOW),
+    row(TUTORIAL, "docs/tutorial-own-vm.md is executed.", Part::Own),
+    row(
+        LIBVIRT,
+        "README.Debian's steps for libvirt boot two machines that reach each other.",
+        Part::Own,
+    )
+    .runs(SLOW),
+    row(
+        BOOT,
+        "Guests of the installed disk find the device.",
+        Part::Own,
+    )
+    .runs(USED),
+    row(
+        "service",
+        "Both services work in their sandboxes, outlive their server, and the journal \
+         explains its end.",
+        Part::InGuests(|scene| served(scene.cluster)),
+    ),
+    row(
+        "pingpong",
+        "RC SENDs arrive between the guests.",
+        Part::InGuests(|scene| pingpong(scene.cluster, "")),
+    )
+    .runs(USED),
+    row(
+        "odp",
+        "RC SENDs arrive in absent on-demand memory.",
+        Part::InGuests(|scene| on_demand(scene.cluster)),
+    ),
+    row(
+        "static_library",
+        "A static program has the provider.",
+        Part::InGuests(|scene| static_library(scene.cluster)),
+    ),
+    row(
+        "other_rdma_core",
+        "libibverbs refuses a provider for another private interface.",
+        Part::InGuests(|scene| other_rdma_core(scene.cluster)),
+    ),
+    row(
+        "other_abi",
+        "Drivers and libraries for other device ABIs say what to update.",
+        Part::InGuests(other_abi),
+    ),
+    row(
+        "without_extensions",
+        "A driver without extensions carries traffic, and refuses fault policies.",
+        Part::InGuests(without_extensions),
+    ),
+    row(
+        "without_on_demand_paging",
+        "A driver for a kernel without on-demand paging carries pinned traffic only.",
+        Part::InGuests(without_on_demand_paging),
+    ),
+    row(
+        "removal",
+        "`apt purge` unloads the module and leaves nothing.",
+        Part::InGuests(|scene| removed(scene.cluster)),
+    ),
+    row(
+        "action",
+        "The action for GitHub tests its example, and reports a script that fails.",
+        Part::Alone(action::run),
+    )
+    .runs(SLOW),
+    row(
+        "container",
+        "The Containerfile's instructions make a working lab.",
+        Part::Alone(container::run),
+    )
+    .runs(SLOW),
 ];
+
+/// What runs a test.
+#[derive(Clone, Copy)]
+pub enum Part {
+    /// [`make`] or [`run`], because its result is what others need, or because it needs guests of its own.
+    Own,
+    Check(Check),
+    InGuests(InGuests),
+    Alone(Alone),
+}
 
 const APT: &str = "apt";
 const BOOT: &str = "boot";
@@ -63,46 +205,21 @@ const TUTORIAL: &str = "tutorial";
 /// Checks packages; a folder for what it unpacks, and its log.
 type Check = fn(&Packages, &Path, &Path) -> Result<()>;
 
-const CHECKS: [(&str, Check); 4] = [
-    ("lintian", |packages, _, log| packages.lint(log)),
-    ("units", |packages, work, log| {
-        packages.check_units(work, log)
-    }),
-    ("manual", |packages, work, log| {
-        packages.check_manual(work, log)
-    }),
-    ("host_package", |packages, _, log| {
-        packages.check_host_package(log)
-    }),
-];
+/// Runs in guests in which the packages are installed.
+type InGuests = fn(&Scene<'_>) -> Result<()>;
+
+/// A test that needs none of the packages, with a folder for its logs. It tests what CI systems use, and starts a lab of its own, when nothing
+/// else runs.
+type Alone = fn(&Workspace, &Path) -> Result<()>;
 
 /// What tests in guests have.
-struct Scene<'a> {
+#[derive(Clone, Copy)]
+pub struct Scene<'a> {
     workspace: &'a Workspace,
     cluster: &'a Cluster,
     /// A folder for what a test builds.
     work: &'a Path,
 }
-
-type InGuests = fn(&Scene<'_>) -> Result<()>;
-
-const IN_GUESTS: [(&str, InGuests); 9] = [
-    ("service", |scene| served(scene.cluster)),
-    ("pingpong", |scene| pingpong(scene.cluster, "")),
-    ("odp", |scene| on_demand(scene.cluster)),
-    ("static_library", |scene| static_library(scene.cluster)),
-    ("other_rdma_core", |scene| other_rdma_core(scene.cluster)),
-    ("other_abi", other_abi),
-    ("without_extensions", without_extensions),
-    ("without_on_demand_paging", without_on_demand_paging),
-    ("removal", |scene| removed(scene.cluster)),
-];
-
-/// A test that needs none of the packages, with a folder for its logs.
-type Alone = fn(&Workspace, &Path) -> Result<()>;
-
-/// Tests of what CI systems use. They start labs of their own, when nothing else runs.
-const ALONE: [(&str, Alone); 2] = [("action", action::run), ("container", container::run)];
 
 const SHORT: Duration = Duration::from_secs(60);
 const LONG: Duration = Duration::from_secs(300);
@@ -128,13 +245,15 @@ pub fn make(
     tally: &mut Tally,
 ) -> Option<Made> {
     let chosen = |name: &str| name.contains(filter) && !is_left_out(name);
-    let is_alone = |name: &str| ALONE.iter().any(|&(alone, _)| alone == name);
-    if !STEPS.iter().any(|name| chosen(name) && !is_alone(name)) {
+    let mut tests = TESTS.iter();
+    if !tests.any(|test| chosen(test.facts.name) && !matches!(test.run, Part::Alone(_))) {
         return None;
     }
     let mut suite = Run { tally };
     let packages = suite.test(BUILD, || package::make(workspace, Profile::Quick))?;
-    for (name, check) in CHECKS.iter().filter(|(name, _)| chosen(name)) {
+    for Row { facts, run } in TESTS.iter().filter(|test| chosen(test.facts.name)) {
+        let Part::Check(check) = run else { continue };
+        let name = facts.name;
         suite.test(name, || {
             let work = tempfile::tempdir().context("making a folder for packages")?;
             let log = dir.join(format!("packages-{name}.log"));
@@ -166,8 +285,10 @@ pub fn make(
             packages.check_series(&series, &release, work.path(), &log)
         });
     }
-    let mut in_guests = IN_GUESTS.iter().map(|&(name, _)| name);
-    if !in_guests.any(chosen) && ![INSTALL, TUTORIAL, LIBVIRT, BOOT].into_iter().any(chosen) {
+    let mut tests = TESTS.iter();
+    let in_guests =
+        tests.any(|test| chosen(test.facts.name) && matches!(test.run, Part::InGuests(_)));
+    if !in_guests && ![INSTALL, TUTORIAL, LIBVIRT, BOOT].into_iter().any(chosen) {
         let needs_packages = [APT, LIBVIRT_CONFINED].into_iter().any(chosen);
         return needs_packages.then_some(Made {
             kernel,
@@ -218,7 +339,11 @@ pub fn run(
         });
     }
     let Some((work, disk)) = disk else { return };
-    let tests: Vec<_> = IN_GUESTS.iter().filter(|(name, _)| chosen(name)).collect();
+    let in_guests = TESTS.iter().filter_map(|test| match test.run {
+        Part::InGuests(run) if chosen(test.facts.name) => Some((test.facts.name, run)),
+        _ => None,
+    });
+    let tests: Vec<_> = in_guests.collect();
     if chosen(TUTORIAL) {
         suite.test(TUTORIAL, || {
             own_vm::run(workspace, &packages, kernel, &disk, work.path(), dir)
@@ -263,7 +388,7 @@ pub fn run(
     }
 }
 
-/// Runs those of [`ALONE`] whose names contain `filter` and for which `is_left_out` is false.
+/// Runs the tests that need no package, whose names contain `filter` and for which `is_left_out` is false.
 pub fn run_alone(
     workspace: &Workspace,
     filter: &str,
@@ -272,9 +397,11 @@ pub fn run_alone(
     tally: &mut Tally,
 ) {
     let mut suite = Run { tally };
-    for (name, test) in ALONE {
-        if name.contains(filter) && !is_left_out(name) {
-            suite.test(name, || test(workspace, dir));
+    for Row { facts, run } in chosen(TESTS, filter) {
+        if let Part::Alone(test) = run
+            && !is_left_out(facts.name)
+        {
+            suite.test(facts.name, || test(workspace, dir));
         }
     }
 }
@@ -515,30 +642,4 @@ fn removed(cluster: &Cluster) -> Result<()> {
         LONG,
     )?;
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_test_is_listed_in_its_order() {
-        let checks = CHECKS.iter().map(|&(name, _)| name);
-        let in_guests = IN_GUESTS.iter().map(|&(name, _)| name);
-        let all = [BUILD].into_iter().chain(checks);
-        let all = all.chain([
-            KERNEL_UPDATE,
-            TARBALL,
-            SERIES,
-            INSTALL,
-            APT,
-            LIBVIRT_CONFINED,
-            TUTORIAL,
-            LIBVIRT,
-            BOOT,
-        ]);
-        let alone = ALONE.iter().map(|&(name, _)| name);
-        let all = all.chain(in_guests).chain(alone);
-        assert_eq!(all.collect::<Vec<_>>(), STEPS);
-    }
 }

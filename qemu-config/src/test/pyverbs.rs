@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+use super::facts::{Facts, On, SuiteFacts, facts, runs};
 use super::pair::Pairs;
 use super::pyverbs_tests::MODULES;
 use super::tally::{Tally, Verdict};
@@ -17,11 +18,27 @@ use crate::progress;
 /// Tests of this name look for a graphics device of two makers, whose memory they share. Guests have none.
 const NEEDS_GRAPHICS: &str = "test_dmabuf_";
 
+/// What it says of itself.
+pub const SUITE: SuiteFacts = SuiteFacts {
+    name: "pyverbs",
+    shows: "All 181 tests of rdma-core for any device pass; a skip fails, but for ten \
+        that need graphics memory.",
+    runs: runs(
+        On::First,
+        On::Both,
+        "all of rdma-core's tests, on one kernel in the default run",
+    ),
+};
+
 /// All tests.
 pub fn all() -> impl Iterator<Item = Test> {
-    MODULES
-        .iter()
-        .flat_map(|&(module, names)| names.iter().map(move |&name| Test { module, name }))
+    MODULES.iter().flat_map(|module| {
+        let names = module.run.iter();
+        names.map(|&name| Test {
+            module: module.facts.name,
+            name,
+        })
+    })
 }
 
 /// The tests of one module.
@@ -36,6 +53,18 @@ pub struct Test {
     pub module: &'static str,
     /// The method.
     pub name: &'static str,
+}
+
+impl Test {
+    /// Its facts: those of its module, under its own name.
+    pub fn facts(self) -> Facts {
+        let mut modules = MODULES.iter().map(|module| module.facts);
+        let of_module = modules.find(|facts| facts.name == self.module);
+        Facts {
+            name: self.name,
+            ..of_module.unwrap_or(facts(self.name, ""))
+        }
+    }
 }
 
 /// For all the tests of one call: Python alone needs seconds to start under TCG.

@@ -3,9 +3,26 @@
 //! The tags above a test (see `docs/compatibility.md`) say what its source asserts: that is another project's, and has no place for
 //! them. What a test calls without looking at the result has no tag.
 
-/// Module, and its tests.
-pub const MODULES: &[(&str, &[&str])] = &[
-    (
+use super::facts::On::Both;
+use super::facts::{Row, Runs, row, runs};
+
+/// A module, and the names of its tests.
+pub type Module = Row<&'static [&'static str]>;
+
+const fn module(name: &'static str, tests: &'static [&'static str]) -> Module {
+    row(name, "rdma-core's tests of this module pass.", tests)
+}
+
+const SECOND: Runs = runs(
+    Both,
+    Both,
+    "the driver has other code on the second kernel: CQs of processes, and page \
+     tables of on-demand regions",
+);
+
+/// The modules.
+pub const MODULES: &[Module] = &[
+    module(
         "test_addr",
         &[
             // proves: create_ah, create_user_ah, grh, is_global
@@ -16,7 +33,7 @@ pub const MODULES: &[(&str, &[&str])] = &[
             "test_destroy_ah",
         ],
     ),
-    (
+    module(
         "test_atomic",
         &[
             // proves: IBV_WR_ATOMIC_CMP_AND_SWP
@@ -33,7 +50,7 @@ pub const MODULES: &[(&str, &[&str])] = &[
             "test_xrc_atomic_fetch_and_add",
         ],
     ),
-    (
+    module(
         "test_cq",
         &[
             // proves: create_cq, create_user_cq, destroy_cq
@@ -44,8 +61,9 @@ pub const MODULES: &[(&str, &[&str])] = &[
             // proves: resize_cq, resize_user_cq
             "test_resize_cq",
         ],
-    ),
-    (
+    )
+    .runs(SECOND),
+    module(
         "test_cq_events",
         &[
             // proves: req_notify_cq
@@ -54,7 +72,7 @@ pub const MODULES: &[(&str, &[&str])] = &[
             "test_cq_events_ud",
         ],
     ),
-    (
+    module(
         "test_cqex",
         &[
             "test_create_cq_ex",
@@ -67,7 +85,7 @@ pub const MODULES: &[(&str, &[&str])] = &[
             "test_xrc_traffic_cq_ex",
         ],
     ),
-    (
+    module(
         "test_device",
         &[
             // proves: alloc_dm
@@ -105,7 +123,7 @@ pub const MODULES: &[(&str, &[&str])] = &[
             "test_import_dm",
         ],
     ),
-    (
+    module(
         "test_flow",
         &[
             // proves: create_flow, IB_DEVICE_MANAGED_FLOW_STEERING, IBV_QPT_RAW_PACKET
@@ -121,8 +139,8 @@ pub const MODULES: &[(&str, &[&str])] = &[
             "test_udp_spec_flow_traffic",
         ],
     ),
-    ("test_fork", &["test_is_fork_initialized"]),
-    (
+    module("test_fork", &["test_is_fork_initialized"]),
+    module(
         "test_mr",
         &[
             // proves: reg_dm_mr
@@ -176,7 +194,7 @@ pub const MODULES: &[(&str, &[&str])] = &[
             "test_reg_mw_wrong_type",
         ],
     ),
-    (
+    module(
         "test_odp",
         &[
             // proves: advise_mr, IB_UVERBS_ADVISE_MR_FLAG_FLUSH
@@ -210,8 +228,9 @@ pub const MODULES: &[(&str, &[&str])] = &[
             "test_odp_ud_traffic",
             "test_odp_xrc_traffic",
         ],
-    ),
-    (
+    )
+    .runs(SECOND),
+    module(
         "test_parent_domain",
         &[
             // proves: IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS
@@ -226,7 +245,7 @@ pub const MODULES: &[(&str, &[&str])] = &[
             "test_without_allocators_rc_traffic",
         ],
     ),
-    (
+    module(
         "test_pd",
         &[
             // proves: alloc_pd
@@ -238,7 +257,7 @@ pub const MODULES: &[(&str, &[&str])] = &[
             "test_multiple_pd_creation",
         ],
     ),
-    (
+    module(
         "test_qp",
         &[
             "test_create_raw_qp_ex_no_attr",
@@ -281,7 +300,7 @@ pub const MODULES: &[(&str, &[&str])] = &[
             "test_query_ud_qp",
         ],
     ),
-    (
+    module(
         "test_qpex",
         &[
             "test_full_rq_bad_flow",
@@ -326,7 +345,7 @@ pub const MODULES: &[(&str, &[&str])] = &[
             "test_rq_with_larger_sgl_bad_flow",
         ],
     ),
-    (
+    module(
         "test_rdmacm",
         &[
             // proves: detach_mcast
@@ -343,7 +362,7 @@ pub const MODULES: &[(&str, &[&str])] = &[
             "test_rdmacm_sync_traffic",
         ],
     ),
-    (
+    module(
         "test_relaxed_ordering",
         &[
             // proves: IBV_ACCESS_RELAXED_ORDERING
@@ -352,7 +371,7 @@ pub const MODULES: &[(&str, &[&str])] = &[
             "test_ro_xrc_traffic",
         ],
     ),
-    (
+    module(
         "test_rss_traffic",
         &[
             // proves: create_rwq_ind_table, create_wq, modify_wq, IBV_QP_INIT_ATTR_IND_TABLE
@@ -360,14 +379,14 @@ pub const MODULES: &[(&str, &[&str])] = &[
             "test_rss_traffic",
         ],
     ),
-    (
+    module(
         "test_shared_pd",
         &[
             // proves: import_mr, import_pd, unimport_mr, unimport_pd
             "test_imported_rc_ex_rdma_write",
         ],
     ),
-    (
+    module(
         "test_srq",
         &[
             // proves: modify_srq, query_srq, IBV_SRQ_LIMIT, IBV_EVENT_SRQ_LIMIT_REACHED
@@ -378,7 +397,7 @@ pub const MODULES: &[(&str, &[&str])] = &[
             "test_resize_srq",
         ],
     ),
-    (
+    module(
         "test_tag_matching",
         &[
             // proves: IBV_WC_TM_NO_TAG

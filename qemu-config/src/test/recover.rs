@@ -1,345 +1,196 @@
 //! The suite `recover`: the device of a guest stops, and its driver makes it work again. The netdev stays, programs and kernel
 //! consumers learn what happened, and nothing is left behind.
 
+mod loads;
+
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 
+use self::loads::{
+    ALL, Cause, Load, Loads, PROGRAMS, but_lease, emulator, loads_on, offer, start_scenario, stop,
+    stop_scenario,
+};
+use super::facts::{On, Row, Runs, SuiteFacts, by_name, row, runs};
 use super::robustness::{end, must_fail, traffic, works};
 use super::sight::Test;
-use super::sight::watched::{SHORT, Watched, until};
+use super::sight::watched::{SHORT, Watched};
 use crate::command::say;
-use crate::emulator::Emulator;
-use crate::guest::{Guest, Running};
+use crate::guest::Guest;
 use crate::image::Kernel;
-use crate::protocol::Exec;
+
+/// What it says of itself.
+pub const SUITE: SuiteFacts = SuiteFacts {
+    name: "recover",
+    shows: "A guest's device stops and works again; netdev, addresses and GIDs stay, no \
+        object is lost, devlink counts it.",
+    runs: runs(
+        On::Nothing,
+        On::First,
+        "causes and loads of which the default run has a part",
+    ),
+};
+
+/// What it says of itself.
+pub const RESTART_SUITE: SuiteFacts = SuiteFacts {
+    name: "restart",
+    shows: "The server behind the supervisor ends; both drivers recover, and no guest \
+        boots again.",
+    runs: runs(
+        On::Nothing,
+        On::First,
+        "causes of which the default run has one",
+    ),
+};
 
 /// The tests.
-pub const TESTS: &[(&str, Test)] = &[
-    ("fatal", |w| recover(w, Cause::Fatal, ALL)),
-    ("fatal_idle", |w| recover(w, Cause::Fatal, &[])),
-    ("fatal_traffic", |w| {
+pub const TESTS: &[Row<Test>] = &[
+    row::<Test>("fatal", EVERYTHING, |w| recover(w, Cause::Fatal, ALL)).runs(IN_DEFAULT),
+    row::<Test>(
+        "fatal_idle",
+        "An idle device recovers from a fatal error.",
+        |w| recover(w, Cause::Fatal, &[]),
+    ),
+    row::<Test>("fatal_traffic", ONE_LOAD, |w| {
         recover(w, Cause::Fatal, &[Load::Traffic])
-    }),
-    ("fatal_faults", |w| {
+    })
+    .runs(PART),
+    row::<Test>("fatal_faults", ONE_LOAD, |w| {
         recover(w, Cause::Fatal, &[Load::Faults])
-    }),
-    ("fatal_listener", |w| {
+    })
+    .runs(PART),
+    row::<Test>("fatal_listener", ONE_LOAD, |w| {
         recover(w, Cause::Fatal, &[Load::Listener])
+    })
+    .runs(PART),
+    row::<Test>("fatal_disk", ONE_LOAD, |w| {
+        recover(w, Cause::Fatal, &[Load::Disk])
+    })
+    .runs(PART),
+    row::<Test>("fatal_files", ONE_LOAD, |w| {
+        recover(w, Cause::Fatal, &[Load::Files])
+    })
+    .runs(PART),
+    row::<Test>("fatal_rds", ONE_LOAD, |w| {
+        recover(w, Cause::Fatal, &[Load::Rds])
+    })
+    .runs(PART),
+    row::<Test>("fatal_lease", ONE_LOAD, |w| {
+        recover(w, Cause::Fatal, &[Load::Lease])
+    })
+    .runs(PART),
+    row::<Test>("device_reset", PROGRAMS_ONLY, |w| {
+        recover(w, Cause::DeviceReset, PROGRAMS)
     }),
-    ("fatal_disk", |w| recover(w, Cause::Fatal, &[Load::Disk])),
-    ("fatal_files", |w| recover(w, Cause::Fatal, &[Load::Files])),
-    ("fatal_rds", |w| recover(w, Cause::Fatal, &[Load::Rds])),
-    ("fatal_lease", |w| recover(w, Cause::Fatal, &[Load::Lease])),
-    ("device_reset", |w| recover(w, Cause::DeviceReset, PROGRAMS)),
-    ("function_reset", |w| {
+    row::<Test>("function_reset", PROGRAMS_ONLY, |w| {
         recover(w, Cause::FunctionReset, PROGRAMS)
-    }),
-    ("command_timeout", |w| {
+    })
+    .runs(IN_DEFAULT),
+    row::<Test>("command_timeout", PROGRAMS_ONLY, |w| {
         recover(w, Cause::CommandTimeout, PROGRAMS)
     }),
-    ("device_reset_everything", |w| {
+    row::<Test>("device_reset_everything", EVERYTHING, |w| {
         recover(w, Cause::DeviceReset, ALL)
     }),
-    ("function_reset_everything", |w| {
+    row::<Test>("function_reset_everything", EVERYTHING, |w| {
         recover(w, Cause::FunctionReset, ALL)
     }),
-    ("command_timeout_everything", |w| {
+    row::<Test>("command_timeout_everything", EVERYTHING, |w| {
         recover(w, Cause::CommandTimeout, but_lease(ALL))
     }),
     // A process that is frozen can't tell how long it has waited.
-    ("suspend", |w| recover(w, Cause::Suspend, but_lease(ALL))),
-    ("reload", |w| recover(w, Cause::Reload, PROGRAMS)),
-    ("reload_everything", |w| recover(w, Cause::Reload, ALL)),
-    ("second_attempt", second_attempt),
-    ("given_up", given_up),
-    ("stopped_briefly", |w| {
+    row::<Test>("suspend", EVERYTHING, |w| {
+        recover(w, Cause::Suspend, but_lease(ALL))
+    })
+    .runs(IN_DEFAULT),
+    row::<Test>("reload", PROGRAMS_ONLY, |w| {
+        recover(w, Cause::Reload, PROGRAMS)
+    }),
+    row::<Test>("reload_everything", EVERYTHING, |w| {
+        recover(w, Cause::Reload, ALL)
+    }),
+    row::<Test>(
+        "second_attempt",
+        "The driver recovers at the third attempt after two were refused.",
+        second_attempt,
+    )
+    .runs(IN_DEFAULT),
+    row::<Test>(
+        "given_up",
+        "The driver gives up, and begins anew at `devlink health recover`.",
+        given_up,
+    ),
+    row::<Test>("stopped_briefly", STOPPED, |w| {
         stopped(w, Duration::from_secs(8), &[])
     }),
-    ("stopped_for_a_minute", |w| {
+    row::<Test>("stopped_for_a_minute", STOPPED, |w| {
         stopped(w, Duration::from_secs(60), but_lease(ALL))
     }),
-    ("removed_while_recovering", removed_while_recovering),
-    ("again_and_again", again_and_again),
+    row::<Test>(
+        "removed_while_recovering",
+        "The driver can be unbound at four moments of a recovery.",
+        removed_while_recovering,
+    ),
+    row::<Test>(
+        "again_and_again",
+        "Fifty failures under traffic cost no object and no memory.",
+        again_and_again,
+    )
+    .runs(by_name("ten minutes")),
 ];
 
-/// The tests of emulators that end behind a supervisor (docs/recovery.md). All guests have the same.
-pub const RESTARTS: &[(&str, Test)] = &[
-    ("killed", |w| recover(w, Cause::ServerKilled, ALL)),
-    ("killed_idle", |w| recover(w, Cause::ServerKilled, &[])),
-    ("aborted", |w| recover(w, Cause::ServerAborted, PROGRAMS)),
-    ("renewed", |w| recover(w, Cause::ServerRenewed, PROGRAMS)),
-    ("aborted_everything", |w| {
+/// What tests with all loads show.
+const EVERYTHING: &str = "It works again under every load: WRITEs, SENDs, a lost fault record, rping, \
+    a disk, files, RDS, a lease.";
+/// What tests without consumers in the kernel show.
+const PROGRAMS_ONLY: &str = "The same under programs: WRITEs, SENDs, a lost fault record, rping.";
+/// What tests with one load show.
+const ONE_LOAD: &str = "The same under one load.";
+/// What tests of an emulator that stands still show.
+const STOPPED: &str = "Devices and connections work after the emulator stood still.";
+const IN_DEFAULT: Runs = runs(
+    On::First,
+    On::First,
+    "recovery under every load, from a reset by the guest, after suspend, and \
+     after refused attempts; guests of its own",
+);
+const PART: Runs = by_name("parts of fatal, to find the cause of a failure");
+
+/// The tests of emulators that end behind a supervisor (docs/restart.md). All guests have the same.
+pub const RESTARTS: &[Row<Test>] = &[
+    row::<Test>("killed", EVERYTHING, |w| {
+        recover(w, Cause::ServerKilled, ALL)
+    })
+    .runs(runs(
+        On::First,
+        On::First,
+        "an emulator that ends behind its supervisor; guests of its own",
+    )),
+    row::<Test>(
+        "killed_idle",
+        "Idle guests recover from `kill -9` of the server.",
+        |w| recover(w, Cause::ServerKilled, &[]),
+    ),
+    row::<Test>("aborted", PROGRAMS_ONLY, |w| {
+        recover(w, Cause::ServerAborted, PROGRAMS)
+    }),
+    row::<Test>("renewed", PROGRAMS_ONLY, |w| {
+        recover(w, Cause::ServerRenewed, PROGRAMS)
+    }),
+    row::<Test>("aborted_everything", EVERYTHING, |w| {
         recover(w, Cause::ServerAborted, ALL)
     }),
-    ("renewed_everything", |w| {
+    row::<Test>("renewed_everything", EVERYTHING, |w| {
         recover(w, Cause::ServerRenewed, ALL)
     }),
-    ("killed_100_times", killed_100_times),
+    row::<Test>(
+        "killed_100_times",
+        "A hundred kills cost no descriptor, map, object, memory or byte of a disk.",
+        killed_100_times,
+    )
+    .runs(by_name("half an hour")),
 ];
-
-/// What stops the device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cause {
-    /// A fatal error, of which an event tells the driver.
-    Fatal,
-    /// A reset that the driver finds out by the silence of the heartbeat.
-    DeviceReset,
-    /// A function-level reset by the guest's kernel.
-    FunctionReset,
-    /// A command that is never completed.
-    CommandTimeout,
-    /// Suspend of the guest to memory (ACPI S3).
-    Suspend,
-    /// `devlink dev reload`.
-    Reload,
-    /// `kill -9` of the server behind the supervisor.
-    ServerKilled,
-    /// The server aborts, as by a failed assertion of a C library or an overflown stack.
-    ServerAborted,
-    /// SIGHUP to the supervisor.
-    ServerRenewed,
-}
-
-impl Cause {
-    /// True if the driver reports it as a failure.
-    fn is_failure(self) -> bool {
-        !matches!(self, Self::Suspend | Self::Reload)
-    }
-
-    /// True if the devices of all guests stop.
-    fn is_of_all(self) -> bool {
-        matches!(
-            self,
-            Self::ServerKilled | Self::ServerAborted | Self::ServerRenewed
-        )
-    }
-}
-
-/// What uses the device meanwhile.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Load {
-    /// Writes to the other guest.
-    Traffic,
-    /// Page faults that the driver has not been told yet.
-    Faults,
-    /// A program that listens for connections.
-    Listener,
-    /// A disk of the other guest.
-    Disk,
-    /// Files of the other guest, by NFS.
-    Files,
-    /// Messages by RDS, each of which the other guest returns.
-    Rds,
-    /// A change of memory that waits for a process with a lease on it.
-    Lease,
-}
-
-impl Load {
-    /// Its name for the script `recovery`, if that runs it.
-    fn name(self) -> Option<&'static str> {
-        match self {
-            Self::Traffic | Self::Faults => None,
-            Self::Listener => Some("listener"),
-            Self::Disk => Some("disk"),
-            Self::Files => Some("files"),
-            Self::Rds => Some("rds"),
-            Self::Lease => Some("lease"),
-        }
-    }
-
-    /// What the other guest offers for it, from then on.
-    fn server(self) -> Option<&'static str> {
-        match self {
-            Self::Disk => Some("ulp_nvme disk"),
-            Self::Files => Some("ulp_nfs server"),
-            _ => None,
-        }
-    }
-
-    /// What starts and ends its peer in the other guest, if it has one.
-    fn peer(self) -> Option<[&'static str; 2]> {
-        (self == Self::Rds).then_some(["recovery offer_rds", "recovery end_rds"])
-    }
-}
-
-/// Traffic makes the start of others slow. The lease is the last one: it has a time limit.
-const ALL: &[Load] = &[
-    Load::Listener,
-    Load::Disk,
-    Load::Files,
-    Load::Rds,
-    Load::Faults,
-    Load::Traffic,
-    Load::Lease,
-];
-
-/// Those without consumers in the kernel. What these see does not depend on the cause.
-const PROGRAMS: &[Load] = &[Load::Listener, Load::Faults, Load::Traffic];
-
-fn but_lease(loads: &'static [Load]) -> &'static [Load] {
-    loads.strip_suffix(&[Load::Lease]).unwrap_or(loads)
-}
-
-/// The loads that a kernel can have. While RDS accepts a connection it destroys an identifier of the connection manager inside of a
-/// handler of that, which lockdep takes for a deadlock (6.12), whatever the adapter.
-fn loads_on(kernel: Kernel, loads: &[Load]) -> Vec<Load> {
-    let has_lockdep = matches!(kernel, Kernel::Debug | Kernel::Races);
-    let can = |load: &Load| *load != Load::Rds || !has_lockdep;
-    loads.iter().copied().filter(can).collect()
-}
-
-/// The NIC of the second guest.
-const NIC: &str = "nic1";
-
-/// Starts what loads need in the first guest.
-fn offer(watched: &Watched<'_>, loads: &[Load]) -> Result<()> {
-    for command in loads.iter().filter_map(|load| load.server()) {
-        watched.server.must(command, SHORT)?;
-    }
-    Ok(())
-}
-
-/// Loads that run in a pair.
-struct Loads<'a> {
-    watched: &'a Watched<'a>,
-    loads: &'a [Load],
-    programs: Vec<(Running<'a>, &'static str, bool)>,
-}
-
-impl<'a> Loads<'a> {
-    /// Starts them. Where there are faults, a scenario runs, with the rules `more` too.
-    fn start(watched: &'a Watched<'a>, loads: &'a [Load], more: &str) -> Result<Self> {
-        let (server, client) = (watched.server, watched.client);
-        let mut programs = Vec::new();
-        for load in loads {
-            match load {
-                Load::Traffic => {
-                    let (serving, sending) = traffic(server, client)?;
-                    programs.push((serving, "the server of the traffic", false));
-                    programs.push((sending, "the client of the traffic", true));
-                }
-                Load::Faults => {
-                    let (serving, sending) = faults(watched, more)?;
-                    programs.push((sending, "the sender of pages that are absent", false));
-                    programs.push((serving, "the receiver into absent pages", true));
-                }
-                _ => (),
-            }
-            if let Some([start, _]) = load.peer() {
-                server.must(start, SHORT)?;
-            }
-            if let Some(name) = load.name() {
-                client.must(&format!("recovery load {name}"), 2 * SHORT)?;
-            }
-        }
-        Ok(Self {
-            watched,
-            loads,
-            programs,
-        })
-    }
-
-    /// Programs whose queue pairs are gone have ended with an error; others go on.
-    fn after_recovery(&mut self) -> Result<()> {
-        for (running, name, fails) in self.programs.drain(..) {
-            match fails {
-                true => drop(must_fail(running, name)?),
-                false => end(running, name)?,
-            }
-        }
-        self.each("goes_on")
-    }
-
-    fn end(self) -> Result<()> {
-        self.each("end")?;
-        for [_, end] in self.loads.iter().filter_map(|load| load.peer()) {
-            self.watched.server.must(end, SHORT)?;
-        }
-        Ok(())
-    }
-
-    fn each(&self, what: &str) -> Result<()> {
-        for name in self.loads.iter().filter_map(|load| load.name()) {
-            let command = format!("recovery {what} {name}");
-            self.watched.client.must(&command, 2 * SHORT)?;
-        }
-        Ok(())
-    }
-}
-
-/// Writes into on-demand memory of the second guest, whose driver is not told of a fault.
-fn faults<'a>(watched: &'a Watched<'a>, more: &str) -> Result<(Running<'a>, Running<'a>)> {
-    let scenario = r#"
-title = "A page of the receiver goes, and the record of the fault is lost"
-limit = "10m"
-
-[[rule]]
-nic = "nic1"
-on = { qp = 0, dir = "rx", opcode = "any", nth = 1000 }
-do = { evict = { region = 0 } }
-
-[[rule]]
-nic = "nic1"
-on = { fault = "record", nth = 1 }
-do = { drop = {} }
-"#;
-    start_scenario(watched, &format!("{scenario}{more}"))?;
-    let start = |guest: &'a Guest, script: &str| {
-        guest.start(&Exec {
-            script: script.to_owned(),
-            ..Exec::default()
-        })
-    };
-    let command = "exec ib_write_bw --odp -p 18516 -d $RDMA_DEV -x $GID_INDEX -F -D 300";
-    let serving = start(watched.client, command)?;
-    watched
-        .client
-        .must("lab_until 10 lab_listens 18516", SHORT)?;
-    let sending = start(watched.server, &format!("{command} $PEER_IP"))?;
-    until("page faults of the device", SHORT, || {
-        let faults = watched.ctl(&["faults", NIC])?;
-        let any = faults.to_string().contains("token");
-        Ok(any.then_some(()))
-    })?;
-    Ok((serving, sending))
-}
-
-fn start_scenario(watched: &Watched<'_>, text: &str) -> Result<()> {
-    let file = watched.logs.join("scenario.toml");
-    std::fs::write(&file, text).context("writing a scenario")?;
-    watched.faultline(&["ctl", "scenario", "start", "scenario.toml"])?;
-    Ok(())
-}
-
-fn stop_scenario(watched: &Watched<'_>) -> Result<()> {
-    watched.faultline(&["ctl", "scenario", "stop"])?;
-    Ok(())
-}
-
-/// Stops the device of the second guest.
-fn stop(watched: &Watched<'_>, cause: Cause) -> Result<()> {
-    let client = watched.client;
-    match cause {
-        Cause::Fatal => drop(watched.faultline(&["ctl", "action", NIC, "fatal"])?),
-        Cause::DeviceReset => drop(watched.faultline(&["ctl", "action", NIC, "reset"])?),
-        Cause::FunctionReset => drop(client.must("recovery reset", SHORT)?),
-        Cause::Reload => drop(client.must("recovery reload", SHORT)?),
-        Cause::Suspend => drop(client.must("recovery suspend", SHORT)?),
-        Cause::ServerKilled => emulator(watched)?.end_server(Signal::KILL)?,
-        Cause::ServerRenewed => emulator(watched)?.renew()?,
-        Cause::ServerAborted => emulator(watched)?.end_server(Signal::ABORT)?,
-        Cause::CommandTimeout => {
-            let outcome = client.run(
-                "timeout 40 ibv_srq_pingpong -n 1 -d $RDMA_DEV -g $GID_INDEX",
-                SHORT,
-            )?;
-            ensure!(!outcome.success(), "a program got its receive queue");
-        }
-    }
-    Ok(())
-}
 
 /// No other program of these tests creates a shared receive queue in the second guest.
 const LOST_COMMAND: &str = r#"
@@ -424,11 +275,6 @@ fn tells_of_restart(log: &[String], ended: &str) -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn emulator<'a>(watched: &Watched<'a>) -> Result<&'a Emulator> {
-    let emulator = watched.cluster.emulator.as_ref();
-    emulator.context("there is no emulator")
 }
 
 /// A fatal error of a device that works, while a scenario makes its recovery fail.

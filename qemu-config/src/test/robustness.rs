@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
+use super::facts::{On, Row, Runs, SuiteFacts, by_name, row, runs};
 use super::pair::Pairs;
 use super::tally::{Tally, Verdict};
 use crate::cluster::{Cluster, Nic, Plan, TCG_RACE, configure, is_tcg_race};
@@ -16,31 +17,104 @@ use crate::progress;
 use crate::protocol::Exec;
 use crate::workspace::Workspace;
 
+/// What it says of itself.
+pub const SUITE: SuiteFacts = SuiteFacts {
+    name: "robustness",
+    shows: "Programs, drivers and emulators die under traffic, and the guests work \
+        afterwards.",
+    runs: runs(
+        On::First,
+        On::First,
+        "deaths of programs, drivers and emulators; guests of its own",
+    ),
+};
+
 /// Runs in a pair of the plan.
 pub type Test = fn(&Cluster, &Plan) -> Result<()>;
 
 /// The tests.
-pub const TESTS: &[(&str, Test)] = &[
-    ("application_killed", application_killed),
-    ("module_reloaded", module_reloaded),
-    ("module_removed_under_traffic", module_removed_under_traffic),
-    ("module_removed_10_times_under_traffic", |cluster, plan| {
-        removed_in_both(cluster, plan, REMOVALS)
-    }),
-    ("module_removed_50_times_under_traffic", |cluster, plan| {
-        removed_in_both(cluster, plan, MANY_REMOVALS)
-    }),
-    ("device_unbound_under_traffic", device_unbound_under_traffic),
-    ("interface_down_under_traffic", interface_down_under_traffic),
-    ("function_reset", function_reset),
-    ("health_reported", health_reported),
-    ("watches_without_device", watches_without_device),
-    ("handles_of_a_stopped_device", handles_of_a_stopped_device),
+pub const TESTS: &[Row<Test>] = &[
+    row::<Test>(
+        "application_killed",
+        "Killed programs leave no object, and their peers get errors.",
+        application_killed,
+    ),
+    row::<Test>(
+        "module_reloaded",
+        "Traffic works after the driver was removed and loaded.",
+        module_reloaded,
+    ),
+    row::<Test>(
+        "module_removed_under_traffic",
+        "Removal under traffic is refused or ends the traffic; it never hangs.",
+        module_removed_under_traffic,
+    ),
+    row::<Test>(
+        "module_removed_10_times_under_traffic",
+        "The driver is removed and loaded five times in both guests at once.",
+        |cluster, plan| removed_in_both(cluster, plan, REMOVALS),
+    )
+    .runs(AGAIN),
+    row::<Test>(
+        "module_removed_50_times_under_traffic",
+        "The same, 25 times in each guest.",
+        |cluster, plan| removed_in_both(cluster, plan, MANY_REMOVALS),
+    )
+    .runs(by_name("minutes")),
+    row::<Test>(
+        "device_unbound_under_traffic",
+        "A program whose device is unbound gets an error, and the device comes back.",
+        device_unbound_under_traffic,
+    ),
+    row::<Test>(
+        "interface_down_under_traffic",
+        "Traffic works after the interface was down.",
+        interface_down_under_traffic,
+    ),
+    row::<Test>(
+        "function_reset",
+        "Traffic works after a reset of the function.",
+        function_reset,
+    ),
+    row::<Test>(
+        "health_reported",
+        "devlink reports a reset under the driver, which recovers.",
+        health_reported,
+    ),
+    row::<Test>(
+        "watches_without_device",
+        "A program that waits for events of mappings survives its device's removal.",
+        watches_without_device,
+    ),
+    row::<Test>(
+        "handles_of_a_stopped_device",
+        "Address handles are made with interrupts disabled while the emulator is \
+         stopped.",
+        handles_of_a_stopped_device,
+    ),
     // The pair is unusable after these.
-    ("emulator_killed_while_idle", emulator_killed_while_idle),
-    (KILLED_ASLEEP, emulator_killed_while_it_sleeps_under_load),
-    (KILLED_UNDER_TRAFFIC, emulator_killed_under_traffic),
+    row::<Test>(
+        "emulator_killed_while_idle",
+        KILLED,
+        emulator_killed_while_idle,
+    ),
+    row::<Test>(
+        KILLED_ASLEEP,
+        KILLED,
+        emulator_killed_while_it_sleeps_under_load,
+    ),
+    row::<Test>(KILLED_UNDER_TRAFFIC, KILLED, emulator_killed_under_traffic).runs(AGAIN),
 ];
+
+/// What the tests that kill the emulator show.
+const KILLED: &str = "Programs learn by an event that the device is gone.";
+/// The runs of repetitions.
+const AGAIN: Runs = runs(
+    On::Nothing,
+    On::First,
+    "module_removed_under_traffic and emulator_killed_while_it_sleeps_under_load, \
+     again or under another condition",
+);
 
 /// How often the driver is removed in each guest.
 pub const REMOVALS: u32 = 5;
@@ -58,24 +132,19 @@ const ERROR_LIMIT: Duration = Duration::from_secs(120);
 /// Number of attempts of a test that QEMU itself does not survive. On a busy machine, every second one may meet its assertion.
 const ATTEMPTS: u32 = 10;
 
-/// The tests whose names contain `filter`.
-pub fn chosen(filter: &str) -> Vec<(&'static str, Test)> {
-    let named = TESTS.iter().filter(|(name, _)| name.contains(filter));
-    named.copied().collect()
-}
-
 /// Runs tests in pairs of `plan`.
 #[expect(clippy::too_many_arguments, reason = "the parts of a test run")]
 pub fn run(
     workspace: &Workspace,
-    tests: &[(&'static str, Test)],
+    tests: &[Row<Test>],
     plan: &Plan,
     label: &str,
     dir: &Path,
     pairs: &mut Pairs<'_>,
     tally: &mut Tally,
 ) -> Result<()> {
-    for &(name, test) in tests {
+    for &Row { facts, run } in tests {
+        let name = facts.name;
         if tally.is_over() {
             break;
         }
@@ -90,7 +159,7 @@ pub fn run(
         }
         let started = Instant::now();
         let plan = plan_of(name, plan, dir)?;
-        let mut result = judge(pairs, &plan, name, test);
+        let mut result = judge(pairs, &plan, name, run);
         let mut retries = Vec::new();
         for _ in 1..tally.attempts(ATTEMPTS) {
             let Err(error) = &result else { break };
@@ -103,7 +172,7 @@ pub fn run(
             };
             say(format!("{reason}; once more"));
             retries.push(reason);
-            result = judge(pairs, &plan, name, test);
+            result = judge(pairs, &plan, name, run);
         }
         let verdict = match result {
             Ok(()) => Verdict::Passed,

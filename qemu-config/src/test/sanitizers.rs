@@ -9,41 +9,55 @@
 use std::path::Path;
 
 use super::cargo::count_cargo_test;
+use super::facts::{Row, SuiteFacts, by_name, chosen, row};
 use super::tally::Tally;
 use crate::workspace::Workspace;
 
 /// If the target is specified, build scripts and macros are built without sanitizers.
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 
+/// What it says of itself.
+pub const SUITE: SuiteFacts = SuiteFacts {
+    name: "sanitizers",
+    shows: "Tests of the emulator have no memory error, leak or data race.",
+    runs: by_name("builds everything again"),
+};
+
 /// A sanitizer on the tests of some packages.
-struct Step {
-    name: &'static str,
+#[derive(Debug, Clone, Copy)]
+pub struct Sanitized {
     sanitizer: &'static str,
     /// The tests, in arguments of `cargo test`.
     words: &'static [&'static str],
 }
 
-const TESTS: &[Step] = &[
-    Step {
-        name: "address-memory",
-        sanitizer: "address",
-        words: &["-p", "faultline-memory"],
-    },
-    Step {
-        name: "address-vfio-user",
-        sanitizer: "address",
-        words: &["-p", "faultline-vfio-user"],
-    },
-    Step {
-        name: "address-harness",
-        sanitizer: "address",
-        words: &["-p", "faultline-harness"],
-    },
-    Step {
-        name: "thread-daemon",
-        sanitizer: "thread",
+const fn address(name: &'static str, words: &'static [&'static str]) -> Row<Sanitized> {
+    let sanitizer = "address";
+    row(
+        name,
+        "AddressSanitizer finds nothing.",
+        Sanitized { sanitizer, words },
+    )
+}
+
+const fn thread(name: &'static str, words: &'static [&'static str]) -> Row<Sanitized> {
+    let sanitizer = "thread";
+    row(
+        name,
+        "ThreadSanitizer finds nothing.",
+        Sanitized { sanitizer, words },
+    )
+}
+
+/// Its tests.
+pub const TESTS: &[Row<Sanitized>] = &[
+    address("address-memory", &["-p", "faultline-memory"]),
+    address("address-vfio-user", &["-p", "faultline-vfio-user"]),
+    address("address-harness", &["-p", "faultline-harness"]),
+    thread(
+        "thread-daemon",
         // Without the model of the engine's sleep, whose threads take turns on one.
-        words: &[
+        &[
             "-p",
             "faultline-capture",
             "-p",
@@ -52,17 +66,15 @@ const TESTS: &[Step] = &[
             "faultline-daemon",
             "--lib",
         ],
-    },
-    Step {
-        name: "thread-process",
-        sanitizer: "thread",
-        words: &["-p", "faultline", "--test", "cli", "process::"],
-    },
+    ),
+    thread(
+        "thread-process",
+        &["-p", "faultline", "--test", "cli", "process::"],
+    ),
     // The others have the engine work for a minute with sanitizers, and look for the same races.
-    Step {
-        name: "thread-harness",
-        sanitizer: "thread",
-        words: &[
+    thread(
+        "thread-harness",
+        &[
             "-p",
             "faultline-harness",
             "--test",
@@ -75,30 +87,19 @@ const TESTS: &[Step] = &[
             "reset::",
             "transport::",
         ],
-    },
+    ),
 ];
-
-/// Names of the steps.
-pub const STEPS: [&str; TESTS.len()] = {
-    let mut names = [""; TESTS.len()];
-    let mut n = 0;
-    while n < names.len() {
-        names[n] = TESTS[n].name;
-        n += 1;
-    }
-    names
-};
 
 /// Runs the steps whose names contain `filter`.
 pub fn run(workspace: &Workspace, filter: &str, dir: &Path, tally: &mut Tally) {
-    for step in TESTS.iter().filter(|step| step.name.contains(filter)) {
+    for Row { facts, run } in chosen(TESTS, filter) {
         let folder = workspace.root().join("target/sanitizers");
-        let folder = folder.join(step.sanitizer).display().to_string();
+        let folder = folder.join(run.sanitizer).display().to_string();
         let mut words = vec!["test", "--no-fail-fast", "--target", TRIPLE];
         words.extend(["--target-dir", &folder]);
-        words.extend(step.words);
-        let variables = variables(workspace, step.sanitizer);
-        let name = format!("sanitizers::{}", step.name);
+        words.extend(run.words);
+        let variables = variables(workspace, run.sanitizer);
+        let name = format!("sanitizers::{}", facts.name);
         count_cargo_test(workspace, dir, &name, &words, &variables, tally);
     }
 }

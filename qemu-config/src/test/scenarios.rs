@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 
 use super::cargo::count_cargo_test;
+use super::facts::{Facts, On, Row, SuiteFacts, facts, row, runs};
 use super::host::When;
 use super::robustness::works;
 use super::sight::Test;
@@ -29,28 +30,108 @@ use crate::workspace::Workspace;
 const FOLDER: &str = "tests/scenarios";
 const DOCUMENT: &str = "docs/tutorial-faults.md";
 
+/// What it says of itself.
+pub const SUITE: SuiteFacts = SuiteFacts {
+    name: "scenarios",
+    shows: "Programs in guests meet injected faults as `tests/scenarios` expects, and \
+        the guests work afterwards.",
+    runs: runs(
+        On::First,
+        On::First,
+        "faults of the device, which do not depend on the kernel",
+    ),
+};
+
 /// The tests. Those in guests have the names of their files.
-pub const TESTS: &[(&str, Test)] = &[
-    ("command_timeout", in_guests),
-    ("damming", in_guests),
-    ("failed_command", in_guests),
-    ("killed_under_fault", in_guests),
-    ("late_fault_record", in_guests),
-    ("lost_ack", in_guests),
-    ("lost_acks", in_guests),
-    ("lost_dreq", in_guests),
-    ("lost_interrupt", in_guests),
-    ("moved_gid", in_guests),
-    ("no_damming", in_guests),
-    ("overrun_program", in_guests),
-    ("port_down", in_guests),
-    ("rnr_storm", in_guests),
-    ("tutorial", tutorial),
+pub const TESTS: &[Row<Test>] = &[
+    row::<Test>(
+        "command_timeout",
+        "A verb fails whose command never completes; the driver recovers.",
+        in_guests,
+    ),
+    row::<Test>(
+        "damming",
+        "With the imitated defect, a READ behind an RNR NAK waits for the ACK \
+         timeout.",
+        in_guests,
+    ),
+    row::<Test>(
+        "failed_command",
+        "A verb fails whose command is refused.",
+        in_guests,
+    ),
+    row::<Test>(
+        "killed_under_fault",
+        "A process with a lost fault record can be killed.",
+        in_guests,
+    ),
+    row::<Test>(
+        "late_fault_record",
+        "A late fault record only delays.",
+        in_guests,
+    ),
+    row::<Test>("lost_ack", "A lost ACK costs a timeout.", in_guests),
+    row::<Test>(
+        "lost_acks",
+        "A requester whose ACKs are lost ends with RETRY_EXC_ERR.",
+        in_guests,
+    ),
+    row::<Test>(
+        "lost_dreq",
+        "A lost request to disconnect is sent again.",
+        in_guests,
+    ),
+    row::<Test>(
+        "lost_interrupt",
+        "Waiting programs go on after a lost interrupt.",
+        in_guests,
+    ),
+    row::<Test>(
+        "moved_gid",
+        "Connections go on when ports flap and GIDs move.",
+        in_guests,
+    ),
+    row::<Test>(
+        "no_damming",
+        "Without the defect, the RNR timer suffices.",
+        in_guests,
+    )
+    .runs(runs(
+        On::Nothing,
+        On::First,
+        "damming on NICs without the defect, for which guests boot; the simulator \
+         plays both",
+    )),
+    row::<Test>(
+        "overrun_program",
+        "A program with an overrun CQ can be killed.",
+        in_guests,
+    ),
+    row::<Test>(
+        "port_down",
+        "Connections outlast a port that is down for 300 ms.",
+        in_guests,
+    ),
+    row::<Test>(
+        "rnr_storm",
+        "A hundred RNR NAKs end no connection with a retry count of 7.",
+        in_guests,
+    ),
+    row::<Test>(
+        "tutorial",
+        "docs/tutorial-faults.md is executed, and prints what it shows.",
+        tutorial,
+    ),
 ];
 
-/// Without guests: all scenarios with traffic, in the simulator; and that each of them, and each example, fails with the opposite of
-/// an expectation or without the match of a rule.
-pub const STEPS: &[&str] = &["meta", "simulator"];
+/// The tests without guests.
+pub const STEPS: &[Facts] = &[
+    facts(
+        "meta",
+        "Each scenario fails if an expectation is negated or a rule matches nothing.",
+    ),
+    facts("simulator", "Scenarios with simulated traffic pass there."),
+];
 
 /// Runs the steps of this time whose names contain `filter`.
 pub fn run_host(workspace: &Workspace, filter: &str, when: When, dir: &Path, tally: &mut Tally) {
@@ -278,7 +359,7 @@ mod tests {
     fn every_scenario_for_guests_is_a_test() {
         let files = for_guests(&root().join(FOLDER)).unwrap();
         let names: Vec<_> = files.iter().filter_map(|file| file.file_stem()).collect();
-        let tests = TESTS.iter().map(|&(name, _)| name);
+        let tests = TESTS.iter().map(|row| row.facts.name);
         let tests: Vec<&str> = tests.filter(|name| *name != "tutorial").collect();
         assert_eq!(names, tests);
         for file in files {
@@ -312,7 +393,8 @@ mod tests {
     #[test]
     fn scenarios_that_violate_the_specification_are_known() {
         let nics = ["nic0".to_owned(), "nic1".to_owned()];
-        for &(name, _) in TESTS.iter().filter(|(name, _)| *name != "tutorial") {
+        let names = TESTS.iter().map(|row| row.facts.name);
+        for name in names.filter(|name| *name != "tutorial") {
             let request = request_of(&root(), name);
             let text = fs::read_to_string(&request.file).unwrap();
             let (_, plan) = read::load(name, &text, &nics).unwrap();

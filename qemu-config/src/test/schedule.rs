@@ -1,5 +1,8 @@
 //! The schedule of guests. A pair of guests and its device keep up to two processors busy, so two pairs run at the same
 //! time if the host has four.
+//!
+//! Where one pair runs at a time, the next two boot beside its tests, at a low priority, if there is memory and the lab may raise their priority
+//! again. Guests wait often, and leave two fifths of two processors idle: the steps without guests that depend on no time run with that.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};

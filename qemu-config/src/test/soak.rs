@@ -1,4 +1,31 @@
-//! `cargo lab test soak`: tests again and again on a busy machine, without retries. A test that fails once in it is not reliable.
+//! `cargo lab test soak`: tests again and again on a busy machine, without retries. A test that fails once in it is not reliable: it is
+//! mended, or the cause that it shares with others. It is not repeated, and its limit is not raised.
+//!
+//! Tests run beside compilers and other guests. A thread that wants to run may wait for a processor for tenths of a second, and a guest for
+//! seconds. A test that fails then, although the NIC does what it should, has one of these causes:
+//!
+//! - *Something must happen within a time of the wall clock, or between two moments.* The device clock is held instead: virtual time in the
+//!   simulator, `HeldClock` of `tests/harness/tests/observed` in a process, a rule of a scenario or `faultline ctl pause` and `step` in guests.
+//! - *Something must not happen, and the test sleeps before it looks.* It waits for something that comes later by the same way: an exchange
+//!   on the same engine, a line that is logged afterwards, the count of the rule that has acted. Nothing is shown by `sleep`.
+//! - *A count is read once.* It is awaited (`until`, in guests `lab_until`), and then compared exactly.
+//! - *A rate or a share of the machine is measured.* The cause is counted: requests, packets sent again on a held clock, processor time
+//!   of a thread (`schedstat`). Figures are the benchmark's.
+//! - *A limit that only guards against a hang is short.* There is one for all, `LONG` (60 s) of the harness; in guests limits are multiplied by
+//!   the lab's factor for slow kernels. A lower limit ("not before 150 ms") holds if its beginning is read before the cause; an upper limit
+//!   holds on no machine, unless it is part of the product.
+//! - *Another test or program uses what is measured.* Counters belong to the object: a process, a cgroup, a queue pair.
+//! - *A peer ends before its last packet has been answered.* Programs of others run under `linger` (`tests/guest/lingering.c`).
+//! - *A program of others has a limit or an error of its own.* One list names it with its reason (`is_tcg_race`, `races.rs`), and only it is
+//!   repeated or excepted.
+//! - *QEMU waits for the answer to an access that was on its way when its server ended, and the guest stands still.* Limits of tests in which an
+//!   emulator ends are longer than QEMU's, which the lab sets to 65 s.
+//! - *QEMU holds its global lock until a stopped device answers, and under TCG other virtual CPUs need it to send an interrupt.* The call and
+//!   what it starts run on one virtual CPU.
+//! - *A guest's kernel measures a wrong rate of its time stamp counter.* The kernel is told the rate of the host's (`tsc_early_khz`).
+//! - *Inputs are random.* The seed is printed. A failure is an error of the test or of the NIC, never of the run.
+//!
+//! A connection whose peer does not vanish has the default timeout; `impatient()` is for peers that vanish.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hint::spin_loop;

@@ -1,13 +1,14 @@
-//! The suites, and the choice of tests by name. [`selection`] has those of runs without names.
+//! The suites, and the choice of tests: by name, or by the runs that suites and tests have in their rows.
 
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
 
-use super::selection::{On, Run};
+use super::checking_kernels::{self, CHECKPATCH, DEBUG_PARTS, RACE_PARTS};
+use super::facts::{Facts, On, Run, Runs, SuiteFacts, all};
+use super::suites::{self, GuestSuite, GuestTest};
 use super::{
-    host, keys, packages, pyverbs, recover, robustness, sanitizers, scenarios, selection, sight,
-    suites, user_network,
+    host, keys, packages, pyverbs, recover, robustness, sanitizers, scenarios, sight, user_network,
 };
 use crate::cluster::Nic;
 use crate::half_speed::HalfSpeed;
@@ -17,34 +18,13 @@ use crate::wiring::Wiring;
 /// The suite that needs on-demand regions of rxe, which kernels before Linux 6.15 do not have.
 const NEEDS_NEWER_RXE: &str = "interop-on-demand";
 
-/// The suites that `debug-kernel` runs on its kernel.
-pub const DEBUG_KERNEL: [&str; 5] = ["pingpong", "odp", "keys", "torture", "recover"];
-
-/// The suites, or tests of suites, that `race-kernel` runs on its kernel: those with work on several processors, in
-/// interrupts and in deferred work at a time.
-pub const RACE_KERNEL: [&str; 7] = [
-    "pingpong",
-    "rdmacm",
-    "odp",
-    "keys",
-    "torture::everything_short",
-    "recover::fatal",
-    "recover::removed_while_recovering",
-];
-
-/// Tests of these that show nothing on these kernels that shorter ones do not, and would take another half hour.
-pub const TOO_SLOW: [&str; 3] = ["tcp_1_gib", "everything_other_seed", "everything_many_qps"];
-
-/// The step of `debug-kernel` that needs no guest: the style of the kernel code.
-pub const CHECKPATCH: &str = "checkpatch";
-
 /// A named set of tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Suite {
     /// Without guests: formatting, lints, unit tests, builds.
     Host,
     /// A table of exchanges between two guests.
-    Guest(&'static str),
+    Guest(&'static GuestSuite),
     /// On-demand paging in rdma-core's own tests and in third-party programs.
     Odp,
     /// Memory keys that work requests change.
@@ -77,7 +57,7 @@ impl Suite {
     /// All suites.
     pub fn all() -> Vec<Self> {
         let mut all = vec![Self::Host];
-        all.extend(suites::SUITES.iter().map(|&name| Self::Guest(name)));
+        all.extend(suites::SUITES.iter().map(|&suite| Self::Guest(suite)));
         all.extend([
             Self::Odp,
             Self::Keys,
@@ -96,24 +76,45 @@ impl Suite {
         all
     }
 
+    /// The suite of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        let mut all = Self::all().into_iter();
+        all.find(|suite| suite.name() == name)
+    }
+
+    /// What it says of itself.
+    pub fn facts(self) -> SuiteFacts {
+        match self {
+            Self::Host => host::SUITE,
+            Self::Guest(suite) => suite.facts,
+            Self::Odp => suites::ODP.facts,
+            Self::Keys => keys::SUITE,
+            Self::Pyverbs => pyverbs::SUITE,
+            Self::Robustness => robustness::SUITE,
+            Self::Recover => recover::SUITE,
+            Self::Restart => recover::RESTART_SUITE,
+            Self::Sight => sight::SUITE,
+            Self::Scenarios => scenarios::SUITE,
+            Self::Packages => packages::SUITE,
+            Self::DebugKernel => checking_kernels::DEBUG,
+            Self::RaceKernel => checking_kernels::RACE,
+            Self::Sanitizers => sanitizers::SUITE,
+            Self::UserNetwork => user_network::SUITE,
+        }
+    }
+
     /// The name by which it is chosen.
     pub fn name(self) -> &'static str {
+        self.facts().name
+    }
+
+    /// Its table of exchanges between guests; empty if it has none.
+    pub fn table(self) -> &'static [GuestTest] {
         match self {
-            Self::Host => "host",
-            Self::Guest(name) => name,
-            Self::Odp => "odp",
-            Self::Keys => "keys",
-            Self::Pyverbs => "pyverbs",
-            Self::Robustness => "robustness",
-            Self::Recover => "recover",
-            Self::Restart => "restart",
-            Self::Sight => "sight",
-            Self::Scenarios => "scenarios",
-            Self::Packages => "packages",
-            Self::DebugKernel => "debug-kernel",
-            Self::RaceKernel => "race-kernel",
-            Self::Sanitizers => "sanitizers",
-            Self::UserNetwork => "user-network",
+            Self::Guest(suite) => suite.tests,
+            Self::Odp => suites::ODP.tests,
+            Self::DebugKernel => suites::DEBUG_KERNEL,
+            _ => &[],
         }
     }
 
@@ -138,60 +139,56 @@ impl Suite {
         }
     }
 
-    /// The name of a test in the table of runs: that of its module if it is rdma-core's.
-    pub fn key(self, test: &str) -> &str {
-        match self {
-            Self::Pyverbs => {
-                let known = pyverbs::all().find(|known| known.name == test);
-                known.map_or(test, |known| known.module)
-            }
-            _ => test,
-        }
-    }
-
     /// Its steps without guests.
-    pub fn steps(self) -> &'static [&'static str] {
+    pub fn steps(self) -> Vec<Facts> {
         match self {
-            Self::Host => &host::STEPS,
-            Self::Keys => keys::STEPS,
-            Self::Packages => packages::STEPS,
-            Self::DebugKernel => &[CHECKPATCH],
-            Self::Sanitizers => &sanitizers::STEPS,
-            Self::UserNetwork => &user_network::STEPS,
-            Self::Guest(_) | Self::Odp | Self::Pyverbs | Self::RaceKernel => &[],
-            Self::Robustness | Self::Recover | Self::Restart | Self::Sight => &[],
-            Self::Scenarios => scenarios::STEPS,
+            Self::Host => all(host::TESTS),
+            Self::Keys => keys::STEPS.to_vec(),
+            Self::Packages => all(packages::TESTS),
+            Self::DebugKernel => vec![CHECKPATCH],
+            Self::Sanitizers => all(sanitizers::TESTS),
+            Self::UserNetwork => user_network::TESTS.to_vec(),
+            Self::Scenarios => scenarios::STEPS.to_vec(),
+            Self::Guest(_) | Self::Odp | Self::Pyverbs | Self::RaceKernel => Vec::new(),
+            Self::Robustness | Self::Recover | Self::Restart | Self::Sight => Vec::new(),
         }
     }
 
-    /// The names of its tests and steps.
-    pub fn tests(self) -> Vec<String> {
-        let others: Vec<&str> = match self {
-            Self::Robustness => robustness::TESTS.iter().map(|&(name, _)| name).collect(),
-            Self::Recover => recover::TESTS.iter().map(|&(name, _)| name).collect(),
-            Self::Restart => recover::RESTARTS.iter().map(|&(name, _)| name).collect(),
-            Self::Sight => sight::TESTS.iter().map(|&(name, _)| name).collect(),
-            Self::Scenarios => {
-                let tests = scenarios::TESTS.iter().map(|&(name, _)| name);
-                tests.chain(scenarios::STEPS.iter().copied()).collect()
-            }
-            Self::DebugKernel => [&DEBUG_KERNEL[..], &[CHECKPATCH]].concat(),
-            Self::RaceKernel => RACE_KERNEL.to_vec(),
-            Self::Host
-            | Self::Keys
-            | Self::Packages
-            | Self::Sanitizers
-            | Self::UserNetwork
-            | Self::Guest(_)
-            | Self::Odp
-            | Self::Pyverbs => self.steps().to_vec(),
+    /// Its tests and steps.
+    pub fn tests(self) -> Vec<Facts> {
+        let functions = match self {
+            Self::Robustness => all(robustness::TESTS),
+            Self::Recover => all(recover::TESTS),
+            Self::Restart => all(recover::RESTARTS),
+            Self::Sight => all(sight::TESTS),
+            Self::Scenarios => all(scenarios::TESTS),
+            Self::DebugKernel => DEBUG_PARTS.to_vec(),
+            Self::RaceKernel => RACE_PARTS.to_vec(),
+            _ => Vec::new(),
         };
-        let pyverbs = self.pyverbs().into_iter().map(|test| test.name);
-        let table = suites::table(self.name())
-            .iter()
-            .map(|test| test.name.to_owned());
-        let named = others.into_iter().chain(pyverbs).map(str::to_owned);
-        named.chain(table).collect()
+        let pyverbs = self.pyverbs().into_iter().map(|test| match self {
+            Self::Pyverbs => test.facts(),
+            // Without names, only the suite that has all of them runs them.
+            _ => Facts {
+                runs: None,
+                ..test.facts()
+            },
+        });
+        let table = match self {
+            Self::Guest(suite) => suite.all(),
+            _ => self.table().iter().map(|test| test.facts).collect(),
+        };
+        let named = functions.into_iter().chain(self.steps());
+        named.chain(pyverbs).chain(table).collect()
+    }
+
+    /// The runs without names that have a test: its own, or those of the suite.
+    pub fn runs(self, test: &str) -> Runs {
+        let mut tests = self.tests().into_iter();
+        let own = tests
+            .find(|facts| facts.name == test)
+            .and_then(|facts| facts.runs);
+        own.unwrap_or(self.facts().runs)
     }
 }
 
@@ -252,14 +249,14 @@ impl Options {
             return Vec::new();
         }
         let mut tests = suite.pyverbs();
-        tests.retain(|test| !self.leaves_out(suite.name(), test.module, kernel));
+        tests.retain(|test| !self.leaves_out(suite, test.name, kernel));
         tests
     }
 
-    /// True if this run does not have a test of a suite on a kernel. rdma-core's tests are named by their module.
-    pub fn leaves_out(&self, suite: &str, test: &str, kernel: Kernel) -> bool {
+    /// True if this run does not have a test of a suite on a kernel.
+    pub fn leaves_out(&self, suite: Suite, test: &str, kernel: Kernel) -> bool {
         let is_first = self.kernels.first() == Some(&kernel);
-        !selection::on(self.run, suite, test).includes(is_first)
+        !suite.runs(test).on(self.run).includes(is_first)
     }
 }
 
@@ -269,7 +266,7 @@ pub fn choose(words: &[String], run: Run) -> Result<Vec<(Suite, String)>> {
     if run != Run::Named {
         let has_tests = |suite: &Suite| {
             let mut tests = suite.tests().into_iter();
-            tests.any(|test| selection::on(run, suite.name(), suite.key(&test)) != On::Nothing)
+            tests.any(|test| suite.runs(test.name).on(run) != On::Nothing)
         };
         let suites = all.into_iter().filter(has_tests);
         return Ok(suites.map(|suite| (suite, String::new())).collect());
@@ -278,8 +275,8 @@ pub fn choose(words: &[String], run: Run) -> Result<Vec<(Suite, String)>> {
         .iter()
         .map(|word| {
             let (name, filter) = word.split_once("::").unwrap_or((word, ""));
-            match all.iter().find(|suite| suite.name() == name) {
-                Some(&suite) => Ok((suite, filter.to_owned())),
+            match Suite::named(name) {
+                Some(suite) => Ok((suite, filter.to_owned())),
                 None => {
                     let names: Vec<&str> = all.iter().map(|suite| suite.name()).collect();
                     bail!("there is no suite {name:?}; there are {}", names.join(", "))
@@ -296,13 +293,11 @@ mod tests {
 
     #[test]
     fn suites_are_chosen_by_name_and_filter() {
+        let pingpong = Suite::named("pingpong").unwrap();
         let chosen = choose(&["pingpong::rc".to_owned(), "host".to_owned()], Run::Named).unwrap();
         assert_eq!(
             chosen,
-            [
-                (Suite::Guest("pingpong"), "rc".to_owned()),
-                (Suite::Host, String::new())
-            ]
+            [(pingpong, "rc".to_owned()), (Suite::Host, String::new())]
         );
         assert!(choose(&["nonsense".to_owned()], Run::Named).is_err());
         assert_eq!(
@@ -316,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_are_left_out_as_the_table_says() {
+    fn tests_are_left_out_as_their_rows_say() {
         let mut options = Options {
             run: Run::Default,
             suites: Vec::new(),
@@ -329,30 +324,30 @@ mod tests {
             checks_packets: true,
         };
         let [first, second] = Kernel::BOTH;
-        assert!(!options.leaves_out("pingpong", "rc", first));
-        assert!(!options.leaves_out("pingpong", "rc", second));
-        assert!(!options.leaves_out("interop", "rc", first));
-        assert!(options.leaves_out("interop", "rc", second));
-        assert!(options.leaves_out("torture", "everything", first));
+        let of = |suite| Suite::named(suite).unwrap();
+        assert!(!options.leaves_out(of("pingpong"), "rc", first));
+        assert!(!options.leaves_out(of("pingpong"), "rc", second));
+        assert!(!options.leaves_out(of("interop"), "rc", first));
+        assert!(options.leaves_out(of("interop"), "rc", second));
+        assert!(options.leaves_out(of("torture"), "everything", first));
         for suite in [Suite::Odp, Suite::Keys] {
             assert!(options.pyverbs(suite, first).is_empty());
             let all = Suite::Pyverbs.pyverbs();
             assert!(suite.pyverbs().iter().all(|test| all.contains(test)));
         }
-        let of = |options: &Options, kernel| options.pyverbs(Suite::Pyverbs, kernel).len();
-        assert_eq!(of(&options, first), Suite::Pyverbs.pyverbs().len());
-        assert!((1..of(&options, first)).contains(&of(&options, second)));
+        let count = |options: &Options, kernel| options.pyverbs(Suite::Pyverbs, kernel).len();
+        assert_eq!(count(&options, first), Suite::Pyverbs.pyverbs().len());
+        assert!((1..count(&options, first)).contains(&count(&options, second)));
         options.run = Run::All;
-        assert!(!options.leaves_out("torture", "everything", first));
-        assert_eq!(of(&options, second), of(&options, first));
-        assert!(options.leaves_out("swap", "three_times", first));
+        assert!(!options.leaves_out(of("torture"), "everything", first));
+        assert_eq!(count(&options, second), count(&options, first));
+        assert!(options.leaves_out(of("swap"), "three_times", first));
         options.run = Run::Named;
         options.suites = vec!["pingpong".to_owned()];
         assert_eq!(options.pyverbs(Suite::Odp, second), Suite::Odp.pyverbs());
-        assert!(!options.leaves_out("pingpong", "tcp_1_gib", second));
-        assert!(!options.leaves_out("swap", "three_times", first));
-        let on_demand = Suite::Guest(NEEDS_NEWER_RXE);
-        assert!(Suite::all().contains(&on_demand));
+        assert!(!options.leaves_out(of("pingpong"), "tcp_1_gib", second));
+        assert!(!options.leaves_out(of("swap"), "three_times", first));
+        let on_demand = of(NEEDS_NEWER_RXE);
         assert!(!options.runs_on(on_demand, first) && options.runs_on(on_demand, second));
     }
 
@@ -360,9 +355,8 @@ mod tests {
     fn tests_that_violate_the_specification_exist_and_are_found() {
         for (name, reason) in VIOLATING {
             let (suite, test) = name.split_once("::").unwrap_or((name, ""));
-            let suite = Suite::all().into_iter().find(|known| known.name() == suite);
-            let tests = suite.unwrap().tests();
-            assert!(test.is_empty() || tests.iter().any(|known| known == test));
+            let tests = Suite::named(suite).unwrap().tests();
+            assert!(test.is_empty() || tests.iter().any(|known| known.name == test));
             let full = name.replace("::", "::stable::");
             assert_eq!(violates(&full), Some(*reason));
         }
@@ -373,7 +367,8 @@ mod tests {
     #[test]
     fn test_names_are_unique_within_a_suite() {
         for suite in Suite::all() {
-            let mut names = suite.tests();
+            let tests = suite.tests().into_iter();
+            let mut names: Vec<&str> = tests.map(|test| test.name).collect();
             let count = names.len();
             names.sort();
             names.dedup();

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 
+use super::facts::{Facts, On, SuiteFacts, facts, runs};
 use super::tally::{Tally, Verdict};
 use crate::cluster::{Cluster, Plan, free_tcp_port};
 use crate::command::{Owned, tail};
@@ -19,8 +20,23 @@ use crate::qemu::Qemu;
 use crate::workspace::Workspace;
 use crate::{progress, stream};
 
-/// Names of the steps.
-pub const STEPS: [&str; 1] = ["qemu"];
+/// What it says of itself.
+pub const SUITE: SuiteFacts = SuiteFacts {
+    name: "user-network",
+    shows: "Guest and host reach each other through a stream port and QEMU's user \
+        network.",
+    runs: runs(
+        On::Nothing,
+        On::First,
+        "a network of the host beyond a stream port",
+    ),
+};
+
+/// Its tests.
+pub const TESTS: &[Facts] = &[facts(
+    "qemu",
+    "64 MiB over TCP arrive unchanged, both ways.",
+)];
 
 /// The guest, the host as the guest sees it, and the network of both.
 const GUEST: &str = "10.0.9.15";
@@ -37,7 +53,8 @@ const LONG: Duration = Duration::from_secs(300);
 
 /// Runs the steps whose names contain `filter`.
 pub fn run(workspace: &Workspace, filter: &str, dir: &Path, tally: &mut Tally) {
-    for name in STEPS.into_iter().filter(|name| name.contains(filter)) {
+    let names = TESTS.iter().map(|test| test.name);
+    for name in names.filter(|name| name.contains(filter)) {
         let full = format!("user-network::{name}");
         progress::begin(&full);
         let started = Instant::now();

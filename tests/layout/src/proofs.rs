@@ -278,9 +278,11 @@ fn above(text: &str, is_it: impl Fn(&str) -> bool) -> Option<RangeInclusive<usiz
         _ => named,
     };
     let depth = indent(lines[begin]);
+    // Calls that follow a row are indented more than it, or begin with a dot.
+    let goes_on = |line: &str| indent(line) > depth || line.trim_start().starts_with([')', '.']);
     let end = (begin..lines.len()).find(|&at| {
-        let line = lines[at].trim_end();
-        (at > begin || line.ends_with(',')) && indent(lines[at]) == depth && line.ends_with(',')
+        let is_entry_end = lines[at].trim_end().ends_with(',');
+        is_entry_end && lines.get(at + 1).is_none_or(|next| !goes_on(next))
     });
     let first = (0..begin)
         .rev()
@@ -612,6 +614,13 @@ fn killed(cluster: &Cluster) -> Result<()> {
             moved,
             [format!("{suite}:3: no row of IBV_E names this test")]
         );
+        // Calls in further lines belong to their row, and what is below them to the next one.
+        let below = replaced(
+            suite,
+            "    // proves: IBV_E\n    verbs(\"foreign\", \"ibv_pingpong\"),",
+            "    verbs(\"foreign\", \"ibv_pingpong\")\n        .shows(\"It works.\"),\n    // proves: IBV_E\n    other(\"x\"),",
+        );
+        assert_eq!(below.len(), 3, "{below:?}");
         let moved = replaced(
             "tests/guest/program.c",
             "int main(",

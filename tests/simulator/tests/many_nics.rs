@@ -365,7 +365,7 @@ fn another_seed_is_another_run() {
 }
 
 #[test]
-#[ignore = "10^7 messages, twice: 6 minutes of a processor (docs/test-suites.md)"]
+#[ignore = "10^7 messages, twice: 6 minutes of a processor, with --profile quick"]
 fn ten_million_messages_are_the_same_again_with_the_same_seed() {
     let [first, again] = [(); 2].map(|()| {
         let begin = Instant::now();

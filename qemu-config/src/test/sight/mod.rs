@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use self::watched::Watched;
+use super::facts::{On, Row, SuiteFacts, row, runs};
 use super::pair::Pairs;
 use super::tally::{Tally, Verdict};
 use crate::cluster::{Nic, Plan, TCG_RACE, is_tcg_race};
@@ -25,34 +26,58 @@ use crate::workspace::Workspace;
 /// A test in a pair of guests.
 pub type Test = fn(&Watched<'_>) -> Result<()>;
 
+/// What it says of itself.
+pub const SUITE: SuiteFacts = SuiteFacts {
+    name: "sight",
+    shows: "The host sees what the device does as the guests see it.",
+    runs: runs(
+        On::First,
+        On::First,
+        "observation of the device from outside",
+    ),
+};
+
 /// The tests.
-pub const TESTS: &[(&str, Test)] = &[
-    ("tour", tour::run),
-    ("counts", counts::run),
-    ("link_speed", link_speed::run),
+pub const TESTS: &[Row<Test>] = &[
+    row::<Test>(
+        "tour",
+        "docs/tutorial-sight.md is executed, and prints what it shows.",
+        tour::run,
+    ),
+    row::<Test>(
+        "counts",
+        "Trace, metrics, report, API, log and the guest's tracepoints agree on a \
+         storm of page faults.",
+        counts::run,
+    ),
+    row::<Test>(
+        "link_speed",
+        "Guests show the speed that `faultline ctl link --speed` sets.",
+        link_speed::run,
+    ),
     // The device has to be reset after it.
-    ("fatal", fatal::run),
+    row::<Test>(
+        "fatal",
+        "devlink reports an injected fatal error and its cause; `auto_recover false` \
+         is kept.",
+        fatal::run,
+    ),
 ];
 
 /// How often a test is begun whose guests QEMU itself lets die.
 const ATTEMPTS: u32 = 3;
 
-/// The tests whose names contain `filter`.
-pub fn chosen(tests: &[(&'static str, Test)], filter: &str) -> Vec<(&'static str, Test)> {
-    let named = tests.iter().filter(|(name, _)| name.contains(filter));
-    named.copied().collect()
-}
-
 /// Runs tests in pairs of `plan`.
 pub fn run(
     workspace: &Workspace,
-    tests: &[(&'static str, Test)],
+    tests: &[Row<Test>],
     plan: &Plan,
     label: &str,
     pairs: &mut Pairs<'_>,
     tally: &mut Tally,
 ) -> Result<()> {
-    for &(name, test) in tests {
+    for &Row { facts, run } in tests {
+        let name = facts.name;
         if tally.is_over() {
             break;
         }
@@ -62,7 +87,7 @@ pub fn run(
             tally.add(&full, Duration::ZERO, Verdict::Skipped(reason));
             continue;
         }
-        let (mut elapsed, mut result) = judge(workspace, pairs, plan, &full, (name, test))?;
+        let (mut elapsed, mut result) = judge(workspace, pairs, plan, &full, (name, run))?;
         let mut retries = Vec::new();
         for _ in 1..tally.attempts(ATTEMPTS) {
             if !matches!(&result, Err(error) if is_tcg_race(&format!("{error:#}"))) {
@@ -70,7 +95,7 @@ pub fn run(
             }
             say(format!("{TCG_RACE}; once more"));
             retries.push(TCG_RACE);
-            (elapsed, result) = judge(workspace, pairs, plan, &full, (name, test))?;
+            (elapsed, result) = judge(workspace, pairs, plan, &full, (name, run))?;
         }
         let verdict = match result {
             Ok(()) => Verdict::Passed,

@@ -1,28 +1,83 @@
 //! Changes of mappings under regions: what the device must observe, and what the changes must not wait for.
 
-use super::row::{GuestTest, Sides, alone, pair, torture};
+use super::row::{GuestSuite, GuestTest, Sides, alone, pair, suite, torture};
+use crate::test::facts::On::{Both, First, Nothing};
+use crate::test::facts::{Runs, runs};
 
-pub const TESTS: &[GuestTest] = &[
-    pair("stale_cache", "odp_coherence cache", 18620).faulting(Sides::Client),
-    alone("watched_cache", "watch_cache"),
-    alone("restored_regions", "decoherence"),
-    pair("lost_memory", "odp_coherence lost", 18620).faulting(Sides::Both),
-    alone("stuck_pages", "odp_stuck /mnt/dax").faulting(Sides::Client),
-    alone("stuck_targets", "odp_stuck /mnt/dax xrc").faulting(Sides::Client),
-    alone("slow_page_behind", "odp_faults slow /mnt/dax").faulting(Sides::Client),
+pub const SUITE: GuestSuite = suite(
+    "coherence",
+    "The device sees each change of a mapping, and changes do not wait for one \
+     another.",
+    runs(
+        Both,
+        Both,
+        "what the memory management of each kernel reports, and what must not wait \
+         for it",
+    ),
+    TESTS,
+);
+
+const DEVICE: Runs = runs(
+    First,
+    Both,
+    "the device's and the library's part, which does not depend on the kernel",
+);
+const ONE: Runs = runs(Nothing, First, "dax_everything has both events");
+
+const DAX: &str = "Torture is right on a DAX file that is truncated or punched.";
+
+const TESTS: &[GuestTest] = &[
+    pair("stale_cache", "odp_coherence cache", 18620)
+        .faulting(Sides::Client)
+        .shows(
+            "A registration cache by address sends stale data with pinned regions (the \
+             control), not with on-demand ones.",
+        )
+        .runs(DEVICE),
+    alone("watched_cache", "watch_cache")
+        .shows("Range watches report the changes of a mapping.")
+        .runs(DEVICE),
+    alone("restored_regions", "decoherence").shows(
+        "Pinned regions whose mapping changes keep, lose or lease their old pages as \
+         chosen.",
+    ),
+    pair("lost_memory", "odp_coherence lost", 18620)
+        .faulting(Sides::Both)
+        .shows(
+            "A request that touches removed memory ends with the right status; nothing \
+             else is affected.",
+        ),
+    alone("stuck_pages", "odp_stuck /mnt/dax")
+        .faulting(Sides::Client)
+        .shows("A process's faults are served while forty of another wait.")
+        .runs(DEVICE),
+    alone("stuck_targets", "odp_stuck /mnt/dax xrc")
+        .faulting(Sides::Client)
+        .shows("The same, with more XRC targets than places for faults.")
+        .runs(runs(Nothing, First, "stuck_pages, with more targets")),
+    alone("slow_page_behind", "odp_faults slow /mnt/dax")
+        .faulting(Sides::Client)
+        .shows("A page is written while its successor is awaited.")
+        .runs(DEVICE),
     torture(
         "dax_truncated",
         "--dax /mnt/dax --events truncate",
         "--qps 1",
         8,
     )
-    .faulting(Sides::Both),
-    torture("dax_punched", "--dax /mnt/dax --events punch", "--qps 1", 8).faulting(Sides::Both),
+    .faulting(Sides::Both)
+    .shows(DAX)
+    .runs(ONE),
+    torture("dax_punched", "--dax /mnt/dax --events punch", "--qps 1", 8)
+        .faulting(Sides::Both)
+        .shows(DAX)
+        .runs(ONE),
     torture(
         "dax_everything",
         "--dax /mnt/dax --events truncate,punch,mprotect,dereg,fork",
         "--qps 1",
         8,
     )
-    .faulting(Sides::Both),
+    .faulting(Sides::Both)
+    .shows(DAX),
 ];

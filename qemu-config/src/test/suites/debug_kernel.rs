@@ -2,4 +2,5 @@
 
 use super::row::{GuestTest, alone};
 
-pub const TESTS: &[GuestTest] = &[alone("failing_allocations", "fail_nth")];
+pub const TESTS: &[GuestTest] = &[alone("failing_allocations", "fail_nth")
+    .shows("Each allocation fails once in each verb, and nothing is leaked or damaged.")];

@@ -2,33 +2,74 @@
 
 use super::pingpong::ping;
 use super::rdmacm::cm;
-use super::row::{Commands, GuestTest, Sides, perf, test, torture, verbs};
+use super::row::{
+    Commands, FILLED, GuestSuite, GuestTest, Sides, perf, suite, test, torture, verbs,
+};
 use crate::exchange::Ready;
+use crate::test::facts::On::{First, Nothing};
+use crate::test::facts::{Runs, runs};
 
-pub const TESTS: &[GuestTest] = &[
-    ping("ping", "ping -c 3 -i 0.2 -W 5 $PEER_IP"),
-    ping("ping6", "ping -c 3 -i 0.2 -W 5 $PEER_IP6"),
-    verbs("rc", "ibv_rc_pingpong -c"),
-    verbs("rc_events", "ibv_rc_pingpong -c -e"),
-    verbs("rc_mtu_4096", "ibv_rc_pingpong -c -m 4096 -s 1048576 -n 50"),
-    verbs("uc", "ibv_uc_pingpong -c"),
-    verbs("ud", "ibv_ud_pingpong -c -s 1024"),
-    verbs("xsrq", "ibv_xsrq_pingpong -m 1024 -n 100").expecting(""),
+pub const SUITE: GuestSuite = suite(
+    "engines",
+    "NICs on two engine threads reach each other.",
+    runs(
+        Nothing,
+        First,
+        "services that other suites have on one engine",
+    ),
+    TESTS,
+);
+
+const BETWEEN: Runs = runs(
+    First,
+    First,
+    "frames between two engine threads; guests of its own",
+);
+
+const PING: &str = "IPv4 and IPv6 packets are answered.";
+const RDMA: &str = "The program works between two engines.";
+
+const TESTS: &[GuestTest] = &[
+    ping("ping", "ping -c 3 -i 0.2 -W 5 $PEER_IP").shows(PING),
+    ping("ping6", "ping -c 3 -i 0.2 -W 5 $PEER_IP6").shows(PING),
+    verbs("rc", "ibv_rc_pingpong -c").shows(RDMA),
+    verbs("rc_events", "ibv_rc_pingpong -c -e").shows(RDMA),
+    verbs("rc_mtu_4096", "ibv_rc_pingpong -c -m 4096 -s 1048576 -n 50")
+        .shows(RDMA)
+        .runs(BETWEEN),
+    verbs("uc", "ibv_uc_pingpong -c").shows(RDMA),
+    verbs("ud", "ibv_ud_pingpong -c -s 1024").shows(RDMA),
+    verbs("xsrq", "ibv_xsrq_pingpong -m 1024 -n 100")
+        .expecting("")
+        .shows(RDMA),
     cm(
         "rping",
         "rping -s -V -a $MY_IP -C 100",
         "rping -c -V -a $PEER_IP -C 100",
-    ),
-    perf("send_bw_rc", "ib_send_bw -n 500"),
-    perf("write_bw_rc", "ib_write_bw -n 500"),
-    perf("write_lat_rc", "ib_write_lat -n 500"),
-    perf("read_bw_rc", "ib_read_bw -n 500"),
-    perf("atomic_bw_rc", "ib_atomic_bw -A FETCH_AND_ADD -n 500"),
-    perf("write_bw_both_ways", "ib_write_bw -b -n 500"),
-    perf("send_bw_on_demand", "ib_send_bw --odp -n 500"),
-    perf("write_bw_on_demand", "ib_write_bw --odp -n 500"),
-    perf("read_bw_on_demand", "ib_read_bw --odp -n 500"),
-    torture("torture", "", "", 10).faulting(Sides::Both),
+    )
+    .shows(RDMA)
+    .runs(BETWEEN),
+    perf("send_bw_rc", "ib_send_bw -n 500").shows(RDMA),
+    perf("write_bw_rc", "ib_write_bw -n 500").shows(RDMA),
+    perf("write_lat_rc", "ib_write_lat -n 500").shows(RDMA),
+    perf("read_bw_rc", "ib_read_bw -n 500").shows(RDMA),
+    perf("atomic_bw_rc", "ib_atomic_bw -A FETCH_AND_ADD -n 500").shows(RDMA),
+    perf("write_bw_both_ways", "ib_write_bw -b -n 500")
+        .shows(RDMA)
+        .runs(BETWEEN),
+    perf("send_bw_on_demand", "ib_send_bw --odp -n 500")
+        .shows(RDMA)
+        .not_faulting(FILLED),
+    perf("write_bw_on_demand", "ib_write_bw --odp -n 500")
+        .shows(RDMA)
+        .not_faulting(FILLED),
+    perf("read_bw_on_demand", "ib_read_bw --odp -n 500")
+        .shows(RDMA)
+        .not_faulting(FILLED),
+    torture("torture", "", "", 10)
+        .faulting(Sides::Both)
+        .shows("No event of memory does harm between two engines.")
+        .runs(BETWEEN),
     test(
         "tcp",
         Commands::Two(
@@ -38,5 +79,6 @@ pub const TESTS: &[GuestTest] = &[
         Ready::Tcp(5001),
         120,
         "67108864 bytes",
-    ),
+    )
+    .shows("64 MiB over TCP arrive unchanged."),
 ];

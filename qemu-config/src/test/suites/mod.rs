@@ -22,73 +22,45 @@ mod verbs;
 mod vhost;
 mod wire;
 
-pub use self::row::{GuestTest, Sides};
+pub use self::row::{GuestSuite, GuestTest, Sides};
 
 /// The suites that consist of a table. Those that need the same guests run in this order.
-pub const SUITES: &[&str] = &[
-    "pingpong",
-    "rdmacm",
-    "perftest",
-    "verbs",
-    "tags",
-    "torture",
-    "torture-long",
-    "oversubscribe",
-    "coherence",
-    "pinned",
-    "ulp",
-    "apps",
-    "swap",
-    "interop",
-    "interop-lossy",
-    "interop-on-demand",
-    "interop-programs",
-    "interop-programs-lossy",
-    "vhost",
-    "engines",
-    "wire-unix",
-    "wire-tcp",
-    "wire-bridge",
-    "wire-vxlan",
+pub const SUITES: &[&GuestSuite] = &[
+    &pingpong::SUITE,
+    &rdmacm::SUITE,
+    &perftest::SUITE,
+    &verbs::SUITE,
+    &tags::SUITE,
+    &torture::SUITE,
+    &torture_long::SUITE,
+    &oversubscribe::SUITE,
+    &coherence::SUITE,
+    &pinned::SUITE,
+    &ulp::SUITE,
+    &apps::SUITE,
+    &swap::SUITE,
+    &interop::SUITE,
+    &interop::SUITE_LOSSY,
+    &interop::SUITE_ON_DEMAND,
+    &interop::SUITE_PROGRAMS,
+    &interop::SUITE_PROGRAMS_LOSSY,
+    &vhost::SUITE,
+    &engines::SUITE,
+    &wire::SUITE_UNIX,
+    &wire::SUITE_TCP,
+    &wire::SUITE_BRIDGE,
+    &wire::SUITE_VXLAN,
 ];
 
-/// The table of a suite; empty if it has none. `odp` and `debug-kernel` have further tests.
-pub fn table(suite: &str) -> &'static [GuestTest] {
-    match suite {
-        "apps" => apps::TESTS,
-        "coherence" => coherence::TESTS,
-        "debug-kernel" => debug_kernel::TESTS,
-        "interop" => interop::TESTS,
-        "interop-lossy" => interop::LOSSY,
-        "interop-on-demand" => interop::ON_DEMAND,
-        "interop-programs" => interop::PROGRAMS,
-        "interop-programs-lossy" => interop::PROGRAMS_LOSSY,
-        "odp" => odp::TESTS,
-        "oversubscribe" => oversubscribe::TESTS,
-        "perftest" => perftest::TESTS,
-        "pingpong" => pingpong::TESTS,
-        "pinned" => pinned::TESTS,
-        "rdmacm" => rdmacm::TESTS,
-        "swap" => swap::TESTS,
-        "tags" => tags::TESTS,
-        "torture" => torture::TESTS,
-        "torture-long" => torture_long::TESTS,
-        "ulp" => ulp::TESTS,
-        "verbs" => verbs::TESTS,
-        "vhost" => vhost::TESTS,
-        "engines" => engines::TESTS,
-        "wire-unix" | "wire-tcp" | "wire-bridge" | "wire-vxlan" => wire::TESTS,
-        _ => &[],
-    }
-}
+/// The suite `odp`, which also has tests of rdma-core.
+pub const ODP: &GuestSuite = &odp::SUITE;
 
+/// The tests that need the debug kernel.
+pub const DEBUG_KERNEL: &[GuestTest] = debug_kernel::TESTS;
+
+/// All suites that have a table of exchanges, with the names of the suites.
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_suite_has_a_table() {
-        assert!(SUITES.iter().all(|suite| !table(suite).is_empty()));
-        assert!(table("robustness").is_empty());
-    }
+pub fn tables() -> impl Iterator<Item = (&'static str, &'static [GuestTest])> {
+    let suites = SUITES.iter().copied().chain([ODP]);
+    suites.map(|suite| (suite.facts.name, suite.tests))
 }

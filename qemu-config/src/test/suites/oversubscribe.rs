@@ -1,12 +1,21 @@
 //! A region much larger than the guest's memory.
 
-use super::row::{Commands, DONE, GuestTest, Sides, test};
+use super::row::{Commands, DONE, GuestSuite, GuestTest, Sides, suite, test};
 use crate::exchange::Ready;
+use crate::test::facts::On::{First, Nothing};
+use crate::test::facts::runs;
+
+pub const SUITE: GuestSuite = suite(
+    "oversubscribe",
+    "A region may be larger than its guest's memory.",
+    runs(Nothing, First, "seven minutes"),
+    TESTS,
+);
 
 /// Ratio of the two.
 pub const TIMES: u32 = 10;
 
-pub const TESTS: &[GuestTest] = &[test(
+const TESTS: &[GuestTest] = &[test(
     "ten_times_memory",
     Commands::Two(
         "odp_oversubscribe ${NIC_LIMITS%% *} --mib $((10 * GUEST_MIB))",
@@ -17,7 +26,11 @@ pub const TESTS: &[GuestTest] = &[test(
     1500,
     DONE,
 )
-.faulting(Sides::Server)];
+.faulting(Sides::Server)
+.shows(
+    "A user who may lock 8 MiB uses ten times the memory on demand; the data is \
+     right, and no process is killed.",
+)];
 
 #[cfg(test)]
 mod tests {

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use crate::exchange::{Exchange, Ready};
+use crate::test::facts::{Facts, Runs, SuiteFacts, facts};
 
 /// A row: a test in one guest or two. A test passes if both commands succeed, the output of the client contains
 /// `expect`, and no kernel has reported an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GuestTest {
-    /// Its name within the suite.
-    pub name: &'static str,
+    pub facts: Facts,
     commands: Commands,
     ready: Ready,
     /// Seconds for both commands, on a quiet machine.
@@ -24,6 +24,52 @@ pub struct GuestTest {
     pub is_impaired: bool,
     /// The sides whose NICs must raise page faults while it runs.
     pub faulting: Option<Sides>,
+    /// Why an on-demand test has no such sides.
+    pub not_faulting: Option<&'static str>,
+    /// On kernels that are configured to find errors it shows nothing that shorter ones do not, and takes very long.
+    pub is_too_slow: bool,
+}
+
+/// A suite that is a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GuestSuite {
+    pub facts: SuiteFacts,
+    pub tests: &'static [GuestTest],
+    /// Tests of a table that several suites share, which have these runs in this one.
+    with_runs: Option<(&'static [&'static str], Runs)>,
+}
+
+/// A suite and its table.
+pub const fn suite(
+    name: &'static str,
+    shows: &'static str,
+    runs: Runs,
+    tests: &'static [GuestTest],
+) -> GuestSuite {
+    GuestSuite {
+        facts: SuiteFacts { name, shows, runs },
+        tests,
+        with_runs: None,
+    }
+}
+
+impl GuestSuite {
+    /// The same with other runs of some tests.
+    pub const fn with_runs(self, tests: &'static [&'static str], runs: Runs) -> Self {
+        Self {
+            with_runs: Some((tests, runs)),
+            ..self
+        }
+    }
+
+    /// The facts of its tests.
+    pub fn all(&self) -> Vec<Facts> {
+        let facts = |test: &GuestTest| match self.with_runs {
+            Some((tests, runs)) if tests.contains(&test.facts.name) => test.facts.runs(runs),
+            _ => test.facts,
+        };
+        self.tests.iter().map(facts).collect()
+    }
 }
 
 /// The sides of a test.
@@ -120,6 +166,41 @@ impl GuestTest {
         }
     }
 
+    /// The same without page faults, for a reason: each other test with memory that is registered on demand raises some.
+    pub const fn not_faulting(self, reason: &'static str) -> Self {
+        Self {
+            not_faulting: Some(reason),
+            ..self
+        }
+    }
+
+    /// The same, but not on kernels that are configured to find errors.
+    pub const fn too_slow(self) -> Self {
+        Self {
+            is_too_slow: true,
+            ..self
+        }
+    }
+
+    /// The same with the sentence that it shows.
+    pub const fn shows(self, shows: &'static str) -> Self {
+        Self {
+            facts: Facts {
+                shows,
+                ..self.facts
+            },
+            ..self
+        }
+    }
+
+    /// The same in other runs than its suite.
+    pub const fn runs(self, runs: Runs) -> Self {
+        Self {
+            facts: self.facts.runs(runs),
+            ..self
+        }
+    }
+
     /// The same with another condition for the client's start.
     pub const fn after(self, ready: Ready) -> Self {
         Self { ready, ..self }
@@ -167,6 +248,10 @@ impl Commands {
     }
 }
 
+/// Why existing programs, such as those of libibverbs and perftest, raise no page fault on memory that is registered on demand.
+pub const FILLED: &str = "the program writes its buffers before it registers them, and registration \
+    maps what is present";
+
 /// The last output of most of the project's own programs and scripts.
 pub const DONE: &str = "all right";
 
@@ -179,7 +264,7 @@ pub const fn test(
     expect: &'static str,
 ) -> GuestTest {
     GuestTest {
-        name,
+        facts: facts(name, ""),
         commands,
         ready,
         seconds,
@@ -188,6 +273,8 @@ pub const fn test(
         is_reversed: false,
         is_impaired: false,
         faulting: None,
+        not_faulting: None,
+        is_too_slow: false,
     }
 }
 

@@ -1,7 +1,25 @@
 //! Kernel consumers: disks, file systems and sockets over RDMA.
 
-use super::row::{Commands, DONE, GuestTest, roles, test};
+use super::row::{Commands, DONE, FILLED, GuestSuite, GuestTest, roles, suite, test};
 use crate::exchange::Ready;
+use crate::test::facts::On::{First, Nothing};
+use crate::test::facts::{Runs, runs};
+
+pub const SUITE: GuestSuite = suite(
+    "ulp",
+    "The kernel's consumers of RDMA work between two guests.",
+    runs(
+        First,
+        First,
+        "each consumer in the kernel; minutes, and guests of its own",
+    ),
+    TESTS,
+);
+
+const OTHER: Runs = runs(Nothing, First, "the same consumers with other requests");
+
+const NVME: &str = "fio verifies a disk over NVMe at depths 1 to 64, on shared receive queues.";
+const SRP: &str = "fio verifies a disk over SRP at depths 1 to 64.";
 
 /// The server and a client that starts when the server's kernel listens.
 pub(super) const fn disk(
@@ -23,32 +41,46 @@ const fn rds(name: &'static str, command: &'static str) -> GuestTest {
     test(name, commands, Ready::Tcp(18640), 120, DONE)
 }
 
-pub const TESTS: &[GuestTest] = &[
+const TESTS: &[GuestTest] = &[
     disk(
         "nvme_random",
         "ulp_nvme server",
         "ulp_nvme client randrw 1 4 16 64",
-    ),
+    )
+    .shows(NVME),
     disk(
         "nvme_sequential",
         "ulp_nvme server",
         "ulp_nvme client rw 1 4 16 64",
-    ),
+    )
+    .shows(NVME)
+    .runs(OTHER),
+    // Each connection has receive queues of its own: with `use_srq`, `ib_srpt` of Linux 6.12 warns of a mistake of its own when a
+    // connection ends (it returns a cache that it did not take).
     disk(
         "srp_random",
         "ulp_srp server",
         "ulp_srp client randrw 1 4 16 64",
-    ),
+    )
+    .shows(SRP),
     disk(
         "srp_sequential",
         "ulp_srp server",
         "ulp_srp client rw 1 4 16 64",
-    ),
-    roles("nfs", "ulp_nfs", "", Ready::KernelCm).within(240),
-    rds("rds", "modprobe rds_rdma && rds_pair $MY_IP"),
+    )
+    .shows(SRP)
+    .runs(OTHER),
+    roles("nfs", "ulp_nfs", "", Ready::KernelCm)
+        .within(240)
+        .shows("Files on NFS over RDMA are right, and bzip2 builds there."),
+    rds("rds", "modprobe rds_rdma && rds_pair $MY_IP")
+        .shows("RDS messages and RDMA in both directions keep their data.")
+        .runs(OTHER),
     // The kernel does not pin files on a DAX device: it registers the windows on demand.
     rds(
         "rds_on_demand",
         "modprobe rds_rdma && rds_pair --file /mnt/dax/window $MY_IP",
-    ),
+    )
+    .shows("The same on demand, for windows in a DAX file.")
+    .not_faulting(FILLED),
 ];
