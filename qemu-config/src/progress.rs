@@ -37,7 +37,6 @@ const KNOWN: &[(&str, f64)] = &[
     ("host::rustdoc", 60.0),
     ("host::cargo-test", 240.0),
     ("host::cargo-test-real-time", 60.0),
-    ("keys::delay", 10.0),
     ("module_removed_10_times_under_traffic", 15.0),
     ("emulator_killed_while_it_sleeps_under_load", 17.0),
     ("emulator_killed_under_traffic", 17.0),

@@ -91,8 +91,7 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// Runs the steps after the guests: packages, which mostly wait for a guest of their own, beside the others; then the
-    /// measurements, alone.
+    /// Runs the steps after the guests: packages, which mostly wait for a guest of their own, beside the others.
     fn run_after(&self, results: &mut Results) {
         thread::scope(|scope| {
             let packages = scope.spawn(|| {
@@ -101,11 +100,9 @@ impl Session<'_> {
                 self.run_some_on_host(When::After, &mut results, |suite| suite == Suite::Packages);
                 results
             });
-            let is_other = |suite| suite != Suite::Packages && suite != Suite::Keys;
-            self.run_some_on_host(When::After, results, is_other);
+            self.run_some_on_host(When::After, results, |suite| suite != Suite::Packages);
             results.merge(packages.join());
         });
-        self.run_some_on_host(When::After, results, |suite| suite == Suite::Keys);
     }
 
     /// Runs the steps of this time without guests of the chosen kernels.

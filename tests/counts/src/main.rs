@@ -8,6 +8,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod delay;
 mod fabric;
 mod shapes;
 

@@ -123,18 +123,23 @@ pub fn run(name: &str) -> anyhow::Result<u32> {
 }
 
 /// Two hosts with a region and a connection.
-struct Pair {
-    fabric: Fabric,
-    qp: Qp,
+pub struct Pair {
+    /// The hosts.
+    pub fabric: Fabric,
+    /// The first host's queue pair.
+    pub qp: Qp,
     peer: Qp,
-    source: Mr,
+    /// The first host's region.
+    pub source: Mr,
     /// Its first bytes.
     first: Vec<u8>,
-    target: Mr,
+    /// The second host's region.
+    pub target: Mr,
 }
 
 impl Pair {
-    fn new(sizes: &Sizes, log_depth: u8, region: u64) -> anyhow::Result<Self> {
+    /// Connects them; the source has a pattern.
+    pub fn new(sizes: &Sizes, log_depth: u8, region: u64) -> anyhow::Result<Self> {
         let mut fabric = Fabric::new(sizes)?;
         let (qp, peer) = connection(&mut fabric, log_depth)?;
         let source = fabric.hosts[0].region(region)?;
@@ -152,7 +157,7 @@ impl Pair {
     }
 
     /// Posts a work request of `len` bytes, without a doorbell. Up to [`INLINE`] bytes are in it.
-    fn post(&mut self, opcode: u8, len: u32, is_signaled: bool) {
+    pub fn post(&mut self, opcode: u8, len: u32, is_signaled: bool) {
         let source = [(self.source.va, len, self.source.key)];
         let (sges, inline): (&[_], _) = match len {
             0..=INLINE => (&[], Some(&self.first[..len as usize])),
@@ -171,7 +176,8 @@ impl Pair {
         driver.write_send(&mut self.qp, &send);
     }
 
-    fn ring(&mut self) {
+    /// Rings the doorbell of what was posted.
+    pub fn ring(&mut self) {
         self.fabric.hosts[0].driver.ring_sends(&self.qp);
     }
 
@@ -191,7 +197,7 @@ impl Pair {
 }
 
 /// Two connected queue pairs, of the first two hosts.
-fn connection(fabric: &mut Fabric, log_depth: u8) -> anyhow::Result<(Qp, Qp)> {
+pub fn connection(fabric: &mut Fabric, log_depth: u8) -> anyhow::Result<(Qp, Qp)> {
     let [a, b, ..] = fabric.hosts.as_mut_slice() else {
         bail!("a connection needs two hosts");
     };
