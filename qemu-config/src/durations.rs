@@ -6,9 +6,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::fs::{self, File};
 use std::hint::black_box;
+use std::path::Path;
 use std::time::Instant;
 
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 /// Steps of the loop: 0.2 s on a processor of 3 GHz.
@@ -45,6 +48,19 @@ struct Sample {
     loop_seconds: f64,
 }
 
+/// A measurement of a test.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measured {
+    /// The test's name.
+    pub name: String,
+    /// How long it took.
+    pub seconds: f64,
+    /// What the loop took in the same run.
+    pub loop_seconds: f64,
+    /// Number of tests in it.
+    pub count: usize,
+}
+
 /// Measurements of a test in earlier runs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 struct Past {
@@ -59,6 +75,28 @@ struct Past {
 pub struct History(BTreeMap<String, Past>);
 
 impl History {
+    /// What a file has. Without it, or from another version, times are guesses.
+    pub fn read(file: &Path) -> Self {
+        let text = fs::read(file).unwrap_or_default();
+        serde_json::from_slice(&text).unwrap_or_default()
+    }
+
+    /// Adds the measurements of a run to what a file has now: another lab may have added its own since this one has read it. The file is
+    /// written whole or not at all, because others read it without a lock.
+    pub fn keep(file: &Path, measured: &[Measured]) -> Result<()> {
+        let lock = File::create(file.with_extension("lock"))?;
+        lock.lock()?;
+        let mut history = Self::read(file);
+        for measured in measured {
+            history.add(measured);
+        }
+        let folder = file.parent().unwrap_or(Path::new("."));
+        let mut partial = tempfile::NamedTempFile::new_in(folder)?;
+        serde_json::to_writer(&mut partial, &history)?;
+        partial.persist(file)?;
+        Ok(())
+    }
+
     /// Seconds that a test is expected to take while the loop takes `loop_seconds`.
     pub fn expected(&self, name: &str, loop_seconds: f64) -> Option<f64> {
         let samples = &self.0.get(name)?.samples;
@@ -76,8 +114,14 @@ impl History {
     }
 
     /// Adds a measurement.
-    pub fn add(&mut self, name: &str, seconds: f64, loop_seconds: f64, count: usize) {
-        let past = self.0.entry(name.to_owned()).or_default();
+    pub fn add(&mut self, measured: &Measured) {
+        let &Measured {
+            ref name,
+            seconds,
+            loop_seconds,
+            count,
+        } = measured;
+        let past = self.0.entry(name.clone()).or_default();
         past.samples.push(Sample {
             seconds,
             loop_seconds,
@@ -172,28 +216,63 @@ mod tests {
     fn expected_times_are_scaled_by_the_speed_of_the_machine() {
         let mut history = History::default();
         assert_eq!(history.expected("a", 0.2), None);
-        history.add("a", 10.0, 0.2, 3);
+        history.add(&measured("a", 10.0, 0.2, 3));
         assert_eq!(history.expected("a", 0.2), Some(10.0));
         // Half the speed.
         assert_eq!(history.expected("a", 0.4), Some(20.0));
         assert_eq!(history.count("a"), Some(3));
         // The median: one slow run changes nothing.
-        history.add("a", 10.0, 0.2, 3);
-        history.add("a", 90.0, 0.2, 3);
+        history.add(&measured("a", 10.0, 0.2, 3));
+        history.add(&measured("a", 90.0, 0.2, 3));
         assert_eq!(history.expected("a", 0.2), Some(10.0));
         // A run on a slower machine has the same weight.
-        history.add("a", 40.0, 0.4, 3);
-        history.add("a", 40.0, 0.4, 3);
+        history.add(&measured("a", 40.0, 0.4, 3));
+        history.add(&measured("a", 40.0, 0.4, 3));
         assert_eq!(history.expected("a", 0.2), Some(20.0));
         let text = serde_json::to_string(&history).unwrap();
         assert_eq!(serde_json::from_str::<History>(&text).unwrap(), history);
+    }
+
+    fn measured(name: &str, seconds: f64, loop_seconds: f64, count: usize) -> Measured {
+        Measured {
+            name: name.to_owned(),
+            seconds,
+            loop_seconds,
+            count,
+        }
+    }
+
+    #[test]
+    fn labs_at_the_same_time_keep_the_durations_of_both() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("durations.json");
+        History::keep(&file, &[measured("old", 1.0, 0.2, 1)]).unwrap();
+        // Each has read the file at its start, and measures something else.
+        let runs = 8;
+        std::thread::scope(|scope| {
+            for n in 0..runs {
+                let file = &file;
+                scope.spawn(move || {
+                    assert!(History::read(file).count("old").is_some());
+                    let own = measured(&format!("own{n}"), 2.0, 0.2, 1);
+                    let common = measured("common", f64::from(n), 0.2, 1);
+                    History::keep(file, &[own, common]).unwrap();
+                });
+            }
+        });
+        let history = History::read(&file);
+        assert_eq!(history.count("old"), Some(1));
+        for n in 0..runs {
+            assert_eq!(history.expected(&format!("own{n}"), 0.2), Some(2.0));
+        }
+        assert_eq!(history.0["common"].samples.len(), KEPT);
     }
 
     #[test]
     fn only_the_last_durations_count() {
         let mut history = History::default();
         for seconds in [1.0, 1.0, 1.0, 7.0, 7.0, 7.0, 7.0, 7.0] {
-            history.add("a", seconds, 1.0, 1);
+            history.add(&measured("a", seconds, 1.0, 1));
         }
         assert_eq!(history.0["a"].samples.len(), KEPT);
         assert_eq!(history.expected("a", 1.0), Some(7.0));

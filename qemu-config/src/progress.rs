@@ -14,9 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
-
-use crate::durations::{History, Times, calibrate};
+use crate::durations::{History, Measured, Times, calibrate};
 
 /// Largest number of plain lines about progress.
 const PLAIN_LINES: u32 = 20;
@@ -76,6 +74,8 @@ struct Activity {
 #[derive(Debug, Default)]
 struct Meter {
     history: History,
+    /// What this run adds to it.
+    measured: Vec<Measured>,
     /// Seconds of the loop that measures the machine, at the start.
     loop_seconds: f64,
     times: Times,
@@ -158,7 +158,14 @@ impl Meter {
         let (took, machine) = (took.as_secs_f64(), self.loop_seconds);
         let past = self.history.expected(name, machine);
         let before = self.history.count(name);
-        self.history.add(name, took, machine, count);
+        let measured = Measured {
+            name: name.to_owned(),
+            seconds: took,
+            loop_seconds: machine,
+            count,
+        };
+        self.history.add(&measured);
+        self.measured.push(measured);
         if count > 0 {
             self.times.add_test(name, took, past);
             self.ended += count;
@@ -321,9 +328,7 @@ impl Progress {
     /// Begins a run with these steps; `cache` keeps their durations.
     pub fn start(items: &[Item], cache: &Path) -> Self {
         let history = cache.join("durations.json");
-        let past = std::fs::read(&history).unwrap_or_default();
-        // Without it, or from another version, times are guesses.
-        let past = serde_json::from_slice(&past).unwrap_or_default();
+        let past = History::read(&history);
         let terminal = std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
         *run() = Some(Run {
             meter: Meter::new(items, past, calibrate()),
@@ -373,22 +378,11 @@ impl Progress {
         let mut ended = run().take()?;
         ended.hide();
         // Without it the next run guesses.
-        if let Some(file) = &self.history
-            && let Ok(text) = serde_json::to_vec(&ended.meter.history)
-        {
-            let _ = replace(file, &text);
+        if let Some(file) = &self.history {
+            let _ = History::keep(file, &ended.meter.measured);
         }
         Some(ended)
     }
-}
-
-/// Writes a file whole or not at all: another lab may read or write it at the same time.
-fn replace(file: &Path, text: &[u8]) -> Result<()> {
-    let folder = file.parent().unwrap_or(Path::new("."));
-    let mut partial = tempfile::NamedTempFile::new_in(folder)?;
-    partial.write_all(text)?;
-    partial.persist(file)?;
-    Ok(())
 }
 
 impl Drop for Progress {
@@ -528,7 +522,12 @@ mod tests {
     fn past(entries: &[(&str, f64, usize)]) -> History {
         let mut history = History::default();
         for &(name, seconds, count) in entries {
-            history.add(name, seconds, LOOP, count);
+            history.add(&Measured {
+                name: name.to_owned(),
+                seconds,
+                loop_seconds: LOOP,
+                count,
+            });
         }
         history
     }
