@@ -101,35 +101,55 @@ pub fn binary(workspace: &Workspace, profile: Profile) -> PathBuf {
 }
 
 fn build_now(workspace: &Workspace, profile: Profile) -> Result<PathBuf> {
-    step(BUILDING, || run_cargo(workspace, profile))
+    let build = Build {
+        profile,
+        selection: ["--bin", BINARY],
+        name: BINARY,
+        is_reproducible: false,
+    };
+    step(BUILDING, || build.run(workspace))
 }
 
-fn run_cargo(workspace: &Workspace, profile: Profile) -> Result<PathBuf> {
-    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args([
-            "build",
-            "--profile",
-            profile.name(),
-            "--quiet",
-            "--bin",
-            BINARY,
-            "--message-format=json-render-diagnostics",
-        ])
-        .current_dir(workspace.root())
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
-        .context("starting cargo")?;
-    ensure!(
-        output.status.success(),
-        "the emulator does not build (see above)"
-    );
-    executable(&String::from_utf8_lossy(&output.stdout), BINARY)
-        .with_context(|| format!("cargo named no executable {BINARY}"))
+/// What cargo builds, and how.
+#[derive(Debug)]
+pub struct Build<'a> {
+    /// Profile.
+    pub profile: Profile,
+    /// The arguments that select the program.
+    pub selection: [&'a str; 2],
+    /// The program.
+    pub name: &'a str,
+    /// Without flags and incremental compilation of the environment, which would make other code.
+    pub is_reproducible: bool,
+}
+
+impl Build<'_> {
+    /// Runs cargo. Returns the path of the program.
+    pub fn run(&self, workspace: &Workspace) -> Result<PathBuf> {
+        let name = self.name;
+        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command
+            .args(["build", "--profile", self.profile.name(), "--quiet"])
+            .args(self.selection)
+            .arg("--message-format=json-render-diagnostics")
+            .current_dir(workspace.root())
+            .stdin(Stdio::null())
+            .stderr(Stdio::inherit());
+        if self.is_reproducible {
+            command
+                .env("CARGO_INCREMENTAL", "0")
+                .env_remove("RUSTFLAGS")
+                .env_remove("CARGO_ENCODED_RUSTFLAGS");
+        }
+        let output = command.output().context("starting cargo")?;
+        ensure!(output.status.success(), "{name} does not build (see above)");
+        executable(&String::from_utf8_lossy(&output.stdout), name)
+            .with_context(|| format!("cargo named no executable {name}"))
+    }
 }
 
 /// The path of a binary in cargo's JSON messages.
-pub fn executable(messages: &str, name: &str) -> Option<PathBuf> {
+fn executable(messages: &str, name: &str) -> Option<PathBuf> {
     messages
         .lines()
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())

@@ -19,7 +19,7 @@ use serde_json::json;
 
 use crate::bench::write_records;
 use crate::command::{capture, say, tail};
-use crate::emulator::{Profile, executable};
+use crate::emulator::{Build, Profile};
 use crate::host;
 use crate::workspace::Workspace;
 
@@ -146,26 +146,16 @@ fn compiler() -> Result<String> {
     Ok(format!("rustc {release} for {host}"))
 }
 
-/// Builds the program. Flags and incremental compilation of the environment would make other code.
+/// Builds the program.
 fn build(workspace: &Workspace) -> Result<PathBuf> {
     say("building the program whose instructions are counted …");
-    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["build", "--profile", Profile::Quick.name(), "--quiet"])
-        .args(["-p", PROGRAM, "--message-format=json-render-diagnostics"])
-        .env("CARGO_INCREMENTAL", "0")
-        .env_remove("RUSTFLAGS")
-        .env_remove("CARGO_ENCODED_RUSTFLAGS")
-        .current_dir(workspace.root())
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
-        .context("starting cargo")?;
-    ensure!(
-        output.status.success(),
-        "{PROGRAM} does not build (see above)"
-    );
-    let program = executable(&String::from_utf8_lossy(&output.stdout), PROGRAM)
-        .with_context(|| format!("cargo named no executable for the package {PROGRAM}"))?;
+    let build = Build {
+        profile: Profile::Quick,
+        selection: ["-p", PROGRAM],
+        name: PROGRAM,
+        is_reproducible: true,
+    };
+    let program = build.run(workspace)?;
     // As callgrind writes it, also if the target folder is a link.
     fs::canonicalize(&program).with_context(|| format!("finding {}", program.display()))
 }
