@@ -191,8 +191,31 @@ impl Tally {
         self.failed.is_empty()
     }
 
-    /// Prints the reasons of tests that failed, for good or at first; the logs are in `logs`.
+    /// The tests that were skipped, those with the same reason together. Of tests that other runners have skipped only the number is known.
+    fn skipped(&self) -> String {
+        let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+        for case in &self.cases {
+            let Verdict::Skipped(why) = &case.verdict else {
+                continue;
+            };
+            match reasons.iter_mut().find(|(known, _)| known == why) {
+                Some((_, names)) => names.push(&case.name),
+                None => reasons.push((why, vec![&case.name])),
+            }
+        }
+        let lines = reasons.iter().map(|(why, names)| {
+            let names = names.join(", ");
+            format!("    {names}: {why}\n")
+        });
+        lines.collect()
+    }
+
+    /// Prints the reasons of tests that failed, for good or at first, or were skipped; the logs are in `logs`.
     pub fn print_reasons(&self, logs: impl Display) {
+        let skipped = self.skipped();
+        if !skipped.is_empty() {
+            print!("\nskipped:\n{skipped}");
+        }
         if !self.retried.is_empty() {
             println!("\npassed after a retry:");
             for test in &self.retried {
@@ -251,6 +274,23 @@ mod tests {
             failures,
             ["    b\n        why".to_owned(), format!("    {lines}")]
         );
+    }
+
+    #[test]
+    fn skipped_tests_are_listed_with_their_reasons() {
+        let mut tally = Tally::default();
+        tally.add("a", Duration::ZERO, Verdict::Passed);
+        assert_eq!(tally.skipped(), "");
+        for (name, why) in [
+            ("host::counts", "another compiler"),
+            ("b", "no root"),
+            ("c", "no root"),
+        ] {
+            tally.add(name, Duration::ZERO, Verdict::Skipped(why.to_owned()));
+        }
+        let expected = "    host::counts: another compiler\n    b, c: no root\n";
+        assert_eq!(tally.skipped(), expected);
+        assert_eq!(tally.summary(), "1 passed, 0 failed, 3 skipped");
     }
 
     #[test]
