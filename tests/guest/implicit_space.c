@@ -4,68 +4,63 @@
  * mapped and little of it touched. What driver and device keep for it must be in
  * proportion to what is touched, in the worst case (each page in a part of its
  * own) and in the usual one (pages side by side), and go with the pages, the
- * device's with the region. Runs in one guest.
+ * device's with the region. The driver's memory is counted in parts (parts.h), the
+ * device's in octets of its tables. Runs in one guest.
  */
+#include "parts.h"
 #include "watched.h"
 
 #define SPACE (1UL << 40)
 #define TOUCHES 2048UL
 #define DENSE (32UL << 20)
 #define PIECE (1UL << 20)
-#define SOON_MS 20000
+#define SOON_MS 60000
 
-/*
- * Bytes for a page that is alone: the driver's part of 2 MiB with a list of its pages and a notifier, the
- * device's table of 2 MiB and its share of the tables above.
- */
-#define MOST_ALONE_DRIVER (12 << 10)
-#define MOST_ALONE_DEVICE (12 << 10)
+/* Bytes of the device's table of 2 MiB for a page that is alone, with its share of the tables above. */
+#define MOST_ALONE (12 << 10)
 /* For a page among others. */
-#define MOST_DENSE_DRIVER 64
-#define MOST_DENSE_DEVICE 64
-
-/*
- * What the kernel's leak detector notes for each allocation, and what KASAN holds back
- * of freed memory, is in the kernel's memory, too, and as much as the allocations.
- */
-static long driver_limit(unsigned long pages, long bytes)
-{
-	bool debug = !access("/sys/kernel/debug/kmemleak", F_OK);
-
-	return (long)pages * bytes * (debug ? 2 : 1);
-}
-
-struct memory {
-	long driver;
-	long device;
-};
+#define MOST_DENSE 64
 
 static struct device device;
 static struct loop loop;
 static uint8_t *buffer;
 static struct ibv_mr *mr;
 
-/* The kernel's memory that is not for pages of processes or files, and that of the device's tables. */
-static struct memory memory_now(void)
+static bool counts;
+
+/* What driver and device have for all regions. */
+struct kept {
+	struct parts parts;
+	long device;
+};
+
+static struct kept kept_now(void)
 {
-	return (struct memory) {
-		.driver = status_kib("/proc/meminfo", "SUnreclaim") * 1024,
-		.device = device_counter(&device, "table_bytes"),
-	};
+	struct kept kept = { .device = device_counter(&device, "table_bytes") };
+
+	if (counts)
+		kept.parts = parts_now();
+	WANT(kept.device >= 0);
+	return kept;
 }
 
-static struct memory since(const struct memory *before)
+/* Bytes that the device has more than then. */
+static long grown(const struct kept *before)
 {
-	struct memory now = memory_now();
-
-	WANT(now.driver > 0 && now.device >= 0);
-	return (struct memory) { now.driver - before->driver, now.device - before->device };
+	return kept_now().device - before->device;
 }
 
-static void report(const char *what, const struct memory *grown, unsigned long pages)
+/* Exactly so many parts were made since then. */
+static void made(const char *what, const struct kept *before, long parts)
 {
-	say("%s: %lu pages touched; for each byte of them the driver keeps %.3f and the device %.3f bytes", what,
-	    pages, (double)grown->driver / (pages * PAGE), (double)grown->device / (pages * PAGE));
+	if (counts && parts_made(&before->parts) != parts)
+		die("%s: %ld parts are made, not %ld", what, parts_made(&before->parts), parts);
+}
+
+static void report(const char *what, long device_bytes, unsigned long pages)
+{
+	say("%s: %lu pages touched; for each byte of them the device keeps %.3f bytes", what, pages,
+	    (double)device_bytes / (pages * PAGE));
 }
 
 static void write_at(uint8_t *at, uint32_t rkey, uint64_t generation, size_t length)
@@ -92,87 +87,93 @@ static void touch_alone(uint8_t *space, uint32_t rkey, unsigned int round)
 
 static void test_alone(uint8_t *space, uint32_t rkey)
 {
-	struct memory before = memory_now(), grown;
+	struct kept before = kept_now();
+	long device_bytes;
 
 	touch_alone(space, rkey, 0);
-	grown = since(&before);
-	report("alone", &grown, TOUCHES);
-	WANT(grown.driver <= driver_limit(TOUCHES, MOST_ALONE_DRIVER));
-	WANT(grown.device <= (long)TOUCHES * MOST_ALONE_DEVICE);
+	device_bytes = grown(&before);
+	report("alone", device_bytes, TOUCHES);
+	made("alone", &before, TOUCHES);
+	WANT(device_bytes <= (long)TOUCHES * MOST_ALONE);
 	/* There is something to be measured. */
-	WANT(grown.driver >= (long)TOUCHES * 1024 && grown.device >= (long)TOUCHES * 1024);
+	WANT(device_bytes >= (long)TOUCHES * 1024);
 }
 
 static void test_dense(uint8_t *at, uint32_t rkey)
 {
-	struct memory before = memory_now(), grown;
+	struct kept before = kept_now();
+	long device_bytes;
 
 	for (unsigned long i = 0; i < DENSE / PIECE; i++)
 		write_at(at + i * PIECE, rkey, i, PIECE);
-	grown = since(&before);
-	report("side by side", &grown, DENSE / PAGE);
-	WANT(grown.driver <= driver_limit(DENSE / PAGE, MOST_DENSE_DRIVER));
-	WANT(grown.device <= (long)(DENSE / PAGE) * MOST_DENSE_DEVICE);
+	device_bytes = grown(&before);
+	report("side by side", device_bytes, DENSE / PAGE);
+	made("side by side", &before, DENSE / PART);
+	WANT(device_bytes <= (long)(DENSE / PAGE) * MOST_DENSE);
 	for (unsigned long i = 0; i < DENSE / PIECE; i++)
 		WANT(!content_wrong(at + i * PIECE, content_key(10, 0, i), 0, PIECE));
 }
 
-/* What was kept has gone, but for a part: the kernel's caches have some. */
-static void goes(const char *what, const struct memory *before, const struct memory *full,
-		 bool device_too)
+/* The device's tables go with the region, but for a few that it keeps. */
+static void device_gives_back(const struct kept *before, long full)
 {
 	uint64_t deadline = now_ms() + SOON_MS;
-	struct memory left;
-	bool gone;
 
-	do {
+	while (grown(before) > full / 10) {
+		if (now_ms() > deadline)
+			die("of %ld KiB in the device %ld are left", full >> 10, grown(before) >> 10);
 		sleep_ms(100);
-		left = since(before);
-		gone = left.driver <= full->driver / 4 &&
-		       (!device_too || left.device <= full->device / 10);
-	} while (!gone && now_ms() < deadline);
-	say("%s: of %ld KiB in the driver %ld are left, of %ld in the device %ld", what,
-	    full->driver >> 10, left.driver >> 10, full->device >> 10, left.device >> 10);
-	WANT(gone);
+	}
 }
 
 int main(void)
 {
-	struct memory before, full, again;
+	struct kept before;
+	long full, again;
 	int kmsg = kmsg_open();
 	struct ibv_mr *all;
-	uint8_t *space;
+	uint8_t *mapped, *space;
 
 	device_open(&device);
 	device_needs_odp(&device, true);
 	loop_create(&loop, &device);
 	buffer = anonymous(PIECE);
 	mr = region(&device, buffer, PIECE, false);
-	space = mmap(NULL, SPACE, PROT_READ | PROT_WRITE,
-		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (space == MAP_FAILED)
+	mapped = mmap(NULL, SPACE + PART, PROT_READ | PROT_WRITE,
+		      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (mapped == MAP_FAILED)
 		die("cannot map %lu GiB: %m", SPACE >> 30);
+	/* Places that are far apart are in different parts then. */
+	space = (uint8_t *)(((uintptr_t)mapped + PART - 1) & ~(PART - 1));
 	madvise(space, SPACE, MADV_NOHUGEPAGE);
-	before = memory_now();
+	counts = parts_begin();
+	before = kept_now();
 	all = ibv_reg_mr(device.pd, NULL, SIZE_MAX, ALL_ACCESS | IBV_ACCESS_ON_DEMAND);
 	if (!all)
 		die("cannot register the address space: %m");
 	/* It costs nothing yet. */
-	full = since(&before);
-	WANT(full.device < (64 << 10) && full.driver < (1 << 20));
+	made("a new region", &before, 0);
+	WANT(grown(&before) < (64 << 10));
 	test_alone(space, all->rkey);
 	/* Where none of the others are. */
 	test_dense(space + SPACE / 2 - DENSE, all->rkey);
-	full = since(&before);
+	full = grown(&before);
 	WANT(!madvise(space, SPACE, MADV_DONTNEED));
-	/* The driver gives it back. The device's tables stay with the region, and other pages use them. */
-	goes("after the pages", &before, &full, false);
+	/* The driver gives its parts back. The device's tables stay with the region, and other pages use them. */
+	if (counts)
+		parts_await("after the pages", &before.parts, 0);
 	touch_alone(space, all->rkey, 1);
-	again = since(&before);
-	WANT(again.device <= full.device + full.device / 20 && again.driver <= full.driver + full.driver / 4);
+	again = grown(&before);
+	WANT(again <= full + full / 20);
+	made("again", &before, TOUCHES + DENSE / PART + TOUCHES);
 	WANT(!ibv_dereg_mr(all));
-	munmap(space, SPACE);
-	goes("after the region", &before, &full, true);
+	munmap(mapped, SPACE + PART);
+	/* The region itself is one more. */
+	if (counts)
+		parts_await("after the region", &before.parts, -1);
+	device_gives_back(&before, full);
+	if (counts)
+		parts_end();
 	WANT(!ibv_dereg_mr(mr));
 	loop_destroy(&loop);
 	WANT(!kmsg_complaints(kmsg));

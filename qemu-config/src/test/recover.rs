@@ -388,15 +388,15 @@ fn removed_while_recovering(watched: &Watched<'_>) -> Result<()> {
 pub const TIMES: usize = 50;
 /// Prints what must be the same afterwards, with the objects of each kind.
 const OBJECTS: &str = "recovery lasting; rdma resource show $RDMA_DEV | sed 's/^[0-9]*: //'";
-/// KiB that a guest may have less at its end: caches, and memory that the kernel frees later.
-const MEMORY_SLACK: i64 = 8192;
+/// KiB that a guest's kernel may have more at the end: its own work, and memory that it frees later. 50 recoveries cost 0.8 MiB.
+const MEMORY_SLACK: i64 = 4096;
 /// KASAN holds back so much of all memory after it was freed (`QUARANTINE_FRACTION` of the kernel). Leaks there are found by kmemleak.
 const QUARANTINE_FRACTION: i64 = 32;
 
-/// The memory that a guest has, in KiB, and who has the rest of it.
+/// The memory that a guest's kernel itself has, in KiB, and who has the rest.
 fn memory(guest: &Guest) -> Result<(i64, String)> {
     let text = guest.must(
-        "sync; echo 3 >/proc/sys/vm/drop_caches; sleep 1; recovery memory
+        "sync; recovery memory
         cat /proc/meminfo; df -k /run /tmp; ps -eo rss,comm --sort=-rss | head",
         SHORT,
     )?;
@@ -425,10 +425,10 @@ fn again_and_again(watched: &Watched<'_>) -> Result<()> {
     let after = client.must(OBJECTS, SHORT)?;
     ensure!(objects == after, "before:\n{objects}\nafter:\n{after}");
     let (now, details_now) = memory(client)?;
-    let lost = before - now;
+    let lost = now - before;
     say(format!("{TIMES} recoveries cost {lost} KiB"));
     let quarantine = match watched.plan.kernel {
-        Kernel::Debug => i64::from(watched.plan.memory) * 1024 / QUARANTINE_FRACTION,
+        Kernel::Debug => i64::from(watched.plan.memory) * 1024 / QUARANTINE_FRACTION + MEMORY_SLACK,
         _ => 0,
     };
     if lost > MEMORY_SLACK + quarantine {
@@ -491,7 +491,7 @@ fn killed_100_times(watched: &Watched<'_>) -> Result<()> {
         after.0
     );
     let lost: Vec<i64> = (before.1.iter().zip(&after.1))
-        .map(|(before, after)| before - after)
+        .map(|(before, after)| after - before)
         .collect();
     say(format!(
         "{KILLS} kills: {} until a ping-pong has ended, {} until the disk is read; the guests lost {lost:?} KiB",
@@ -499,7 +499,7 @@ fn killed_100_times(watched: &Watched<'_>) -> Result<()> {
         median_and_worst(reads)
     ));
     ensure!(
-        lost.iter().all(|kib| *kib < 2 * MEMORY_SLACK),
+        lost.iter().all(|kib| *kib < 4 * MEMORY_SLACK),
         "memory is lost"
     );
     disk.each("goes_on")?;
