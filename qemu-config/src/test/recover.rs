@@ -157,7 +157,7 @@ const IN_DEFAULT: Runs = runs(
 );
 const PART: Runs = by_name("parts of fatal, to find the cause of a failure");
 
-/// The tests of emulators that end behind a supervisor (docs/restart.md). All guests have the same.
+/// The tests of emulators that end behind a supervisor (docs/recovery.md). All guests have the same.
 pub const RESTARTS: &[Row<Test>] = &[
     row::<Test>("killed", EVERYTHING, |w| {
         recover(w, Cause::ServerKilled, ALL)
