@@ -6,6 +6,9 @@ use std::process::Command;
 
 use faultline_layout::named::{read, root};
 
+/// A part of `docs/test-suites.md`, where its links lead somewhere.
+const PART: &str = "qemu-config/src/test/introduction.md";
+
 /// The Markdown files of the repository.
 fn documents() -> Vec<String> {
     let output = Command::new("git")
@@ -116,7 +119,7 @@ fn links_between_documents_lead_somewhere() {
     let documents = documents();
     let mut wrong = Vec::new();
     let mut count = 0;
-    for document in &documents {
+    for document in documents.iter().filter(|name| *name != PART) {
         for link in links(&read(document)) {
             count += 1;
             wrong.extend(broken(document, &link));
