@@ -4,6 +4,7 @@
 
 mod library;
 mod many_connections;
+mod process;
 mod profiles;
 mod scenarios;
 mod traffic;

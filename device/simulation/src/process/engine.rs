@@ -10,15 +10,16 @@ use faultline_fabric::holds::Holds;
 use faultline_fabric::others::OtherFrame;
 use faultline_fabric::outside::{Outside, Seen};
 use faultline_fabric::shared_pauses::SharedPauses;
-use faultline_fabric::{Fabric, PortId, Switch, TURN_PACKETS};
+use faultline_fabric::{Fabric, PortId, Switch, TURN_BYTES, TURN_PACKETS};
 use faultline_nic::{Dma, Instant, Origin, Segment, TxFrame};
 use faultline_simulator::{Memory, RAM_BASE};
 
 use super::peer::SimPeer;
 use super::watch::Watch;
 
-/// Frames on a link from which it is full.
-const MARK: usize = 16;
+/// Frames and octets on a link from which it is full, as in the emulator.
+const MARK_FRAMES: usize = 128;
+const MARK_OCTETS: usize = 128 << 10;
 /// Memory for the payload of a frame of another engine.
 const PAYLOAD: usize = 128 << 10;
 
@@ -38,13 +39,24 @@ enum Contents {
     Octets(Origin, Vec<u8>),
 }
 
+impl Crossing {
+    fn octets(&self) -> usize {
+        match &self.contents {
+            Contents::Typed(_, payload) => payload.len(),
+            Contents::Octets(_, octets) => octets.len(),
+        }
+    }
+}
+
 /// A link from one engine to another.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Link(Rc<RefCell<VecDeque<Crossing>>>);
 
 impl Link {
     fn is_full(&self) -> bool {
-        self.0.borrow().len() >= MARK
+        let waiting = self.0.borrow();
+        let octets: usize = waiting.iter().map(Crossing::octets).sum();
+        waiting.len() >= MARK_FRAMES || octets >= MARK_OCTETS
     }
 
     /// Links each engine to each other one.
@@ -129,7 +141,7 @@ impl SimEngine {
         let mut worked = fabric.begin_pass(around, now);
         let mut now = fabric.time_after_others(now);
         if !self.fabric.pauses_others() {
-            worked |= self.take_from_others(&mut now, TURN_PACKETS);
+            worked |= self.take_from_others(&mut now, TURN_PACKETS, TURN_BYTES);
         }
         let (fabric, around) = (&mut self.fabric, &mut self.around);
         worked |= fabric.take_frames(around, now);
@@ -153,18 +165,21 @@ impl SimEngine {
     /// Takes all frames of other engines.
     pub(super) fn drain(&mut self, now: Instant) {
         let mut now = self.fabric.time_after_others(now);
-        while self.take_from_others(&mut now, u32::MAX) {}
+        while self.take_from_others(&mut now, u32::MAX, usize::MAX) {}
     }
 
-    /// Takes up to so many frames of each other engine. Returns true if there were any.
-    fn take_from_others(&mut self, now: &mut Instant, most: u32) -> bool {
+    /// Takes up to so many frames and about so many octets of each other engine. Returns true if there were any.
+    fn take_from_others(&mut self, now: &mut Instant, frames: u32, most: usize) -> bool {
         let mut worked = false;
         for link in &self.received {
-            for _ in 0..most {
-                let Some(crossing) = link.0.borrow_mut().pop_front() else {
+            let mut octets = 0usize;
+            for _ in 0..frames {
+                let next = (octets < most).then(|| link.0.borrow_mut().pop_front());
+                let Some(crossing) = next.flatten() else {
                     break;
                 };
                 worked = true;
+                octets = octets.saturating_add(crossing.octets());
                 let Crossing {
                     at,
                     from,

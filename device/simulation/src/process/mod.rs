@@ -17,14 +17,15 @@ mod watch;
 use std::cell::{RefCell, RefMut};
 use std::rc::Rc;
 
-use faultline_fabric::external_port::ExternalPort;
+use faultline_fabric::external_port::{ExternalCounts, ExternalPort};
 use faultline_fabric::holds::Holds;
-use faultline_fabric::link_model::LinkModel;
+use faultline_fabric::link_model::{LinkModel, LinkModelCounts};
 use faultline_fabric::nic_port::NicPort;
 use faultline_fabric::shared_pauses::SharedPauses;
 use faultline_fabric::vlan::VlanMembership;
 use faultline_fabric::{PortId, Switch};
 use faultline_nic::{Instant, Nic, NicConfig};
+use faultline_scenario::trigger::Direction;
 use faultline_simulator::{Driver, Memory, Rng};
 use faultline_wire::{Gid, MacAddr};
 
@@ -74,6 +75,8 @@ pub struct ProcessShape {
     pub ports: Vec<PortShape>,
     /// For the order of passes.
     pub seed: u64,
+    /// Addresses of its NICs are counted from this number on: other processes have others.
+    pub first_address: usize,
 }
 
 /// A host of a process: its driver and addresses.
@@ -140,7 +143,8 @@ impl State {
         Link::connect(&mut engines);
         let mut memories = Vec::new();
         for (id, (nic, owner)) in shape.nics.iter().zip(&owners).enumerate() {
-            let mut config = NicConfig::new(mac_of(id));
+            let mac = mac_of(shape.first_address.saturating_add(id));
+            let mut config = NicConfig::new(mac);
             configure(&mut config);
             let device = usize::try_from(config.limits.device_memory).unwrap_or(0);
             let memory = Memory::with_device(RAM, device);
@@ -156,8 +160,8 @@ impl State {
             for engine in &mut engines {
                 let switch = &mut engine.fabric.switch;
                 if engine.own == *owner {
-                    switch.add_permanent_address(id, mac_of(id));
-                    switch.set_present_address(id, mac_of(id));
+                    switch.add_permanent_address(id, mac);
+                    switch.set_present_address(id, mac);
                 }
                 if let Some(vlans) = &nic.vlans {
                     switch.set_vlans(id, vlans.clone());
@@ -259,8 +263,9 @@ impl Process {
         let state = Rc::new(RefCell::new(state));
         let host = |id: usize| {
             let mut driver = Driver::new(ProcessBus::new(Rc::clone(&state), id))?;
-            let mac = mac_of(id);
-            let last = u8::try_from(id).unwrap_or(u8::MAX).saturating_add(1);
+            let address = shape.first_address.saturating_add(id);
+            let mac = mac_of(address);
+            let last = u8::try_from(address).unwrap_or(u8::MAX).saturating_add(1);
             let gid = Gid::from_ipv4([10, 0, 0, last]);
             driver.set_gid(0, gid, mac)?;
             driver.set_netdev(mac, 9000, 0)?;
@@ -328,6 +333,21 @@ impl Process {
     pub fn with_port<T>(&self, nic: PortId, look: impl FnOnce(&mut NicPort) -> T) -> Option<T> {
         let mut state = self.state.borrow_mut();
         Some(look(state.engine_of(nic)?.fabric.nics.get_mut(nic)?))
+    }
+
+    /// What an external port has passed and dropped.
+    pub fn port_counts(&self, port: usize) -> Option<ExternalCounts> {
+        let state = self.state.borrow();
+        let external = state.engines.first()?.fabric.externals.get(port)?;
+        Some(external.counts)
+    }
+
+    /// What a modelled link of a NIC has done.
+    pub fn link_counts(&self, nic: PortId, dir: Direction) -> Option<LinkModelCounts> {
+        let mut state = self.state.borrow_mut();
+        let mut links = state.engine_of(nic)?.fabric.links.iter();
+        let found = links.find(|(port, of, _)| (*port, *of) == (nic, dir));
+        found.map(|(_, _, link)| link.counts())
     }
 
     /// Moves NICs to an engine. Frames between engines are delivered before.

@@ -249,6 +249,7 @@ impl Plan {
             nics: self.nics.iter().map(nic).collect(),
             ports: Vec::new(),
             seed: self.seed,
+            first_address: 0,
         }
     }
 

@@ -1,0 +1,256 @@
+//! Processes of the emulator in virtual time: holds, pauses, VLANs, and NICs that move.
+
+use std::time::Duration;
+
+use faultline_abi::cqe::{RETRY_EXC_ERR, SUCCESS};
+use faultline_abi::qp::QPT_RC;
+use faultline_abi::wqe::WR_WRITE;
+use faultline_fabric::link_model::LinkModel;
+use faultline_fabric::vlan::VlanMembership;
+use faultline_scenario::trigger::Direction;
+use faultline_simulation::process::{NicShape, PortShape, Process, ProcessHost, ProcessShape};
+use faultline_simulator::driver::ALL_ACCESS;
+use faultline_simulator::{Connect, Cq, CqConfig, Mr, Qp, QpConfig, Send};
+
+const LEN: u32 = 32 << 10;
+const MS: u64 = 1_000_000;
+
+/// One side of a connection.
+struct Side {
+    cq: Cq,
+    qp: Qp,
+    mr: Mr,
+}
+
+fn side(host: &mut ProcessHost) -> Side {
+    let driver = &mut host.driver;
+    let config = CqConfig {
+        log_depth: 8,
+        eqn: host.eqn,
+        uctx: 0,
+    };
+    let cq = driver.create_cq(config).unwrap();
+    let config = QpConfig {
+        kind: QPT_RC,
+        pd: host.pd,
+        uctx: 0,
+        send_cqn: cq.cqn,
+        recv_cqn: cq.cqn,
+        srqn: None,
+        log_depth: 7,
+        max_sge: 1,
+        flags: faultline_abi::admin::QP_FLAG_SIG_ALL,
+    };
+    let qp = driver.create_qp(&config).unwrap();
+    let mr = driver
+        .reg_mr(host.pd, 0x7f00_0000_0000, LEN.into(), ALL_ACCESS)
+        .unwrap();
+    Side { cq, qp, mr }
+}
+
+/// Makes the queue pair of a side ready to send to that of the host at `peer`. A retry is made after 4 ms.
+fn connect(host: &mut ProcessHost, own: &Side, (peer, qpn): (&ProcessHost, u32)) {
+    let path = Connect {
+        timeout: 10,
+        ..Connect::to(peer.gid, peer.mac, qpn)
+    };
+    host.driver.connect(own.qp.qpn, QPT_RC, &path).unwrap();
+}
+
+/// A connection between two hosts of a process.
+fn pair(process: &mut Process, [from, to]: [usize; 2]) -> [Side; 2] {
+    let sides = [from, to].map(|host| side(&mut process.hosts[host]));
+    for (own, peer) in [(0, 1), (1, 0)] {
+        let hosts = [from, to];
+        let address = &process.hosts[hosts[peer]];
+        let path = Connect {
+            timeout: 10,
+            ..Connect::to(address.gid, address.mac, sides[peer].qp.qpn)
+        };
+        let driver = &mut process.hosts[hosts[own]].driver;
+        driver.connect(sides[own].qp.qpn, QPT_RC, &path).unwrap();
+    }
+    sides
+}
+
+/// Posts WRITEs of the whole region to the region of the other side.
+fn post(host: &mut ProcessHost, from: &mut Side, to: &Mr, count: usize) {
+    for _ in 0..count {
+        let send = Send {
+            opcode: WR_WRITE,
+            sges: &[(from.mr.va, LEN, from.mr.key)],
+            remote_addr: to.va,
+            rkey: to.key,
+            ..Send::default()
+        };
+        host.driver.post_send(&mut from.qp, &send);
+    }
+}
+
+fn statuses(host: &mut ProcessHost, cq: &mut Cq) -> Vec<u8> {
+    std::iter::from_fn(|| host.driver.poll(cq))
+        .map(|cqe| cqe.status)
+        .collect()
+}
+
+fn nics(count: usize, engine: impl Fn(usize) -> usize) -> Vec<NicShape> {
+    let nic = |nic| NicShape {
+        engine: engine(nic),
+        ..NicShape::default()
+    };
+    (0..count).map(nic).collect()
+}
+
+/// Two processes, connected by a port of each. The peer of the first takes a frame every ten microseconds. Returns how often its port
+/// has held senders, and how many frames it had no room for.
+fn through_a_slow_peer(hold: Duration) -> (u64, u64) {
+    let shape = |room, first_address| ProcessShape {
+        engines: 2,
+        nics: nics(2, |nic| nic),
+        ports: vec![PortShape {
+            hold,
+            room,
+            ..PortShape::default()
+        }],
+        seed: 5,
+        first_address,
+    };
+    let mut near = Process::new(&shape(1 << 20, 0)).unwrap();
+    let mut far = Process::new(&shape(1 << 20, 2)).unwrap();
+    // NIC 1 is of the engine without the port.
+    let (mut own, mut peer) = (side(&mut near.hosts[1]), side(&mut far.hosts[0]));
+    let (qpn, of_peer) = (own.qp.qpn, peer.qp.qpn);
+    connect(&mut near.hosts[1], &own, (&far.hosts[0], of_peer));
+    connect(&mut far.hosts[0], &peer, (&near.hosts[1], qpn));
+    let (mut found, start) = (Vec::new(), near.now());
+    // The switch learns the peer's address from the first answer. Before, frames are flooded, and hold nobody.
+    for count in [1, 100] {
+        post(&mut near.hosts[1], &mut own, &peer.mr, count);
+        let wanted = found.len() + count;
+        while found.len() < wanted {
+            assert!(near.now() - start < 1000 * MS, "{} of 101", found.len());
+            near.run_for(10_000);
+            far.run_for(10_000);
+            if let Some(frame) = near.peer(0).unwrap().take() {
+                far.peer(0).unwrap().send(frame);
+            }
+            while let Some(frame) = far.peer(0).unwrap().take() {
+                near.peer(0).unwrap().send(frame);
+            }
+            found.extend(statuses(&mut near.hosts[1], &mut own.cq));
+        }
+    }
+    assert!(found.iter().all(|status| *status == SUCCESS));
+    assert!(statuses(&mut far.hosts[0], &mut peer.cq).is_empty());
+    let counts = near.port_counts(0).unwrap();
+    (counts.holds, counts.overrun)
+}
+
+#[test]
+fn a_slow_peer_holds_its_senders_on_all_engines_and_loses_nothing() {
+    let (holds, overrun) = through_a_slow_peer(Duration::from_millis(100));
+    assert!(holds > 0);
+    assert_eq!(overrun, 0);
+}
+
+#[test]
+fn without_holds_a_slow_peer_loses_frames() {
+    let (holds, overrun) = through_a_slow_peer(Duration::ZERO);
+    assert_eq!(holds, 0);
+    assert!(overrun > 0);
+}
+
+/// Two NICs WRITE to a third, over a link of 1 Gbit/s that has room for 128 KiB. Returns pauses, and frames for which there was no room.
+fn into_a_narrow_link(engines: usize, pause_bytes: u32) -> (u64, u64) {
+    let mut nics = nics(3, |nic| nic % engines);
+    nics[2].links[1] = Some(LinkModel {
+        rate_mbps: 1000,
+        queue_bytes: 128 << 10,
+        pause_bytes,
+        ..LinkModel::default()
+    });
+    let mut process = Process::new(&ProcessShape {
+        engines,
+        nics,
+        ports: Vec::new(),
+        seed: 9,
+        first_address: 0,
+    })
+    .unwrap();
+    let mut pairs = [pair(&mut process, [0, 2]), pair(&mut process, [1, 2])];
+    for (host, [from, to]) in pairs.iter_mut().enumerate() {
+        post(&mut process.hosts[host], from, &to.mr, 8);
+    }
+    process.run_for(500 * MS);
+    for (host, [from, _]) in pairs.iter_mut().enumerate() {
+        let found = statuses(&mut process.hosts[host], &mut from.cq);
+        assert_eq!(found, [SUCCESS; 8]);
+    }
+    let counts = process.link_counts(2, Direction::Rx).unwrap();
+    assert!(process.watched().violations.is_empty());
+    (counts.pauses, counts.queue_full)
+}
+
+#[test]
+fn a_link_pauses_senders_of_all_engines_before_it_is_full() {
+    for engines in [1, 2, 3] {
+        let (pauses, lost) = into_a_narrow_link(engines, 32 << 10);
+        assert!(pauses > 0, "{engines} engines");
+        assert_eq!(lost, 0, "{engines} engines");
+    }
+    let (pauses, lost) = into_a_narrow_link(2, 0);
+    assert_eq!(pauses, 0);
+    assert!(lost > 0);
+}
+
+#[test]
+fn nics_of_different_vlans_do_not_reach_each_other() {
+    for (engines, vlans, expected) in [
+        (1, [7, 8], RETRY_EXC_ERR),
+        (2, [7, 8], RETRY_EXC_ERR),
+        (2, [7, 7], SUCCESS),
+    ] {
+        let mut nics = nics(2, |nic| nic % engines);
+        for (nic, vlan) in nics.iter_mut().zip(vlans) {
+            nic.vlans = Some(VlanMembership::new(Some(vlan), None));
+        }
+        let mut process = Process::new(&ProcessShape {
+            engines,
+            nics,
+            ports: Vec::new(),
+            seed: 1,
+            first_address: 0,
+        })
+        .unwrap();
+        let [mut from, to] = pair(&mut process, [0, 1]);
+        post(&mut process.hosts[0], &mut from, &to.mr, 1);
+        process.run_for(2000 * MS);
+        assert_eq!(statuses(&mut process.hosts[0], &mut from.cq), [expected]);
+        let dropped = process.with_port(0, |port| port.faults.counts.vlan);
+        assert_eq!(dropped.unwrap() > 0, expected != SUCCESS);
+    }
+}
+
+#[test]
+fn a_nic_that_moves_keeps_its_connection() {
+    let mut process = Process::new(&ProcessShape {
+        engines: 3,
+        nics: nics(2, |_| 0),
+        ports: Vec::new(),
+        seed: 2,
+        first_address: 0,
+    })
+    .unwrap();
+    let [mut from, to] = pair(&mut process, [0, 1]);
+    let mut ended = 0;
+    for (turn, engine) in [1, 2, 0, 2, 1].into_iter().enumerate() {
+        post(&mut process.hosts[0], &mut from, &to.mr, 4);
+        process.move_nics(&[turn % 2], engine);
+        process.run_for(MS);
+        let found = statuses(&mut process.hosts[0], &mut from.cq);
+        assert!(found.iter().all(|status| *status == SUCCESS));
+        ended += found.len();
+    }
+    assert_eq!(ended, 20);
+    assert!(process.watched().violations.is_empty());
+}
