@@ -10,9 +10,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant as Time};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use faultline_abi::{ConstantGroup, cqe, event, regs};
 use faultline_nic::inspect::Process;
 use faultline_nic::{Diagnostic, Instant, Nic, State, StateCause};
 use faultline_telemetry::DiagnosticKind;
+use faultline_wire::aeth::NakCode;
 use tracing::level_filters::LevelFilter;
 use tracing::{Level, Span};
 
@@ -391,12 +393,21 @@ pub fn owner(nic: &Nic, diagnostic: &Diagnostic) -> Option<Owner> {
     nic.process_of(nic.context_of(diagnostic)?)
 }
 
+/// The name of a number in the device's interface, or the number.
+fn name(group: &ConstantGroup, value: impl Into<u64>) -> String {
+    let value = value.into();
+    let found = group.name(value);
+    found.map_or_else(|| value.to_string(), str::to_owned)
+}
+
 /// Why a queue pair has changed its state.
 fn describe_cause(cause: StateCause) -> String {
     match cause {
         StateCause::Command => "command".to_owned(),
-        StateCause::SendFailed { status } => format!("send_failed status={status}"),
-        StateCause::Event { event } => format!("event event={event}"),
+        StateCause::SendFailed { status } => {
+            format!("send_failed status={}", name(&cqe::STATUSES, status))
+        }
+        StateCause::Event { event } => format!("event event={}", name(&event::KINDS, event)),
         StateCause::Completion => "completion".to_owned(),
     }
 }
@@ -405,9 +416,11 @@ fn describe_cause(cause: StateCause) -> String {
 fn describe(diagnostic: &Diagnostic) -> String {
     match *diagnostic {
         Diagnostic::Fatal { cause } => {
+            let cause = name(&regs::FATAL_CODES, cause);
             format!("the device has stopped and needs a reset: cause={cause}")
         }
         Diagnostic::QpFailed { qpn, event } => {
+            let event = name(&event::KINDS, event);
             format!("a queue pair has failed: qpn={qpn} event={event}")
         }
         Diagnostic::Reset => "the device was reset".to_owned(),
@@ -441,6 +454,8 @@ fn describe(diagnostic: &Diagnostic) -> String {
             receive,
         } => {
             let which = if receive { "receive" } else { "send" };
+            let status = name(&cqe::STATUSES, status);
+            let vendor = name(&cqe::VENDOR_ERRS, vendor);
             format!(
                 "a {which} work request has failed: qpn={qpn} status={status} vendor_err={vendor}"
             )
@@ -462,6 +477,8 @@ fn describe(diagnostic: &Diagnostic) -> String {
             )
         }
         Diagnostic::RequestRefused { qpn, psn, nak } => {
+            let code = NakCode::from_u8(nak);
+            let nak = code.map_or_else(|| nak.to_string(), |code| code.name().to_owned());
             format!("a request was refused: qpn={qpn} psn={psn} nak={nak}")
         }
         Diagnostic::Overrun { queue, object } => {
@@ -545,6 +562,25 @@ mod tests {
     fn filtered(most: LevelFilter) -> (DiagnosticQueue, DiagnosticLog) {
         let (queue, log) = queue(&["a".to_owned()]);
         (DiagnosticQueue { most, ..queue }, log)
+    }
+
+    #[test]
+    fn numbers_of_the_device_have_their_names() {
+        let failed = Diagnostic::WorkFailed {
+            qpn: 5,
+            status: cqe::RETRY_EXC_ERR,
+            vendor: cqe::NONE,
+            receive: false,
+        };
+        let text = "a send work request has failed: qpn=5 status=RETRY_EXC_ERR vendor_err=NONE";
+        assert_eq!(describe(&failed), text);
+        let refused = Diagnostic::RequestRefused {
+            qpn: 5,
+            psn: 7,
+            nak: 2,
+        };
+        assert!(describe(&refused).ends_with("nak=remote_access"));
+        assert_eq!(name(&regs::FATAL_CODES, 99u32), "99");
     }
 
     #[test]

@@ -501,6 +501,7 @@ macro_rules! counters {
         /// Counters, as indices in the answer of QUERY_COUNTERS.
         pub const COUNTERS: crate::ConstantGroup = crate::ConstantGroup {
             doc: &[" Indices in the answer of QUERY_COUNTERS."],
+            prefix: "FAULTLINE_CNT_",
             constants: &[$( crate::Constant {
                 name: concat!("FAULTLINE_CNT_", stringify!($name)),
                 value: Counter::$name as u64,

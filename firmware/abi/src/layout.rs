@@ -44,8 +44,28 @@ pub struct Constant {
 pub struct ConstantGroup {
     /// Description, one element per line.
     pub doc: &'static [&'static str],
+    /// What the names of its constants begin with.
+    pub prefix: &'static str,
     /// The numbers.
     pub constants: &'static [Constant],
+}
+
+impl ConstantGroup {
+    /// The constants: their names without the prefix, and their values.
+    pub fn names(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let constants = self.constants.iter();
+        constants.filter_map(|constant| {
+            let name = constant.name.strip_prefix(self.prefix)?;
+            Some((name, constant.value))
+        })
+    }
+
+    /// The name of a value without the prefix; `None`: no constant has it.
+    pub fn name(&self, value: impl Into<u64>) -> Option<&'static str> {
+        let value = value.into();
+        let mut names = self.names();
+        names.find(|(_, of)| *of == value).map(|(name, _)| name)
+    }
 }
 
 /// A type that a field of an ABI structure can have.
@@ -134,6 +154,7 @@ macro_rules! abi_consts {
         $(#[doc = $gdoc])*
         pub const $group: crate::ConstantGroup = crate::ConstantGroup {
             doc: &[$($gdoc),*],
+            prefix: $prefix,
             constants: &[$( crate::Constant {
                 name: concat!($prefix, stringify!($name)),
                 value: $value as u64,

@@ -17,6 +17,7 @@ macro_rules! statuses {
         /// Command status.
         pub const STATUSES: crate::ConstantGroup = crate::ConstantGroup {
             doc: &[" Command status."],
+            prefix: "FAULTLINE_",
             constants: &[$( crate::Constant {
                 name: concat!("FAULTLINE_", $cname), value: $value, doc: &[$($doc),*],
             } ),*],

@@ -42,6 +42,17 @@ impl NakCode {
     pub const fn to_u8(self) -> u8 {
         self as u8
     }
+
+    /// Its name in logs and scenarios.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::PsnSequenceError => "psn",
+            Self::InvalidRequest => "invalid_request",
+            Self::RemoteAccessError => "remote_access",
+            Self::RemoteOperationalError => "remote_op",
+            Self::InvalidRdRequest => "invalid_rd_request",
+        }
+    }
 }
 
 /// The syndrome of an AETH (IBTA volume 1, table 44).

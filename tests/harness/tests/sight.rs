@@ -266,7 +266,10 @@ fn a_diagnostic_has_the_same_ids_everywhere() {
         &[("page", 0), ("object", 0xfffe)],
     );
     find(&there, "Fatal", &[("cause", 4)]);
-    expect_logged(log, &["ERROR", "nic{name=b}", "kind=\"fatal\"", "cause=4"]);
+    expect_logged(
+        log,
+        &["ERROR", "nic{name=b}", "kind=\"fatal\"", "cause=INJECTED"],
+    );
     expect_logged(log, &["WARN", "kind=\"doorbell_refused\"", "object=65534"]);
     let nic = get(&socket, "/v1/nics/b");
     assert_eq!(nic["state"], "fatal", "{nic}");

@@ -30,13 +30,9 @@ impl Names {
     }
 
     /// The constants of a group of the device's interface, without their prefix.
-    fn of_group(what: &'static str, group: &ConstantGroup, prefix: &str) -> Self {
-        let constants = group.constants.iter().filter_map(|constant| {
-            let name = constant.name.strip_prefix(prefix)?;
-            Some((
-                name.to_ascii_lowercase(),
-                u16::try_from(constant.value).ok()?,
-            ))
+    fn of_group(what: &'static str, group: &ConstantGroup) -> Self {
+        let constants = group.names().filter_map(|(name, value)| {
+            Some((name.to_ascii_lowercase(), u16::try_from(value).ok()?))
         });
         Self::new(what, constants)
     }
@@ -65,50 +61,49 @@ impl Names {
 }
 
 /// Statuses of completions.
-pub(crate) static COMPLETION_STATUSES: LazyLock<Names> = LazyLock::new(|| {
-    Names::of_group("completion status", &cqe::STATUSES, "FAULTLINE_WC_STATUS_").in_capitals()
-});
+pub(crate) static COMPLETION_STATUSES: LazyLock<Names> =
+    LazyLock::new(|| Names::of_group("completion status", &cqe::STATUSES).in_capitals());
 
 /// Statuses that a failed completion can have.
 pub(crate) static FAILED_STATUSES: LazyLock<Names> = LazyLock::new(|| {
-    let all = Names::of_group("completion status", &cqe::STATUSES, "FAULTLINE_WC_STATUS_");
+    let all = Names::of_group("completion status", &cqe::STATUSES);
     all.without(u16::from(cqe::SUCCESS)).in_capitals()
 });
 
 /// Events, without fault records: these are the trigger `fault`.
 pub(crate) static EVENTS: LazyLock<Names> = LazyLock::new(|| {
-    let all = Names::of_group("event", &event::KINDS, "FAULTLINE_EVENT_");
+    let all = Names::of_group("event", &event::KINDS);
     all.without(u16::from(event::PAGE_FAULT))
 });
 
 /// Commands of the admin queue.
 pub(crate) static ADMIN_COMMANDS: LazyLock<Names> =
-    LazyLock::new(|| Names::of_group("command", &admin::OPCODES, "FAULTLINE_ADMIN_"));
+    LazyLock::new(|| Names::of_group("command", &admin::OPCODES));
 
 /// Commands of the translation queue.
 pub(crate) static TRANSLATION_COMMANDS: LazyLock<Names> =
-    LazyLock::new(|| Names::of_group("command", &translation::OPCODES, "FAULTLINE_TQ_"));
+    LazyLock::new(|| Names::of_group("command", &translation::OPCODES));
 
 /// Statuses of commands that are refused.
 pub(crate) static COMMAND_STATUSES: LazyLock<Names> =
-    LazyLock::new(|| Names::of_group("command status", &STATUSES, "FAULTLINE_").without(0));
+    LazyLock::new(|| Names::of_group("command status", &STATUSES).without(0));
 
 /// Types of doorbells.
 pub(crate) static DOORBELLS: LazyLock<Names> =
-    LazyLock::new(|| Names::of_group("doorbell", &doorbell::TYPES, "FAULTLINE_DB_"));
+    LazyLock::new(|| Names::of_group("doorbell", &doorbell::TYPES));
 
 /// How a request fails.
 pub(crate) static REQUEST_FAILURES: LazyLock<Names> = LazyLock::new(|| {
-    let nak = |name: &str, code: NakCode| (name.to_owned(), u16::from(code.to_u8()));
+    let nak = |code: NakCode| (code.name().to_owned(), u16::from(code.to_u8()));
     Names::new(
         "NAK code",
         [
             ("rnr".to_owned(), RNR_NAK),
-            nak("psn", NakCode::PsnSequenceError),
-            nak("invalid_request", NakCode::InvalidRequest),
-            nak("remote_access", NakCode::RemoteAccessError),
-            nak("remote_op", NakCode::RemoteOperationalError),
-            nak("invalid_rd_request", NakCode::InvalidRdRequest),
+            nak(NakCode::PsnSequenceError),
+            nak(NakCode::InvalidRequest),
+            nak(NakCode::RemoteAccessError),
+            nak(NakCode::RemoteOperationalError),
+            nak(NakCode::InvalidRdRequest),
         ],
     )
 });

@@ -24,7 +24,12 @@ pub fn run(watched: &Watched<'_>) -> Result<()> {
     watched.client.must("device_health fatal", 2 * SHORT)?;
     ensure!(state()? == "running", "the NIC is {}", state()?);
     watched.expect_log(
-        &["ERROR", "nic{name=nic1}:", "kind=\"fatal\"", "cause=4"],
+        &[
+            "ERROR",
+            "nic{name=nic1}:",
+            "kind=\"fatal\"",
+            "cause=INJECTED",
+        ],
         SHORT,
     )?;
     works(watched.cluster)
