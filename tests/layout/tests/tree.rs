@@ -399,6 +399,47 @@ fn unsafe_code_is_in_one_crate() {
     }
 }
 
+/// What neither the firmware nor the fabric has: threads, clocks, files, sockets.
+const OUTSIDE: [&str; 10] = [
+    "std::thread::",
+    "std::fs",
+    "std::net",
+    "std::os",
+    "std::io",
+    "std::process",
+    "std::time::SystemTime",
+    "std::time::Instant",
+    "rustix::",
+    "tokio::",
+];
+
+/// Names of the outside world in Rust code.
+fn outside(code: &str) -> Vec<&'static str> {
+    let names = OUTSIDE.into_iter();
+    names.filter(|name| code.contains(name)).collect()
+}
+
+#[test]
+fn firmware_and_fabric_run_in_virtual_time() {
+    let root = root();
+    for folder in ["firmware/wire/src", "firmware/nic/src", "device/fabric/src"] {
+        for file in files(&root.join(folder), &["rs"]) {
+            let text = fs::read_to_string(&file).expect("source can be read");
+            // Tests may.
+            let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+            let code: String = code
+                .lines()
+                .map(|line| line.split("//").next().unwrap_or_default())
+                .collect();
+            assert_eq!(outside(&code), Vec::<&str>::new(), "{}", file.display());
+        }
+    }
+    assert_eq!(
+        outside("use std::time::Instant; std::thread::sleep(x);"),
+        ["std::thread::", "std::time::Instant"]
+    );
+}
+
 #[test]
 fn every_crate_forbids_unsafe_code() {
     let root = root();

@@ -258,7 +258,8 @@ pub fn stop(watched: &Watched<'_>, cause: Cause) -> Result<()> {
         Cause::DeviceReset => drop(watched.faultline(&["ctl", "action", NIC, "reset"])?),
         Cause::FunctionReset => drop(client.must("recovery reset", SHORT)?),
         Cause::Reload => drop(client.must("recovery reload", SHORT)?),
-        Cause::Suspend => drop(client.must("recovery suspend", SHORT)?),
+        // Its attempts, with alarms after 4 to 32 s, may take more than a minute together.
+        Cause::Suspend => drop(client.must("recovery suspend", 3 * SHORT)?),
         Cause::ServerKilled => emulator(watched)?.end_server(Signal::KILL)?,
         Cause::ServerRenewed => emulator(watched)?.renew()?,
         Cause::ServerAborted => emulator(watched)?.end_server(Signal::ABORT)?,
