@@ -55,7 +55,9 @@ impl EngineIo {
     #[cold]
     fn capture(&mut self, at: Instant, sight: &Sight<'_, Ram>) {
         let (port, dir) = sight.place;
-        let is_received = dir == Direction::Rx && sight.fate == Fate::Passed;
+        // At an external port, `Rx` is away from the peer.
+        let is_received =
+            dir == Direction::Rx && sight.fate == Fate::Passed && sight.device.is_some();
         let mut seen = CapturedFrame {
             at,
             port,
@@ -64,32 +66,28 @@ impl EngineIo {
             fate: sight.fate,
             effects: sight.effects,
             rule: sight.rule,
-            token: 0,
+            token: if is_received { self.stall } else { 0 },
             is_raw: false,
             is_again: sight.is_again,
             is_held: is_received && sight.device.is_some_and(Nic::is_input_stopped),
         };
+        if let Some(sent) = sight.sent {
+            seen.is_raw = matches!(sent.kind, FrameKind::Raw { .. });
+            if let FrameKind::Roce(header) = &sent.kind
+                && dir == Direction::Tx
+                && Frame::ByReference(sent).is_rnr_nak()
+            {
+                let psn = header.bth.psn.get();
+                seen.token = self.captures.refusal(port, sight.sender, psn);
+            }
+        }
         match sight.frame {
             Frame::ByReference(frame) => {
-                seen.is_raw = matches!(frame.kind, FrameKind::Raw { .. });
-                seen.token = match &frame.kind {
-                    FrameKind::Roce(header) if dir == Direction::Tx && sight.frame.is_rnr_nak() => {
-                        let psn = header.bth.psn.get();
-                        self.captures.refusal(port, sight.sender, psn)
-                    }
-                    _ if is_received => self.stall,
-                    _ => 0,
-                };
                 if let Some(memory) = sight.memory {
                     self.captures.frame(&seen, frame, memory);
                 }
             }
-            Frame::Octets(Octets { bytes, .. }) => {
-                if is_received {
-                    seen.token = self.stall;
-                }
-                self.captures.octets(&seen, bytes);
-            }
+            Frame::Octets(Octets { bytes, .. }) => self.captures.octets(&seen, bytes),
         }
         if is_received {
             self.captures.end_receive();

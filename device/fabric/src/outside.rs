@@ -165,8 +165,10 @@ pub struct Sight<'a, M> {
     pub rule: Option<ByRule>,
     /// The queue pair that has sent it; 0: not known.
     pub sender: u32,
-    /// The frame.
+    /// The frame, or a packet of it.
     pub frame: Frame<'a>,
+    /// The frame of a NIC that this is, or is a packet of, if it has come here by reference.
+    pub sent: Option<&'a TxFrame>,
     /// The memory of the payload of a frame by reference; `None`: there is none any more.
     pub memory: Option<&'a M>,
     /// The NIC at the interface; `None`: an external port.

@@ -1,6 +1,6 @@
 //! What a fabric shows of frames at interfaces, to captures and checkers.
 
-use faultline_nic::Instant;
+use faultline_nic::{Instant, TxFrame};
 use faultline_scenario::rules::ByRule;
 use faultline_scenario::trigger::Direction;
 
@@ -23,10 +23,7 @@ impl<O: Outside> Fabric<O> {
         (fate, rule): (Fate, Option<ByRule>),
         frame: Frame<'_>,
     ) {
-        if place.1 == Direction::Tx && frame.is_rnr_nak() {
-            // The diagnostic that names the fault may wait in the NIC.
-            self.take_diagnostics(out, now);
-        }
+        self.take_diagnostics_of(out, now, place, frame);
         let mark = frame.mark();
         let sight = Sight {
             place,
@@ -39,6 +36,7 @@ impl<O: Outside> Fabric<O> {
                 Frame::Octets(_) => 0,
             },
             frame,
+            sent: by_reference(frame),
             memory: self.memories.get(from),
             device: self.nics.get(place.0).map(|port| &port.nic),
         };
@@ -92,18 +90,19 @@ impl<O: Outside> Fabric<O> {
         if !is_shown {
             return;
         }
-        let sender = match frame {
-            Frame::ByReference(_) if goes_to_switch => self.sender(from),
-            Frame::ByReference(_) | Frame::Octets(_) => 0,
-        };
+        let sent = by_reference(frame).filter(|_| goes_to_switch);
+        if goes_to_switch {
+            self.take_diagnostics_of(out, now, (port, dir), frame);
+        }
         let sight = Sight {
             place: (port, dir),
             fate,
             is_again: false,
             effects: octets.mark.effects | effects,
             rule: octets.mark.rule,
-            sender,
+            sender: sent.map_or(0, |_| self.sender(from)),
             frame: Frame::Octets(octets),
+            sent,
             memory: None,
             device: self.nics.get(port).map(|port| &port.nic),
         };
@@ -128,6 +127,7 @@ impl<O: Outside> Fabric<O> {
             rule: octets.mark.rule,
             sender: 0,
             frame: Frame::Octets(octets),
+            sent: None,
             memory: None,
             device: self.nics.get(place.0).map(|port| &port.nic),
         };
@@ -138,6 +138,19 @@ impl<O: Outside> Fabric<O> {
     fn goes_to_switch(&self, (port, dir): Place) -> bool {
         let is_external = port >= self.nics.ports();
         is_external == (dir == Direction::Rx)
+    }
+
+    /// Takes what the NICs report before an RNR NAK is shown that one of them sends: the diagnostic that names its page fault may wait there.
+    fn take_diagnostics_of(
+        &mut self,
+        out: &mut O,
+        now: Instant,
+        (_, dir): Place,
+        frame: Frame<'_>,
+    ) {
+        if dir == Direction::Tx && frame.is_rnr_nak() {
+            self.take_diagnostics(out, now);
+        }
     }
 
     /// Takes what the NICs report, if page faults are to be seen before their frames.
@@ -151,5 +164,12 @@ impl<O: Outside> Fabric<O> {
     pub(crate) fn sender(&self, nic: PortId) -> u32 {
         let port = self.nics.get(nic);
         port.map_or(self.sender_of_other, |port| port.nic.last_sender())
+    }
+}
+
+fn by_reference(frame: Frame<'_>) -> Option<&TxFrame> {
+    match frame {
+        Frame::ByReference(sent) => Some(sent),
+        Frame::Octets(_) => None,
     }
 }

@@ -182,7 +182,17 @@ fn lose_requests(engines: usize) {
 /// What software sends on a raw queue pair is no violation of its NIC.
 #[test]
 fn a_forged_packet_is_not_charged_to_its_nic() {
-    let stage = Stage::new();
+    forge("");
+}
+
+/// On a modelled link a frame becomes octets, and is still one of software.
+#[test]
+fn a_forged_packet_on_a_modelled_link_is_not_charged_to_its_nic() {
+    forge("[defaults]\nlink_tx = { delay_ns = 1000 }\n");
+}
+
+fn forge(config: &str) {
+    let stage = Stage::with(config);
     let (mut a, b) = stage.nodes();
     stage.start();
     let mut raw = raw_qp(&a, &a.cq, 4).unwrap();
