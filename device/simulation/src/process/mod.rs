@@ -201,21 +201,23 @@ impl State {
         self.engines.get_mut(*self.owners.get(nic)?)
     }
 
-    /// Lets engines make passes, in a random order, until none has work at this instant.
-    fn settle(&mut self) {
+    /// Lets engines make passes, in a random order, until none has work at this instant. Returns true if one had.
+    fn settle(&mut self) -> bool {
         let now = Instant(self.now);
+        let mut worked = false;
         loop {
             let count = self.engines.len() as u64;
             let first = usize::try_from(self.random.below(count.max(1))).unwrap_or(0);
             let (before, from) = self.engines.split_at_mut(first);
             let mut order = from.iter_mut().chain(before);
             if !order.any(|engine| engine.pass(now)) {
-                return;
+                return worked;
             }
+            worked = true;
             self.passes = self.passes.saturating_add(1);
             if self.passes > PASSES_AT_ONCE {
                 self.is_stuck = true;
-                return;
+                return worked;
             }
         }
     }
@@ -226,9 +228,12 @@ impl State {
         deadlines.min().map(|at| at.0.max(self.now))
     }
 
-    /// The next thing happens. Returns false if there is none until then.
+    /// The next thing happens. Returns false if there is none until then. What happens at this instant is one thing: the software of
+    /// hosts sees it before the clock moves.
     fn step(&mut self, until: u64) -> bool {
-        self.settle();
+        if self.settle() {
+            return true;
+        }
         match self.next_at().filter(|at| *at <= until && !self.is_stuck) {
             None => false,
             Some(at) => {

@@ -7,6 +7,7 @@ use faultline_fabric::link_model::LinkModel;
 use faultline_fabric::vlan::VlanMembership;
 use faultline_scenario::trigger::Direction;
 use faultline_simulator::Rng;
+use faultline_wire::PrioritySet;
 
 use crate::process::{NicShape, ProcessShape};
 
@@ -37,7 +38,7 @@ pub struct PlanNic {
     pub engine: usize,
     /// Models of its link: away from the NIC, and to it.
     pub links: [Option<LinkModel>; 2],
-    /// It is an access port of a VLAN; `None`: a port of all VLANs, whose frames of that VLAN have a tag.
+    /// It is an access port of this VLAN; `None`: the process has no VLANs.
     pub pvid: Option<u16>,
     /// Its memory is registered on demand.
     pub on_demand: bool,
@@ -139,6 +140,10 @@ fn link(random: &mut Rng) -> Option<LinkModel> {
     };
     if model.rate_mbps > 0 && random.chance(400) {
         model.pause_bytes = u32::try_from(between(random, 4000, 60_000)).unwrap_or(0);
+        if random.chance(500) {
+            // The priority of frames without tag, singly.
+            model.pfc = PrioritySet::NONE.with(0);
+        }
     } else if random.chance(200) {
         model.queue_bytes = u32::try_from(between(random, 20_000, 200_000)).unwrap_or(0);
     }

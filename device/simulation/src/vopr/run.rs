@@ -270,7 +270,8 @@ impl<'a> Run<'a> {
             let now = self.process.now();
             self.take_events(now)?;
             self.post_due(now);
-            self.serve_faults(now)?;
+            // An answer may raise the next fault at this instant.
+            while self.serve_faults(now)? {}
             self.take_completions()?;
             if self.process.is_stuck() {
                 return Err(Failure::Stuck);
@@ -398,7 +399,9 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn serve_faults(&mut self, now: u64) -> Result<(), Failure> {
+    /// Reads fault records, and answers those that are due. Returns true if there were any.
+    fn serve_faults(&mut self, now: u64) -> Result<bool, Failure> {
+        let mut worked = false;
         for (index, pager) in self.pagers.iter_mut().enumerate() {
             let Some(host) = self.process.hosts.get_mut(index) else {
                 continue;
@@ -407,7 +410,7 @@ impl<'a> Run<'a> {
             while let Some(record) = host.driver.poll_event(&mut pager.eq) {
                 let due = now.saturating_add(pager.delay);
                 pager.waiting.push_back((due, record));
-                any = true;
+                (any, worked) = (true, true);
             }
             if any {
                 host.driver.arm_eq(&pager.eq);
@@ -415,6 +418,7 @@ impl<'a> Run<'a> {
             while pager.waiting.front().is_some_and(|(at, _)| *at <= now)
                 && let Some((_, record)) = pager.waiting.pop_front()
             {
+                worked = true;
                 self.report.faults = self.report.faults.saturating_add(1);
                 let key = record.key.get();
                 let sides = self
@@ -427,7 +431,7 @@ impl<'a> Run<'a> {
                 }
             }
         }
-        Ok(())
+        Ok(worked)
     }
 
     fn take_completions(&mut self) -> Result<(), Failure> {
