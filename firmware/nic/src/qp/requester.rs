@@ -325,6 +325,7 @@ impl Requester {
 
     /// Connections: completes what needs no packet and is due, then makes `frame` the next request packet, or a run of
     /// up to `most`.
+    #[inline]
     pub(crate) fn poll<M: Dma>(
         &mut self,
         qp: &Endpoint,
