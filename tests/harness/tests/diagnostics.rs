@@ -10,6 +10,7 @@ use faultline_harness::testbed::{Fabric, LONG, Node};
 use faultline_harness::traffic::impatient;
 use faultline_harness::{Link, Qp, QpType, SendWr, connect};
 use faultline_telemetry::DiagnosticKind;
+use faultline_wire::aeth::NakCode;
 use serde_json::{Value, json};
 
 use crate::log::Log;
@@ -177,7 +178,19 @@ fn within(what: &str, mut condition: impl FnMut() -> bool) {
 
 /// Returns true if a message has the id, as `name=value` or `name: value`, decimal or hexadecimal.
 fn has_id(message: &str, (name, value): Id) -> bool {
-    let texts = [format!("{value}"), format!("{value:#x}")];
+    let nak = |code| NakCode::from_u8(u8::try_from(code).ok()?).map(NakCode::name);
+    let named = match name {
+        "cause" => regs::FATAL_CODES.name(value),
+        "event" => event::KINDS.name(value),
+        "nak" => nak(value),
+        // That of a command is no status of a completion.
+        "status" if !message.contains("kind=\"command\"") => cqe::STATUSES.name(value),
+        _ => None,
+    };
+    let texts = match named {
+        Some(name) => vec![name.to_owned()],
+        None => vec![format!("{value}"), format!("{value:#x}")],
+    };
     texts.iter().any(|text| {
         ["=", ": "].iter().any(|between| {
             let id = format!("{name}{between}{text}");
