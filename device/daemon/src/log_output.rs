@@ -1,8 +1,8 @@
 //! Where log messages are written: standard error, by a thread of its own.
 //!
 //! Standard error may be a pipe whose reader is slow or has stopped. A thread that logs only puts the line into a bounded queue, so it
-//! never waits for the reader. LinkModels without room are lost and counted; the next line that is written says how many. Standard error may
-//! also be a file on a full disk. LinkModels that it does not take are lost, and the first one that it takes again says how many.
+//! never waits for the reader. Lines without room are lost and counted; the next line that is written says how many. Standard error may
+//! also be a file on a full disk. Lines that it does not take are lost, and the first one that it takes again says how many.
 
 use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// LinkModels that wait for the thread.
+/// Lines that wait for the thread.
 const CAPACITY: usize = 1024;
 /// Longest line in bytes; the rest of a longer one is cut.
 const MAX_LINE: usize = 8 << 10;
@@ -20,7 +20,7 @@ const MAX_LINE: usize = 8 << 10;
 const PATIENCE: Duration = Duration::from_millis(500);
 
 static LOST: AtomicU64 = AtomicU64::new(0);
-/// LinkModels that could not be written.
+/// Lines that could not be written.
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 static OUTPUT: OnceLock<Sender<Item>> = OnceLock::new();
 
@@ -31,7 +31,7 @@ enum Item {
     Flush(Sender<()>),
 }
 
-/// LinkModels that were lost since the start of the process, because standard error was not read fast enough or could not be written.
+/// Lines that were lost since the start of the process, because standard error was not read fast enough or could not be written.
 pub fn lost_lines() -> u64 {
     let unread = LOST.load(Ordering::Relaxed);
     unread.saturating_add(REFUSED.load(Ordering::Relaxed))
@@ -51,7 +51,7 @@ pub fn start() {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(LinkModels(lines))
+        .with_writer(Lines(lines))
         .init();
     // The usual hook writes to standard error in the thread that has panicked, which may never end then.
     std::panic::set_hook(Box::new(|panic| {
@@ -98,7 +98,7 @@ fn run(items: &Receiver<Item>, output: &mut impl Write) {
     }
 }
 
-/// LinkModels that standard error has refused.
+/// Lines that standard error has refused.
 #[derive(Debug, Default)]
 struct Refused {
     /// How many, since the last one that was written.
@@ -130,9 +130,9 @@ impl Refused {
 
 /// The threads' end of the queue.
 #[derive(Clone, Debug)]
-struct LinkModels(Sender<Item>);
+struct Lines(Sender<Item>);
 
-impl Write for LinkModels {
+impl Write for Lines {
     /// A call has a whole line: the formatter buffers it.
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let mut line = bytes.get(..MAX_LINE).unwrap_or(bytes).to_vec();
@@ -150,7 +150,7 @@ impl Write for LinkModels {
     }
 }
 
-impl<'a> MakeWriter<'a> for LinkModels {
+impl<'a> MakeWriter<'a> for Lines {
     type Writer = Self;
 
     fn make_writer(&'a self) -> Self {
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn lines_without_room_are_lost_and_counted() {
         let (sender, receiver) = bounded(2);
-        let mut lines = LinkModels(sender);
+        let mut lines = Lines(sender);
         let before = lost_lines();
         for line in ["one\n", "two\n", "three\n", "four\n"] {
             lines.write_all(line.as_bytes()).unwrap();
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn a_long_line_is_cut() {
         let (sender, receiver) = bounded(2);
-        let mut lines = LinkModels(sender);
+        let mut lines = Lines(sender);
         lines.write_all(&vec![b'x'; 1 << 20]).unwrap();
         drop(lines);
         let mut output = Vec::new();

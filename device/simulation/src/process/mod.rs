@@ -231,6 +231,9 @@ impl State {
     /// The next thing happens. Returns false if there is none until then. What happens at this instant is one thing: the software of
     /// hosts sees it before the clock moves.
     fn step(&mut self, until: u64) -> bool {
+        if self.is_stuck {
+            return false;
+        }
         if self.settle() {
             return true;
         }
@@ -239,6 +242,10 @@ impl State {
             Some(at) => {
                 if at > self.now {
                     (self.now, self.passes) = (at, 0);
+                } else {
+                    // A deadline that no pass clears.
+                    self.passes = self.passes.saturating_add(1);
+                    self.is_stuck |= self.passes > PASSES_AT_ONCE;
                 }
                 self.settle();
                 true

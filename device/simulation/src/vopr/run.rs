@@ -47,8 +47,8 @@ pub enum Failure {
     Data(usize, &'static str, usize),
     /// The device has changed an unused page of this NIC.
     UnusedPage(usize),
-    /// So many requests of a flow have not ended.
-    Unended(usize, usize),
+    /// A side of a flow has so many completions instead of so many.
+    Completions(usize, usize, usize),
     /// A request of a flow has ended with this status and vendor error.
     Status(usize, u8, u8),
     /// The clock does not advance.
@@ -73,7 +73,9 @@ impl fmt::Display for Failure {
             Self::UnusedPage(nic) => {
                 write!(f, "NIC {nic} has written to a page that is not mapped")
             }
-            Self::Unended(flow, count) => write!(f, "flow {flow}: {count} requests have not ended"),
+            Self::Completions(flow, found, wanted) => {
+                write!(f, "flow {flow}: {found} completions instead of {wanted}")
+            }
             Self::Status(flow, status, vendor) => {
                 write!(
                     f,
@@ -110,6 +112,8 @@ struct RunningFlow<'a> {
     /// Requests posted, and those whose completions have come.
     posted: usize,
     ended: usize,
+    /// Completions of receives.
+    received: usize,
     next_at: u64,
 }
 
@@ -251,6 +255,7 @@ impl<'a> Run<'a> {
             responder,
             posted: 0,
             ended: 0,
+            received: 0,
             next_at: 0,
         })
     }
@@ -449,6 +454,7 @@ impl<'a> Run<'a> {
                     if cqe.status != SUCCESS {
                         return Err(Failure::Status(index, cqe.status, cqe.vendor_err));
                     }
+                    flow.received = flow.received.saturating_add(1);
                 }
             }
         }
@@ -461,9 +467,14 @@ impl<'a> Run<'a> {
         }
         self.take_completions()?;
         for (index, flow) in self.flows.iter().enumerate() {
-            let open = flow.plan.requests.len().saturating_sub(flow.ended);
-            if open > 0 {
-                return Err(Failure::Unended(index, open));
+            let wanted = flow.plan.requests.len();
+            if flow.ended != wanted {
+                return Err(Failure::Completions(index, flow.ended, wanted));
+            }
+            let sends = flow.plan.requests.iter().filter_map(Request::as_send);
+            let wanted = sends.count();
+            if flow.received != wanted {
+                return Err(Failure::Completions(index, flow.received, wanted));
             }
         }
         for (index, flow) in self.flows.iter().enumerate() {
