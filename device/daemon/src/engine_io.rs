@@ -69,7 +69,7 @@ impl EngineIo {
             token: if is_received { self.stall } else { 0 },
             is_raw: false,
             is_again: sight.is_again,
-            is_held: is_received && sight.device.is_some_and(Nic::is_input_stopped),
+            is_held: is_received && sight.device.is_some_and(Nic::holds_input),
         };
         if let Some(sent) = sight.sent {
             seen.is_raw = matches!(sent.kind, FrameKind::Raw { .. });

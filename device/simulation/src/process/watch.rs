@@ -120,7 +120,7 @@ impl Watch {
                 self.oracle.sent(now.0, port, sender, bytes);
             }
             Direction::Rx if sight.fate != Fate::Passed => {}
-            Direction::Rx if sight.device.is_some_and(Nic::is_input_stopped) => {
+            Direction::Rx if sight.device.is_some_and(Nic::holds_input) => {
                 self.oracle.held(now.0, port, bytes);
             }
             Direction::Rx => self.oracle.received(now.0, port, bytes),

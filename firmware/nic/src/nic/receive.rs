@@ -157,6 +157,11 @@ impl Nic {
         self.core.ingress.is_stopped()
     }
 
+    /// True if a frame that arrives now is held, and executed later: the ingress is stopped, or has not yet executed what it held.
+    pub fn holds_input(&self) -> bool {
+        self.core.ingress.holds_frames()
+    }
+
     pub(crate) fn hold(&mut self, now: Instant, frame: HeldFrame) {
         if !self.core.ingress.push(frame) {
             self.core.counters.inc(Counter::stall_overflow);
