@@ -2,13 +2,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use faultline_abi::admin::{CREATE_MKEY, CreateMkey, DESTROY_MKEY, EQ_FAULTS};
+use faultline_abi::Status;
+use faultline_abi::admin::{DESTROY_MKEY, EQ_FAULTS};
 use faultline_abi::event::{Eqe, PAGE_FAULT, WRITE};
-use faultline_abi::qp::ACCESS_ON_DEMAND;
-use faultline_abi::translation::{self as tq, TqCmd};
-use faultline_abi::{Status, U16, U32, U64};
+use faultline_abi::translation as tq;
 use faultline_scenario::traffic::FaultService;
-use faultline_simulator::driver::{ALL_ACCESS, Eq};
+use faultline_simulator::driver::Eq;
 use faultline_simulator::{Bus, Driver, Error};
 
 use crate::world::HostBus;
@@ -98,15 +97,7 @@ impl Pager {
         va: u64,
         len: u64,
     ) -> Result<(usize, u32), Error> {
-        let body = CreateMkey {
-            pd: U32::new(pd),
-            access: U32::new(ALL_ACCESS | ACCESS_ON_DEMAND),
-            iova: U64::new(va),
-            length: U64::new(len),
-            page_shift: 12,
-            ..CreateMkey::default()
-        };
-        let key = driver.command(CREATE_MKEY, 0, &body)?.handle.get();
+        let key = driver.reg_on_demand(pd, va, len, 0)?;
         self.regions.push(Region {
             key,
             va,
@@ -184,15 +175,9 @@ impl Pager {
         let Some(Resident { frame, .. }) = region.resident.remove(&page) else {
             return Ok(None);
         };
-        let invalidate = TqCmd {
-            opcode: tq::INVALIDATE,
-            key: U32::new(region.key),
-            iova: U64::new(page.wrapping_mul(PAGE)),
-            count: U64::new(PAGE),
-            ..TqCmd::default()
-        };
+        let invalidated = driver.invalidate_page(region.key, page.wrapping_mul(PAGE));
         // A key that has been removed has no entries.
-        let _ = allow(driver.translate(&invalidate), Status::BadMkey)?;
+        let _ = allow(invalidated, Status::BadMkey)?;
         let mut bytes = vec![0; PAGE_BYTES];
         driver.bus.read(frame, &mut bytes);
         region.swap.insert(page, bytes);
@@ -239,23 +224,15 @@ impl Pager {
         } else {
             tq::READ
         };
-        let map = TqCmd {
-            opcode: tq::MAP,
-            flags: tq::CONTIGUOUS,
-            key: U32::new(region.key),
-            iova: U64::new(page.wrapping_mul(PAGE)),
-            count: U64::new(1),
-            list: U64::new(frame | rights),
-            page_shift: 12,
-            ..TqCmd::default()
-        };
         let resident = Resident {
             frame,
             writable,
             used,
         };
         region.resident.insert(page, resident);
-        allow(driver.translate(&map), Status::BadMkey).map(|_| true)
+        let va = page.wrapping_mul(PAGE);
+        let mapped = driver.give_page(tq::MAP, region.key, va, frame | rights);
+        allow(mapped, Status::BadMkey).map(|_| true)
     }
 
     /// Reads the fault queue, after its interrupt.
@@ -286,14 +263,9 @@ impl Pager {
                 FaultService::Repair => self.repair(driver, &record)?,
                 FaultService::Fail | FaultService::Ignore => Status::BadRange,
             };
-            let resume = TqCmd {
-                opcode: tq::RESUME,
-                token: record.token,
-                resume_status: U16::new(status as u16),
-                ..TqCmd::default()
-            };
             // The fault may have ended meanwhile.
-            allow(driver.translate(&resume), Status::BadToken)?;
+            let resumed = driver.resume(record.token.get(), status);
+            allow(resumed, Status::BadToken)?;
         }
         Ok(any)
     }

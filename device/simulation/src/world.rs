@@ -753,22 +753,6 @@ impl Bus for HostBus {
         self.with_node(|node, _| node.memory.write(addr, data).ok());
     }
 
-    fn load_u32(&self, addr: u64) -> u32 {
-        let mut bytes = [0; 4];
-        self.read(addr, &mut bytes);
-        u32::from_le_bytes(bytes)
-    }
-
-    fn load_u64(&self, addr: u64) -> u64 {
-        let mut bytes = [0; 8];
-        self.read(addr, &mut bytes);
-        u64::from_le_bytes(bytes)
-    }
-
-    fn store_u32(&self, addr: u64, value: u32) {
-        self.write(addr, &value.to_le_bytes());
-    }
-
     fn read_register(&mut self, offset: u32) -> u32 {
         let read = self.with_node(|node, now| match node.is_removed {
             true => u32::MAX,

@@ -109,11 +109,6 @@ impl Bus for Port {
     fn load_u32(&self, addr: u64) -> u32 {
         self.memory.load_u32(addr).expect("address in memory")
     }
-    fn load_u64(&self, addr: u64) -> u64 {
-        let mut bytes = [0; 8];
-        self.read(addr, &mut bytes);
-        u64::from_le_bytes(bytes)
-    }
     fn store_u32(&self, addr: u64, value: u32) {
         self.memory
             .store_u32(addr, value)

@@ -645,6 +645,54 @@ impl<B: Bus> Driver<B> {
         })
     }
 
+    /// Registers `len` bytes at `va` on demand, with every right and those in `more`. No page is mapped yet. Returns the key.
+    pub fn reg_on_demand(&mut self, pd: u32, va: u64, len: u64, more: u32) -> Result<u32> {
+        let body = CreateMkey {
+            pd: U32::new(pd),
+            access: U32::new(ALL_ACCESS | ACCESS_ON_DEMAND | more),
+            iova: U64::new(va),
+            length: U64::new(len),
+            page_shift: 12,
+            ..CreateMkey::default()
+        };
+        Ok(self.command(CREATE_MKEY, 0, &body)?.handle.get())
+    }
+
+    /// Gives the page at `va` an entry, by MAP or REPLACE.
+    pub fn give_page(&mut self, opcode: u8, key: u32, va: u64, entry: u64) -> Result<u32> {
+        self.translate(&TqCmd {
+            opcode,
+            flags: tq::CONTIGUOUS,
+            key: U32::new(key),
+            iova: U64::new(va),
+            count: U64::new(1),
+            list: U64::new(entry),
+            page_shift: 12,
+            ..TqCmd::default()
+        })
+    }
+
+    /// Takes the entry of the page at `va` away.
+    pub fn invalidate_page(&mut self, key: u32, va: u64) -> Result<u32> {
+        self.translate(&TqCmd {
+            opcode: tq::INVALIDATE,
+            key: U32::new(key),
+            iova: U64::new(va),
+            count: U64::new(PAGE),
+            ..TqCmd::default()
+        })
+    }
+
+    /// Answers a page fault.
+    pub fn resume(&mut self, token: u64, status: Status) -> Result<u32> {
+        self.translate(&TqCmd {
+            opcode: tq::RESUME,
+            token: U64::new(token),
+            resume_status: U16::new(status as u16),
+            ..TqCmd::default()
+        })
+    }
+
     /// Registers a region of whole 2 MiB pages, all of which are the last 2 MiB of memory.
     pub fn reg_large(&mut self, pd: u32, va: u64, len: u64, access: u32) -> Result<Mr> {
         const LARGE: u8 = 21;

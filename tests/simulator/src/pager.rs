@@ -5,14 +5,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use faultline_abi::admin::{CREATE_MKEY, CreateMkey, DESTROY_EQ, DESTROY_MKEY, EQ_FAULTS};
+use faultline_abi::Status;
+use faultline_abi::admin::{DESTROY_EQ, DESTROY_MKEY, EQ_FAULTS};
 use faultline_abi::event::{Eqe, PAGE_FAULT, WRITE};
-use faultline_abi::qp::ACCESS_ON_DEMAND;
-use faultline_abi::translation::{self as tq, TqCmd};
-use faultline_abi::{Status, U16, U32, U64};
+use faultline_abi::translation as tq;
 
 use crate::bus::Bus;
-use crate::driver::{ALL_ACCESS, Eq, Sge};
+use crate::driver::{Eq, Sge};
 use crate::world::World;
 
 const PAGE: u64 = 4096;
@@ -138,20 +137,10 @@ impl Pager {
         more: u32,
     ) -> usize {
         let host = &mut world.hosts[self.host];
-        let body = CreateMkey {
-            pd: U32::new(pd),
-            access: U32::new(ALL_ACCESS | ACCESS_ON_DEMAND | more),
-            iova: U64::new(va),
-            length: U64::new(len),
-            page_shift: 12,
-            ..CreateMkey::default()
-        };
         let key = host
             .driver
-            .command(CREATE_MKEY, 0, &body)
-            .expect("region on demand")
-            .handle
-            .get();
+            .reg_on_demand(pd, va, len, more)
+            .expect("region on demand");
         self.regions.push(Region {
             key,
             va,
@@ -228,15 +217,8 @@ impl Pager {
             return;
         };
         let driver = &mut world.hosts[self.host].driver;
-        let invalidate = TqCmd {
-            opcode: tq::INVALIDATE,
-            key: U32::new(self.regions[region].key),
-            iova: U64::new(page * PAGE),
-            count: U64::new(PAGE),
-            ..TqCmd::default()
-        };
         // A key that is gone has no entries.
-        match driver.translate(&invalidate) {
+        match driver.invalidate_page(self.regions[region].key, page * PAGE) {
             Ok(_) | Err(crate::Error::Refused(Status::BadMkey)) => {}
             Err(error) => panic!("{error}"),
         }
@@ -316,18 +298,8 @@ impl Pager {
     }
 
     fn give(&mut self, world: &mut World, opcode: u8, region: usize, page: u64, entry: u64) {
-        let map = TqCmd {
-            opcode,
-            flags: tq::CONTIGUOUS,
-            key: U32::new(self.regions[region].key),
-            iova: U64::new(page * PAGE),
-            count: U64::new(1),
-            list: U64::new(entry),
-            page_shift: 12,
-            ..TqCmd::default()
-        };
         let driver = &mut world.hosts[self.host].driver;
-        match driver.translate(&map) {
+        match driver.give_page(opcode, self.regions[region].key, page * PAGE, entry) {
             Ok(_) | Err(crate::Error::Refused(Status::BadMkey)) => {}
             Err(error) => panic!("{error}"),
         }
@@ -390,13 +362,7 @@ impl Pager {
         token: u64,
         status: Status,
     ) -> Result<u32, crate::Error> {
-        let resume = TqCmd {
-            opcode: tq::RESUME,
-            token: U64::new(token),
-            resume_status: U16::new(status as u16),
-            ..TqCmd::default()
-        };
-        world.hosts[self.host].driver.translate(&resume)
+        world.hosts[self.host].driver.resume(token, status)
     }
 
     /// Answers what is due.

@@ -2,11 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use faultline_abi::admin::{CREATE_MKEY, CreateMkey};
+use faultline_abi::Status;
 use faultline_abi::event::Eqe;
-use faultline_abi::qp::ACCESS_ON_DEMAND;
-use faultline_abi::translation::{self as tq, TqCmd};
-use faultline_abi::{Status, U16, U32, U64};
+use faultline_abi::translation as tq;
 use faultline_simulator::driver::{ALL_ACCESS, Sge};
 use faultline_simulator::{Bus, Driver, Error};
 
@@ -50,15 +48,7 @@ impl Region {
             });
         }
         let frames = driver.alloc(len)?;
-        let body = CreateMkey {
-            pd: U32::new(pd),
-            access: U32::new(ALL_ACCESS | ACCESS_ON_DEMAND),
-            iova: U64::new(va),
-            length: U64::new(len),
-            page_shift: 12,
-            ..CreateMkey::default()
-        };
-        let key = driver.command(CREATE_MKEY, 0, &body)?.handle.get();
+        let key = driver.reg_on_demand(pd, va, len, 0)?;
         let zeroes = |page| (page, vec![0; OCTETS]);
         let region = Self {
             key,
@@ -120,14 +110,7 @@ impl Region {
             return Ok(());
         };
         for page in mapped {
-            let invalidate = TqCmd {
-                opcode: tq::INVALIDATE,
-                key: U32::new(self.key),
-                iova: U64::new(self.va.saturating_add(page.saturating_mul(PAGE))),
-                count: U64::new(PAGE),
-                ..TqCmd::default()
-            };
-            driver.translate(&invalidate)?;
+            driver.invalidate_page(self.key, self.va.saturating_add(page.saturating_mul(PAGE)))?;
             let mut octets = vec![0; OCTETS];
             driver.bus.read(self.frame(page), &mut octets);
             self.swap.insert(page, octets);
@@ -157,13 +140,7 @@ impl Region {
         for page in first..=last.min((self.len / PAGE).saturating_sub(1)) {
             self.map(driver, page)?;
         }
-        let resume = TqCmd {
-            opcode: tq::RESUME,
-            token: record.token,
-            resume_status: U16::new(Status::Ok as u16),
-            ..TqCmd::default()
-        };
-        match driver.translate(&resume) {
+        match driver.resume(record.token.get(), Status::Ok) {
             // The fault may be over.
             Ok(_) | Err(Error::Refused(Status::BadToken)) => Ok(()),
             Err(error) => Err(error),
@@ -177,16 +154,8 @@ impl Region {
         if let Some(mapped) = &mut self.mapped {
             mapped.insert(page);
         }
-        let map = TqCmd {
-            opcode: tq::MAP,
-            flags: tq::CONTIGUOUS,
-            key: U32::new(self.key),
-            iova: U64::new(self.va.saturating_add(page.saturating_mul(PAGE))),
-            count: U64::new(1),
-            list: U64::new(self.frame(page) | tq::READ | tq::WRITE),
-            page_shift: 12,
-            ..TqCmd::default()
-        };
-        driver.translate(&map).map(drop)
+        let va = self.va.saturating_add(page.saturating_mul(PAGE));
+        let entry = self.frame(page) | tq::READ | tq::WRITE;
+        driver.give_page(tq::MAP, self.key, va, entry).map(drop)
     }
 }
