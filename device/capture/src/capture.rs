@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use faultline_fabric::link_model::Effects;
-use faultline_fabric::{Fate, Mark, PortId};
+use faultline_fabric::{Fate, PortId};
 use faultline_nic::{Diagnostic, Dma, Instant, Nic, State, TxFrame};
 use faultline_ports::channel::EngineEnd;
 use faultline_scenario::packet_filter::PacketFilter;
 use faultline_scenario::rules::ByRule;
-use faultline_telemetry::Direction;
+use faultline_scenario::trigger::Direction;
 use faultline_wire::GSI_QPN;
 use faultline_wire::packet::{RoceHeader, parse_trusted};
 
@@ -36,53 +36,29 @@ const MOST_FAULTS: usize = 64;
 
 /// Where a frame is seen, and what is known of it.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen {
+pub(crate) struct Seen {
     /// The device clock.
-    pub at: Instant,
+    pub(crate) at: Instant,
     /// The interface.
-    pub port: PortId,
+    pub(crate) port: PortId,
     /// Sent or received.
-    pub direction: Direction,
+    pub(crate) direction: Direction,
     /// The queue pair that has sent it; 0: not known.
-    pub sender: u32,
+    pub(crate) sender: u32,
     /// What becomes of it there.
-    pub fate: Fate,
+    pub(crate) fate: Fate,
     /// What links have done to it until here.
-    pub effects: Effects,
+    pub(crate) effects: Effects,
     /// What a rule has done to it, or does here.
-    pub rule: Option<ByRule>,
+    pub(crate) rule: Option<ByRule>,
     /// Sent: the page fault for which the packet says to wait. Received: the one that has stopped the ingress. 0: none.
-    pub token: u64,
+    pub(crate) token: u64,
     /// Software has made it, and the NIC has only sent it: it is of a raw queue pair or of the netdev.
-    pub is_raw: bool,
+    pub(crate) is_raw: bool,
     /// Received: the NIC executes it later, because its ingress waits for a page fault.
-    pub is_held: bool,
+    pub(crate) is_held: bool,
     /// It was seen at this interface before, and is lost only now.
-    pub is_again: bool,
-}
-
-impl Seen {
-    /// A frame that is octets.
-    pub fn of_octets(
-        at: Instant,
-        port: PortId,
-        (direction, fate): (Direction, Fate),
-        mark: Mark,
-    ) -> Self {
-        Self {
-            at,
-            port,
-            direction,
-            sender: 0,
-            fate,
-            effects: mark.effects,
-            rule: mark.rule,
-            token: 0,
-            is_raw: false,
-            is_held: false,
-            is_again: false,
-        }
-    }
+    pub(crate) is_again: bool,
 }
 
 /// Which frames a capture has.
@@ -268,6 +244,8 @@ pub struct Captures {
     faults: Vec<(PortId, u32, u32, u64)>,
     /// NICs whose ingress is stopped, each with the fault.
     stalls: Vec<(PortId, u64)>,
+    /// The fault that has stopped the ingress of the NIC that is about to receive; 0: none.
+    pub(crate) stall_of_next: u64,
 }
 
 impl Captures {
@@ -434,14 +412,14 @@ impl Captures {
     }
 
     /// The page fault for which a NIC has refused a packet; 0: none.
-    pub fn refusal(&self, nic: PortId, qpn: u32, psn: u32) -> u64 {
+    pub(crate) fn refusal(&self, nic: PortId, qpn: u32, psn: u32) -> u64 {
         let mut newest = self.refusals.iter().rev();
         let found = newest.find(|refusal| (refusal.0, refusal.1, refusal.2) == (nic, qpn, psn));
         found.map_or(0, |refusal| refusal.3)
     }
 
     /// The page fault that has stopped the ingress of a NIC; 0: none.
-    pub fn stall(&self, nic: PortId) -> u64 {
+    pub(crate) fn stall(&self, nic: PortId) -> u64 {
         let mut stalls = self.stalls.iter();
         let found = stalls.find(|stall| stall.0 == nic);
         found.map_or(0, |stall| stall.1)
@@ -453,7 +431,7 @@ impl Captures {
     }
 
     /// The page faults until now are not those of the next frame.
-    pub fn end_receive(&mut self) {
+    pub(crate) fn end_receive(&mut self) {
         self.faults.clear();
     }
 
@@ -475,7 +453,7 @@ impl Captures {
     }
 
     /// A frame is seen whose payload is in memory. A run is seen as its packets.
-    pub fn frame<M: Dma>(&mut self, seen: &Seen, frame: &TxFrame, mem: &M) {
+    pub(crate) fn frame<M: Dma>(&mut self, seen: &Seen, frame: &TxFrame, mem: &M) {
         let mut behind = seen.token;
         for index in 0..frame.packets {
             let header = frame.packet_header(index);
@@ -496,7 +474,7 @@ impl Captures {
     }
 
     /// A frame is seen that is octets.
-    pub fn octets(&mut self, seen: &Seen, frame: &[u8]) {
+    pub(crate) fn octets(&mut self, seen: &Seen, frame: &[u8]) {
         let parsed = parse_trusted(frame).ok();
         let header = parsed.as_ref().map(|parsed| &parsed.header);
         let (token, _) = self.fault_of(seen, seen.token, header);

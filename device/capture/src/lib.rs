@@ -1,10 +1,11 @@
 //! Captures of frames, from the engines' rings to pcapng and the packet checker.
 //!
-//! Knows no engine and no NIC of a process: an engine calls [`Captures`] with the frames that it sees, and threads take the records.
+//! Knows no engine of a process: an engine calls [`Captures`] with the frames that its fabric shows, and threads take the records.
 //!
 //! - [`capture`]: what an engine copies of each frame, and into which rings
 //! - [`record`]: one record of a ring, and its comments
 //! - [`records`]: the records of all engines in the order of their times
+//! - `sight`: what captures take of the frames that a fabric shows
 //! - [`share`]: what the engines and the reader of a capture share
 //! - [`pcapng`]: records as a pcapng stream
 //! - [`judge`]: captured frames on their way to the oracle
@@ -23,5 +24,6 @@ pub mod pcapng;
 pub mod record;
 pub mod records;
 pub mod share;
+mod sight;
 
 pub use capture::Captures;

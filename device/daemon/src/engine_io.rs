@@ -1,14 +1,12 @@
 //! What an engine thread has around its fabric: interrupts, records, captures, the log, and the links to other engines.
 
 use faultline_capture::Captures;
-use faultline_capture::capture::Seen as CapturedFrame;
+use faultline_fabric::PortId;
 use faultline_fabric::by_port::ByPort;
 use faultline_fabric::frame::{Frame, Octets};
-use faultline_fabric::outside::{Outside, Seen, Sight};
-use faultline_fabric::{Fate, PortId};
-use faultline_nic::{Diagnostic, FrameKind, Instant, Nic};
-use faultline_scenario::trigger::Direction;
-use faultline_telemetry::{self as telemetry, DoorbellPath, FrameEvent, Recorder, TraceEvent};
+use faultline_fabric::outside::{Outside, Seen};
+use faultline_nic::{Diagnostic, Instant, Nic};
+use faultline_telemetry::{DoorbellPath, FrameEvent, Recorder, TraceEvent};
 
 use crate::diagnostic_log::{self, DiagnosticQueue};
 use crate::engine_link::EngineLinks;
@@ -26,8 +24,6 @@ pub struct EngineIo {
     pub recorder: Recorder,
     /// Captures that run.
     pub captures: Captures,
-    /// The page fault that has stopped the ingress of the NIC that is about to receive; 0: none.
-    stall: u64,
     /// For messages that are logged. The engine thread writes none itself.
     pub(crate) log: DiagnosticQueue,
     /// Links to the other engines.
@@ -45,52 +41,8 @@ impl EngineIo {
             nics: ByPort::new(nics),
             recorder,
             captures: Captures::default(),
-            stall: 0,
             log,
             links,
-        }
-    }
-
-    /// Copies a frame for captures.
-    #[cold]
-    fn capture(&mut self, at: Instant, sight: &Sight<'_, Ram>) {
-        let (port, dir) = sight.place;
-        // At an external port, `Rx` is away from the peer.
-        let is_received =
-            dir == Direction::Rx && sight.fate == Fate::Passed && sight.device.is_some();
-        let mut seen = CapturedFrame {
-            at,
-            port,
-            direction: direction(dir),
-            sender: sight.sender,
-            fate: sight.fate,
-            effects: sight.effects,
-            rule: sight.rule,
-            token: if is_received { self.stall } else { 0 },
-            is_raw: false,
-            is_again: sight.is_again,
-            is_held: is_received && sight.device.is_some_and(Nic::holds_input),
-        };
-        if let Some(sent) = sight.sent {
-            seen.is_raw = matches!(sent.kind, FrameKind::Raw { .. });
-            if let FrameKind::Roce(header) = &sent.kind
-                && dir == Direction::Tx
-                && Frame::ByReference(sent).is_rnr_nak()
-            {
-                let psn = header.bth.psn.get();
-                seen.token = self.captures.refusal(port, sight.sender, psn);
-            }
-        }
-        match sight.frame {
-            Frame::ByReference(frame) => {
-                if let Some(memory) = sight.memory {
-                    self.captures.frame(&seen, frame, memory);
-                }
-            }
-            Frame::Octets(Octets { bytes, .. }) => self.captures.octets(&seen, bytes),
-        }
-        if is_received {
-            self.captures.end_receive();
         }
     }
 
@@ -194,11 +146,8 @@ impl Outside for EngineIo {
                     self.recorder.received(number(nic), &event);
                 }
             }
-            Seen::Frame(sight) => self.capture(now, &sight),
-            Seen::Arriving(nic) => {
-                self.captures.end_receive();
-                self.stall = self.captures.stall(nic);
-            }
+            Seen::Frame(sight) => self.captures.sight(now, &sight),
+            Seen::Arriving(nic) => self.captures.arriving(nic),
             Seen::Diagnostic {
                 nic,
                 diagnostic,
@@ -225,13 +174,5 @@ impl Outside for EngineIo {
                 self.log.of_nic(nic).notice(notice);
             }
         }
-    }
-}
-
-/// A direction of rules as one of records.
-pub(crate) fn direction(dir: Direction) -> telemetry::Direction {
-    match dir {
-        Direction::Tx => telemetry::Direction::Tx,
-        Direction::Rx => telemetry::Direction::Rx,
     }
 }

@@ -114,7 +114,7 @@ impl FrameMut<'_> {
     }
 }
 
-impl Frame<'_> {
+impl<'a> Frame<'a> {
     /// Source and destination address; `None` if the frame is too short to have them.
     #[inline(always)]
     pub fn addresses(self) -> Option<(MacAddr, MacAddr)> {
@@ -188,17 +188,11 @@ impl Frame<'_> {
         }
     }
 
-    /// True for an RNR NAK of a NIC, by reference. It may let its requester wait for a page fault.
-    pub fn is_rnr_nak(self) -> bool {
+    /// The frame of a NIC, if it is by reference.
+    pub(crate) fn by_reference(self) -> Option<&'a TxFrame> {
         match self {
-            Self::ByReference(TxFrame {
-                kind: FrameKind::Roce(header),
-                ..
-            }) => {
-                let syndrome = header.aeth.map(|aeth| aeth.syndrome);
-                matches!(syndrome, Some(Syndrome::RnrNak { .. }))
-            }
-            Self::ByReference(_) | Self::Octets(_) => false,
+            Self::ByReference(sent) => Some(sent),
+            Self::Octets(_) => None,
         }
     }
 
@@ -208,6 +202,17 @@ impl Frame<'_> {
             Self::ByReference(frame) => frame.packet_bytes(0, memory?).ok(),
             Self::Octets(Octets { bytes, .. }) => Some(bytes.to_vec()),
         }
+    }
+}
+
+/// True for an RNR NAK of a NIC. It may let its requester wait for a page fault.
+pub fn is_rnr_nak(frame: &TxFrame) -> bool {
+    match &frame.kind {
+        FrameKind::Roce(header) => {
+            let syndrome = header.aeth.map(|aeth| aeth.syndrome);
+            matches!(syndrome, Some(Syndrome::RnrNak { .. }))
+        }
+        FrameKind::Raw { .. } => false,
     }
 }
 

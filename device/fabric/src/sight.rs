@@ -1,12 +1,12 @@
 //! What a fabric shows of frames at interfaces, to captures and checkers.
 
-use faultline_nic::{Instant, TxFrame};
+use faultline_nic::Instant;
 use faultline_scenario::rules::ByRule;
 use faultline_scenario::trigger::Direction;
 
 use crate::fabric::Fabric;
 use crate::fate::Fate;
-use crate::frame::{Frame, Octets};
+use crate::frame::{Frame, Octets, is_rnr_nak};
 use crate::link_model::Effects;
 use crate::outside::{Outside, Place, Seen, Sight};
 use crate::switch::PortId;
@@ -24,21 +24,14 @@ impl<O: Outside> Fabric<O> {
         frame: Frame<'_>,
     ) {
         self.take_diagnostics_of(out, now, place, frame);
-        let mark = frame.mark();
+        let sent = frame.by_reference();
+        let sight = self.sight(place, fate, frame);
         let sight = Sight {
-            place,
-            fate,
-            is_again: false,
-            effects: mark.effects,
-            rule: rule.or(mark.rule),
-            sender: match frame {
-                Frame::ByReference(_) => self.sender(from),
-                Frame::Octets(_) => 0,
-            },
-            frame,
-            sent: by_reference(frame),
+            rule: rule.or(sight.rule),
+            sender: sent.map_or(0, |_| self.sender(from)),
+            sent,
             memory: self.memories.get(from),
-            device: self.nics.get(place.0).map(|port| &port.nic),
+            ..sight
         };
         out.seen(now, Seen::Frame(sight));
     }
@@ -90,21 +83,16 @@ impl<O: Outside> Fabric<O> {
         if !is_shown {
             return;
         }
-        let sent = by_reference(frame).filter(|_| goes_to_switch);
+        let sent = frame.by_reference().filter(|_| goes_to_switch);
         if goes_to_switch {
             self.take_diagnostics_of(out, now, (port, dir), frame);
         }
+        let sight = self.sight((port, dir), fate, Frame::Octets(octets));
         let sight = Sight {
-            place: (port, dir),
-            fate,
-            is_again: false,
-            effects: octets.mark.effects | effects,
-            rule: octets.mark.rule,
+            effects: sight.effects | effects,
             sender: sent.map_or(0, |_| self.sender(from)),
-            frame: Frame::Octets(octets),
             sent,
-            memory: None,
-            device: self.nics.get(port).map(|port| &port.nic),
+            ..sight
         };
         out.seen(now, Seen::Frame(sight));
     }
@@ -120,18 +108,27 @@ impl<O: Outside> Fabric<O> {
         octets: Octets<'_>,
     ) {
         let sight = Sight {
+            is_again: self.goes_to_switch(place),
+            ..self.sight(place, fate, Frame::Octets(octets))
+        };
+        out.seen(now, Seen::Frame(sight));
+    }
+
+    /// A frame at an interface, of which nothing is known besides itself.
+    fn sight<'a>(&'a self, place: Place, fate: Fate, frame: Frame<'a>) -> Sight<'a, O::Memory> {
+        let mark = frame.mark();
+        Sight {
             place,
             fate,
-            is_again: self.goes_to_switch(place),
-            effects: octets.mark.effects,
-            rule: octets.mark.rule,
+            is_again: false,
+            effects: mark.effects,
+            rule: mark.rule,
             sender: 0,
-            frame: Frame::Octets(octets),
+            frame,
             sent: None,
             memory: None,
             device: self.nics.get(place.0).map(|port| &port.nic),
-        };
-        out.seen(now, Seen::Frame(sight));
+        }
     }
 
     /// True if the link of this interface leads to the switch.
@@ -148,7 +145,7 @@ impl<O: Outside> Fabric<O> {
         (_, dir): Place,
         frame: Frame<'_>,
     ) {
-        if dir == Direction::Tx && frame.is_rnr_nak() {
+        if dir == Direction::Tx && frame.by_reference().is_some_and(is_rnr_nak) {
             self.take_diagnostics(out, now);
         }
     }
@@ -164,12 +161,5 @@ impl<O: Outside> Fabric<O> {
     pub(crate) fn sender(&self, nic: PortId) -> u32 {
         let port = self.nics.get(nic);
         port.map_or(self.sender_of_other, |port| port.nic.last_sender())
-    }
-}
-
-fn by_reference(frame: Frame<'_>) -> Option<&TxFrame> {
-    match frame {
-        Frame::ByReference(sent) => Some(sent),
-        Frame::Octets(_) => None,
     }
 }

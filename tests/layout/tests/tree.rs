@@ -81,7 +81,6 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "faultline-oracle",
             "faultline-ports",
             "faultline-scenario",
-            "faultline-telemetry",
             "faultline-wire",
         ],
     ),
