@@ -10,7 +10,7 @@ use faultline_fabric::vlan::VlanMembership;
 use faultline_scenario::trigger::Direction;
 use faultline_simulation::process::{NicShape, PortShape, Process, ProcessHost, ProcessShape};
 use faultline_simulator::driver::ALL_ACCESS;
-use faultline_simulator::{Connect, Cq, CqConfig, Mr, Qp, QpConfig, Send};
+use faultline_simulator::{Connect, Cq, Mr, Qp, Send};
 
 const LEN: u32 = 32 << 10;
 const MS: u64 = 1_000_000;
@@ -23,52 +23,29 @@ struct Side {
 }
 
 fn side(host: &mut ProcessHost) -> Side {
-    let driver = &mut host.driver;
-    let config = CqConfig {
-        log_depth: 8,
-        eqn: host.eqn,
-        uctx: 0,
-    };
-    let cq = driver.create_cq(config).unwrap();
-    let config = QpConfig {
-        kind: QPT_RC,
-        pd: host.pd,
-        uctx: 0,
-        send_cqn: cq.cqn,
-        recv_cqn: cq.cqn,
-        srqn: None,
-        log_depth: 7,
-        max_sge: 1,
-        flags: faultline_abi::admin::QP_FLAG_SIG_ALL,
-    };
-    let qp = driver.create_qp(&config).unwrap();
-    let mr = driver
+    let (cq, qp) = host.rc_pair(7).unwrap();
+    let mr = host
+        .driver
         .reg_mr(host.pd, 0x7f00_0000_0000, LEN.into(), ALL_ACCESS)
         .unwrap();
     Side { cq, qp, mr }
 }
 
-/// Makes the queue pair of a side ready to send to that of the host at `peer`. A retry is made after 4 ms.
-fn connect(host: &mut ProcessHost, own: &Side, (peer, qpn): (&ProcessHost, u32)) {
+/// Makes the queue pair of a side ready to send along a path. A retry is made after 4 ms.
+fn connect(host: &mut ProcessHost, own: &Side, path: Connect) {
     let path = Connect {
         timeout: 10,
-        ..Connect::to(peer.gid, peer.mac, qpn)
+        ..path
     };
     host.driver.connect(own.qp.qpn, QPT_RC, &path).unwrap();
 }
 
 /// A connection between two hosts of a process.
-fn pair(process: &mut Process, [from, to]: [usize; 2]) -> [Side; 2] {
-    let sides = [from, to].map(|host| side(&mut process.hosts[host]));
+fn pair(process: &mut Process, hosts: [usize; 2]) -> [Side; 2] {
+    let sides = hosts.map(|host| side(&mut process.hosts[host]));
     for (own, peer) in [(0, 1), (1, 0)] {
-        let hosts = [from, to];
-        let address = &process.hosts[hosts[peer]];
-        let path = Connect {
-            timeout: 10,
-            ..Connect::to(address.gid, address.mac, sides[peer].qp.qpn)
-        };
-        let driver = &mut process.hosts[hosts[own]].driver;
-        driver.connect(sides[own].qp.qpn, QPT_RC, &path).unwrap();
+        let path = process.hosts[hosts[peer]].path(&sides[peer].qp);
+        connect(&mut process.hosts[hosts[own]], &sides[own], path);
     }
     sides
 }
@@ -119,9 +96,9 @@ fn through_a_slow_peer(hold: Duration) -> (u64, u64) {
     let mut far = Process::new(&shape(1 << 20, 2)).unwrap();
     // NIC 1 is of the engine without the port.
     let (mut own, mut peer) = (side(&mut near.hosts[1]), side(&mut far.hosts[0]));
-    let (qpn, of_peer) = (own.qp.qpn, peer.qp.qpn);
-    connect(&mut near.hosts[1], &own, (&far.hosts[0], of_peer));
-    connect(&mut far.hosts[0], &peer, (&near.hosts[1], qpn));
+    let (to_own, to_peer) = (near.hosts[1].path(&own.qp), far.hosts[0].path(&peer.qp));
+    connect(&mut near.hosts[1], &own, to_peer);
+    connect(&mut far.hosts[0], &peer, to_own);
     let (mut found, start) = (Vec::new(), near.now());
     // The switch learns the peer's address from the first answer. Before, frames are flooded, and hold nobody.
     for count in [1, 100] {

@@ -224,10 +224,8 @@ impl SimEngine {
 
     /// Takes a NIC away, with the vectors that its driver has not seen.
     pub(super) fn take_nic(&mut self, nic: PortId) -> Option<(TakenNic<Memory>, u64)> {
-        let payload = self.payload.clone();
-        if self.fabric.memories_of_others.get(nic).is_none() {
-            self.fabric.memories_of_others.replace(nic, Some(payload));
-        }
+        let payload = Some(self.payload.clone());
+        self.fabric.memories_of_others.replace(nic, payload);
         let vectors = self.around.interrupts.get_mut(nic).map(std::mem::take);
         Some((self.fabric.take_nic(nic)?, vectors.unwrap_or(0)))
     }

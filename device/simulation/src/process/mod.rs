@@ -17,6 +17,8 @@ mod watch;
 use std::cell::{RefCell, RefMut};
 use std::rc::Rc;
 
+use faultline_abi::admin::QP_FLAG_SIG_ALL;
+use faultline_abi::qp::QPT_RC;
 use faultline_fabric::external_port::{ExternalCounts, ExternalPort};
 use faultline_fabric::holds::Holds;
 use faultline_fabric::link_model::{LinkModel, LinkModelCounts};
@@ -26,7 +28,7 @@ use faultline_fabric::vlan::VlanMembership;
 use faultline_fabric::{PortId, Switch};
 use faultline_nic::{Instant, Nic, NicConfig};
 use faultline_scenario::trigger::Direction;
-use faultline_simulator::{Driver, Memory, Rng};
+use faultline_simulator::{Connect, Cq, CqConfig, Driver, Memory, Qp, QpConfig, Rng};
 use faultline_wire::{Gid, MacAddr};
 
 use crate::world::mac_of;
@@ -251,6 +253,37 @@ impl State {
                 true
             }
         }
+    }
+}
+
+impl ProcessHost {
+    /// A queue pair (RC) for 2^`log_depth` requests and as many receives, and the completion queue of both.
+    ///
+    /// # Errors
+    /// The NIC refuses a command.
+    pub fn rc_pair(&mut self, log_depth: u8) -> Result<(Cq, Qp), faultline_simulator::Error> {
+        let cq = self.driver.create_cq(CqConfig {
+            log_depth: 8,
+            eqn: self.eqn,
+            uctx: 0,
+        })?;
+        let qp = self.driver.create_qp(&QpConfig {
+            kind: QPT_RC,
+            pd: self.pd,
+            uctx: 0,
+            send_cqn: cq.cqn,
+            recv_cqn: cq.cqn,
+            srqn: None,
+            log_depth,
+            max_sge: 1,
+            flags: QP_FLAG_SIG_ALL,
+        })?;
+        Ok((cq, qp))
+    }
+
+    /// The way of others to a queue pair of this host.
+    pub fn path(&self, qp: &Qp) -> Connect {
+        Connect::to(self.gid, self.mac, qp.qpn)
     }
 }
 

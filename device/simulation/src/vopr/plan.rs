@@ -61,6 +61,16 @@ pub struct Flow {
     pub requests: Vec<Request>,
 }
 
+impl Flow {
+    /// Its number of SENDs.
+    pub(super) fn sends(&self) -> usize {
+        let requests = self.requests.iter();
+        requests
+            .filter(|request| matches!(request, Request::Send(..)))
+            .count()
+    }
+}
+
 /// A request of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
@@ -77,6 +87,8 @@ pub enum Request {
 pub struct Event {
     /// Nanoseconds since the traffic has begun.
     pub at: u64,
+    /// The NIC to which it happens.
+    pub nic: usize,
     /// What.
     pub what: What,
 }
@@ -85,27 +97,15 @@ pub struct Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// It moves to an engine.
-    Move(usize, usize),
+    Move(usize),
     /// So many packets are dropped at its port.
-    Drop(usize, Direction, u32),
+    Drop(Direction, u32),
     /// Its link goes down, for so many nanoseconds.
-    LinkDown(usize, u64),
+    LinkDown(u64),
     /// All pages of its memory on demand are taken away.
-    Evict(usize),
+    Evict,
     /// Its fault policy becomes `stall` (true) or `rnr`.
-    Stall(usize, bool),
-}
-
-impl What {
-    fn nic(self) -> usize {
-        match self {
-            Self::Move(nic, _)
-            | Self::Drop(nic, ..)
-            | Self::LinkDown(nic, _)
-            | Self::Evict(nic)
-            | Self::Stall(nic, _) => nic,
-        }
-    }
+    Stall(bool),
 }
 
 /// A number from `from` to `to`, as an index.
@@ -169,27 +169,27 @@ fn request(random: &mut Rng) -> Request {
 fn event(random: &mut Rng, nics: usize, engines: usize) -> Event {
     let nic = index(random, nics);
     let what = match random.below(5) {
-        0 => What::Move(nic, index(random, engines)),
+        0 => What::Move(index(random, engines)),
         1 => {
             let dir = match random.chance(500) {
                 true => Direction::Tx,
                 false => Direction::Rx,
             };
-            What::Drop(nic, dir, u32::try_from(between(random, 1, 2)).unwrap_or(1))
+            What::Drop(dir, u32::try_from(between(random, 1, 2)).unwrap_or(1))
         }
-        2 => What::LinkDown(nic, between(random, 1000, 3_000_000)),
-        3 => What::Evict(nic),
-        _ => What::Stall(nic, random.chance(500)),
+        2 => What::LinkDown(between(random, 1000, 3_000_000)),
+        3 => What::Evict,
+        _ => What::Stall(random.chance(500)),
     };
     let at = random.below(2_000_000);
-    Event { at, what }
+    Event { at, nic, what }
 }
 
 /// A packet that is alone on its way meets all drops: together they must be fewer than the retries of a connection, 7.
 fn keep_drops_within_retries(events: &mut Vec<Event>) {
     let mut left = 4u32;
     events.retain(|event| match event.what {
-        What::Drop(_, _, count) => {
+        What::Drop(_, count) => {
             let fits = left.checked_sub(count);
             left = fits.unwrap_or(left);
             fits.is_some()
@@ -326,7 +326,7 @@ fn without_nic(plan: &mut Plan, index: usize) {
         return;
     }
     plan.nics.remove(index);
-    plan.events.retain(|event| event.what.nic() != index);
+    plan.events.retain(|event| event.nic != index);
     let lower = |nic: &mut usize| {
         if *nic > index {
             *nic = nic.saturating_sub(1);
@@ -337,13 +337,7 @@ fn without_nic(plan: &mut Plan, index: usize) {
         lower(&mut flow.to);
     }
     for event in &mut plan.events {
-        match &mut event.what {
-            What::Move(nic, _)
-            | What::Drop(nic, ..)
-            | What::LinkDown(nic, _)
-            | What::Evict(nic)
-            | What::Stall(nic, _) => lower(nic),
-        }
+        lower(&mut event.nic);
     }
 }
 
@@ -389,8 +383,9 @@ impl fmt::Display for Plan {
         for event in &self.events {
             writeln!(
                 f,
-                "at {:?}: {:?}",
+                "at {:?}: NIC {}: {:?}",
                 Duration::from_nanos(event.at),
+                event.nic,
                 event.what
             )?;
         }

@@ -8,9 +8,9 @@ use faultline_abi::cqe::SUCCESS;
 use faultline_abi::event::Eqe;
 use faultline_abi::qp::QPT_RC;
 use faultline_abi::wqe::{WR_READ, WR_SEND, WR_WRITE};
-use faultline_nic::{FaultPolicy, NicConfig};
+use faultline_nic::FaultPolicy;
 use faultline_simulator::driver::Eq;
-use faultline_simulator::{Connect, Cq, CqConfig, Error, Qp, QpConfig, Send};
+use faultline_simulator::{Cq, Error, Qp, Send};
 
 use super::memory::Region;
 use super::plan::{Event, Flow, MESSAGE, PART, Plan, Request, What};
@@ -150,23 +150,7 @@ fn side(
     (index, flow): (usize, usize),
     (which, on_demand): (u64, bool),
 ) -> Result<Side, Failure> {
-    let config = CqConfig {
-        log_depth: 8,
-        eqn: host.eqn,
-        uctx: 0,
-    };
-    let cq = host.driver.create_cq(config)?;
-    let qp = host.driver.create_qp(&QpConfig {
-        kind: QPT_RC,
-        pd: host.pd,
-        uctx: 0,
-        send_cqn: cq.cqn,
-        recv_cqn: cq.cqn,
-        srqn: None,
-        log_depth: 6,
-        max_sge: 1,
-        flags: faultline_abi::admin::QP_FLAG_SIG_ALL,
-    })?;
+    let (cq, qp) = host.rc_pair(6)?;
     let len = PART.saturating_mul(3);
     let mut region = Region::new(&mut host.driver, host.pd, (VA, len), on_demand)?;
     region.fill(&host.driver, |offset| match offset < PART {
@@ -183,8 +167,7 @@ fn side(
 
 impl<'a> Run<'a> {
     fn new(plan: &'a Plan) -> Result<Self, Failure> {
-        let configure = |_: &mut NicConfig| {};
-        let mut process = Process::with_config(&plan.shape(), &configure)?;
+        let mut process = Process::new(&plan.shape())?;
         let mut pagers = Vec::new();
         for (host, nic) in process.hosts.iter_mut().zip(&plan.nics) {
             let eq = host.driver.create_eq(EQ_FAULTS, 2, 8)?;
@@ -227,22 +210,17 @@ impl<'a> Run<'a> {
             return Err(Failure::Stuck);
         };
         for (own, peer) in [(&requester, &responder), (&responder, &requester)] {
-            let Some((mac, gid)) = process
-                .hosts
-                .get(peer.host)
-                .map(|host| (host.mac, host.gid))
-            else {
+            let to_peer = process.hosts.get(peer.host).map(|host| host.path(&peer.qp));
+            let Some(mut path) = to_peer else {
                 continue;
             };
-            let mut path = Connect::to(gid, mac, peer.qp.qpn);
             path.path_mtu = flow.path_mtu;
             if let Some(host) = process.hosts.get_mut(own.host) {
                 host.driver.connect(own.qp.qpn, QPT_RC, &path)?;
             }
         }
-        let sends = flow.requests.iter().filter_map(Request::as_send);
         if let Some(host) = process.hosts.get_mut(responder.host) {
-            for (slot, _) in sends.enumerate() {
+            for slot in 0..flow.sends() {
                 let at = sink_of_send(slot);
                 let sge = responder.region.sge(at, MESSAGE);
                 let tag = u32::try_from(slot).unwrap_or(0);
@@ -324,24 +302,25 @@ impl<'a> Run<'a> {
             && event.at <= now
         {
             self.events.pop_front();
+            let nic = event.nic;
             match event.what {
-                What::Move(nic, engine) => {
+                What::Move(engine) => {
                     self.process.move_nics(&[nic], engine);
                     self.report.moves = self.report.moves.saturating_add(1);
                 }
-                What::Drop(nic, dir, count) => {
+                What::Drop(dir, count) => {
                     let drop = |port: &mut faultline_fabric::nic_port::NicPort| {
                         port.faults.drop_frames(dir, count);
                     };
                     self.process.with_port(nic, drop);
                 }
-                What::LinkDown(nic, time) => {
+                What::LinkDown(time) => {
                     self.set_link(nic, false);
                     let up = now.saturating_add(time);
                     self.links_up.entry(up).or_default().push(nic);
                 }
-                What::Evict(nic) => self.evict(nic)?,
-                What::Stall(nic, stalls) => {
+                What::Evict => self.evict(nic)?,
+                What::Stall(stalls) => {
                     let policy = match stalls {
                         true => FaultPolicy::Stall,
                         false => FaultPolicy::Rnr,
@@ -471,8 +450,7 @@ impl<'a> Run<'a> {
             if flow.ended != wanted {
                 return Err(Failure::Completions(index, flow.ended, wanted));
             }
-            let sends = flow.plan.requests.iter().filter_map(Request::as_send);
-            let wanted = sends.count();
+            let wanted = flow.plan.sends();
             if flow.received != wanted {
                 return Err(Failure::Completions(index, flow.received, wanted));
             }
@@ -527,15 +505,6 @@ fn sink_of_send(slot: usize) -> u64 {
     let slot = (slot as u64).checked_rem(slots).unwrap_or(0);
     PART.saturating_mul(2)
         .saturating_add(slot.saturating_mul(MESSAGE.into()))
-}
-
-impl Request {
-    fn as_send(&self) -> Option<(u32, u32)> {
-        match *self {
-            Self::Send(at, len) => Some((at, len)),
-            Self::Write(..) | Self::Read(..) => None,
-        }
-    }
 }
 
 /// What the regions of both sides have at the end.
