@@ -20,7 +20,7 @@ use crate::ram::Ram;
 pub struct EngineIo {
     /// What the process has of the NICs of this engine.
     pub nics: ByPort<NicIo>,
-    /// Records of what its NICs did.
+    /// Metrics and trace of its NICs.
     pub recorder: Recorder,
     /// Captures that run.
     pub captures: Captures,

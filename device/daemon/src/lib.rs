@@ -20,7 +20,7 @@
 //! - [`peer_rings`]: the rings between a fabric and the thread of an external port
 //! - [`ram`]: the memory of one guest, as the firmware accesses it
 //! - [`scenario`]: the scenario that runs on the engine's NICs
-//! - `scenario_engine`: what the engine does for it besides its fabric
+//! - `scenario_engine`: its beginning, its end, and the requests that only the engine can carry out
 //! - [`diagnostic_log`]: diagnostics as log messages
 //! - `durable`: threads that flush guest memory to files
 //! - `function`: the PCI function that a vfio-user client sees

@@ -48,7 +48,7 @@ impl Engine {
             }
         }
         worked |= self.fabric.pass_kept(&mut self.io, now);
-        // None of this resets a device.
+        // Once for all: nothing reads doorbell pages before, and none of this resets a device.
         for (id, io) in self.io.nics.iter_mut() {
             if let Some(port) = self.fabric.nics.get(id) {
                 let _ = io.sync_pages(&port.nic);

@@ -105,7 +105,8 @@ impl<O: Outside> Fabric<O> {
         }
     }
 
-    /// Does the next thing that rules ask for. Returns the NIC, and what is left to the owner: a request, or a problem to be noted.
+    /// Carries out the next request of the rules. Returns its NIC, and the part for the owner: a request that only the owner can carry
+    /// out, or a problem to be noted.
     pub fn poll_request(
         &mut self,
         now: Instant,

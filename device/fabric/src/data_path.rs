@@ -271,7 +271,7 @@ impl<O: Outside> Fabric<O> {
         }
     }
 
-    /// Delivers a frame to a port with the VLAN tag that it has there, unless the port is no member of its VLAN. Another engine gets
+    /// Delivers a frame to a port with the VLAN tag that it has there, unless the port is no member of its VLAN. Another fabric gets
     /// it as it came in, and does this itself. Returns as [`Fabric::arrive`].
     #[inline(always)]
     pub(crate) fn egress(

@@ -10,7 +10,7 @@
 //! - `data_path`: the way of a frame from its source to the ports that receive it
 //! - [`external_port`]: a port that leads out of the process
 //! - `externals`: what a fabric does with these ports
-//! - [`fabric`]: NICs, their memory, and what is between them
+//! - [`fabric`]: NICs, their memory, switch, links and external ports
 //! - [`fate`]: what becomes of a frame at an interface
 //! - [`frame`]: a frame on its way, by reference or as octets
 //! - [`holds`]: queue pairs that wait for the peer of an external port

@@ -195,8 +195,7 @@ impl<T: Copy + Ord> ModelledLink<T> {
         }
     }
 
-    /// Sends a frame. Returns what is done to it, as far as it is decided: of a frame that others overtake, [`ModelledLink::receive`] has
-    /// the rest.
+    /// Sends a frame. Returns the effects that are decided now. [`ModelledLink::receive`] returns the others, of frames that others overtake.
     pub fn send(&mut self, now: u64, frame: &[u8], mark: T) -> Effects {
         let LinkModel {
             loss,

@@ -1,8 +1,8 @@
 //! The parts of a pass over all NICs of a fabric. The owner calls them in this order:
 //!
-//! 1. [`Fabric::begin_pass`]: what is paused and held in this pass
+//! 1. [`Fabric::begin_pass`]: finds pauses and holds for this pass
 //! 2. [`Fabric::receive_from_other`] for frames of other fabrics, and [`Fabric::take_frames`]
-//! 3. for each NIC its [`Turn`]: doorbells and [`Turn::run_timers`]; what rules ask for; [`Fabric::transmit`]
+//! 3. for each NIC its [`Turn`]: doorbells and [`Turn::run_timers`]; requests of rules; [`Fabric::transmit`]
 //! 4. [`Fabric::flush_externals`], [`Fabric::send_interrupts`] for each NIC, [`Fabric::take_diagnostics`]
 
 use faultline_nic::{Dma, Instant, TURN_WORK, TxFrame};

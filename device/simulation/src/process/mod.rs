@@ -6,7 +6,7 @@
 //!
 //! - `engine`: an engine with its fabric, and the links between engines
 //! - `peer`: the peer of an external port
-//! - `watch`: what is seen of all engines, and judged
+//! - `watch`: judges and counts the events of all engines
 //! - `bus`: the way of a driver to its NIC
 
 mod bus;

@@ -1,4 +1,4 @@
-//! What is seen of all engines: packets are judged, and everything enters a hash.
+//! The events of all engines: packets are judged, and frames and diagnostics enter a hash.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
