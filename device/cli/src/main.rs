@@ -15,7 +15,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 use faultline_config::{Config, EngineCount, NamedProfile, NicEntry, PollMode};
-use faultline_daemon::log_output;
+use faultline_daemon::log::output;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -91,7 +91,7 @@ impl Serve {
         let kept_in = self.kept_in.clone();
         let mut config = self.own_config()?;
         if let Some(folder) = kept_in {
-            faultline_daemon::supervisor::serve_supervised(&mut config, &folder)?;
+            faultline_daemon::server::supervisor::serve_supervised(&mut config, &folder)?;
         }
         Ok(config)
     }
@@ -113,7 +113,7 @@ impl Serve {
     }
 
     fn run(self) -> anyhow::Result<()> {
-        log_output::start();
+        output::start();
         if self.check {
             self.config()?.check()?;
             return commands::print(b"the configuration can be used\n");
@@ -133,7 +133,7 @@ fn main() -> ExitCode {
     let parsed = parsed.unwrap_or_else(|error| with_commands(error, &accepted).exit());
     let command = parsed.command;
     let result = execute(command);
-    let is_read = log_output::finish();
+    let is_read = output::finish();
     let error = match result {
         Ok(status) => return status,
         Err(error) => error,

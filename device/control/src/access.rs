@@ -10,9 +10,9 @@ use tokio::time::timeout;
 
 use crate::error::ApiError;
 use faultline_config::Config;
-use faultline_daemon::engine::Engine;
 use faultline_daemon::engines::Engines;
-use faultline_daemon::handle::Ended;
+use faultline_daemon::engines::engine::Engine;
+use faultline_daemon::engines::handle::Ended;
 
 /// Largest number of closures that wait for the engines, and so the largest number that one pass executes.
 const IN_ENGINE: usize = 4;

@@ -28,7 +28,7 @@ use faultline_capture::capture::{CaptureFeed, CaptureFilter, MOST_CAPTURES, MOST
 use faultline_capture::judge::{Interface, InterfaceKind};
 use faultline_capture::pcapng::CaptureStream;
 use faultline_capture::share::{CaptureCount, CaptureShare};
-use faultline_daemon::engine::Engine;
+use faultline_daemon::engines::engine::Engine;
 
 /// Header of an answer that has the number of its capture.
 const ID: &str = "faultline-capture";

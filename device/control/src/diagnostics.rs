@@ -15,8 +15,8 @@ use crate::access::Access;
 use crate::error::ApiError;
 use crate::extract::{NoQuery, Segment};
 use crate::view::ErrorBody;
-use faultline_daemon::diagnostic_log::{Owner, owner};
-use faultline_daemon::engine::Engine;
+use faultline_daemon::engines::engine::Engine;
+use faultline_daemon::log::diagnostics::{Owner, owner};
 
 pub(crate) fn router() -> OpenApiRouter<Access> {
     OpenApiRouter::new().routes(routes!(list))

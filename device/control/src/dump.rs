@@ -25,7 +25,7 @@ use crate::lists::{MAX_OBJECTS, fault_list, page};
 use crate::nics::view;
 use crate::objects::{ContextView, QueuePairView, RegionView};
 use crate::view::{ErrorBody, NicView};
-use faultline_daemon::engine::Engine;
+use faultline_daemon::engines::engine::Engine;
 
 pub(crate) fn router() -> OpenApiRouter<Access> {
     OpenApiRouter::new().routes(routes!(dump))

@@ -11,7 +11,7 @@ use crate::access::Access;
 use crate::error::ApiError;
 use crate::extract::{Body, NoQuery};
 use crate::view::{EngineChange, EngineView, ErrorBody, Step, Stepped};
-use faultline_daemon::engine::Engine;
+use faultline_daemon::engines::engine::Engine;
 
 /// Largest number of passes of a request: each may take a millisecond for each NIC.
 const MAX_PASSES: u32 = 256;

@@ -15,8 +15,8 @@ use crate::objects::{
     ContextView, FaultView, Page, PageQuery, PolicyChange, QueuePairView, RegionView,
 };
 use crate::view::ErrorBody;
-use faultline_daemon::engine::Engine;
-use faultline_daemon::nic_log::nic_span;
+use faultline_daemon::engines::engine::Engine;
+use faultline_daemon::log::of_nic::nic_span;
 
 /// Largest number of objects of a response, which the engine copies at once.
 pub(crate) const MAX_OBJECTS: u32 = 256;

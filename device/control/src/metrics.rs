@@ -13,7 +13,7 @@ use crate::error::ApiError;
 use crate::extract::NoQuery;
 use crate::nics::fullest_cq;
 use crate::view::ErrorBody;
-use faultline_daemon::engine::Engine;
+use faultline_daemon::engines::engine::Engine;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 

@@ -14,8 +14,8 @@ use crate::access::Access;
 use crate::error::ApiError;
 use crate::extract::{Body, NoQuery, Segment};
 use crate::view::{self, Action, ErrorBody, LinkChange, LinkView, NicSummary, NicView};
-use faultline_daemon::engine::Engine;
-use faultline_daemon::nic_log::nic_span;
+use faultline_daemon::engines::engine::Engine;
+use faultline_daemon::log::of_nic::nic_span;
 use faultline_daemon::observe::NicState;
 
 /// Smallest MTU: RFC 791 demands that each link carries 68 bytes.

@@ -25,8 +25,8 @@ use crate::error::ApiError;
 use crate::extract::{Body, NoQuery, Segment};
 use crate::view::ErrorBody;
 use faultline_capture::judge::Judge;
-use faultline_daemon::engine::Engine;
-use faultline_daemon::scenario::{EndedScenario, RunnerTasks, StoppedScenario};
+use faultline_daemon::engines::engine::Engine;
+use faultline_daemon::engines::scenario::{EndedScenario, RunnerTasks, StoppedScenario};
 
 /// A scenario to start.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]

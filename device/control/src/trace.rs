@@ -18,7 +18,7 @@ use crate::access::Access;
 use crate::error::ApiError;
 use crate::extract::Params;
 use crate::view::{ErrorBody, SnapshotQuery, TraceHeader, TraceQuery};
-use faultline_daemon::engine::Engine;
+use faultline_daemon::engines::engine::Engine;
 
 /// Largest number of records of a request, which the engine copies at once.
 const MAX_RECORDS: u32 = 4096;

@@ -19,9 +19,9 @@ use faultline_telemetry::{
 use faultline_wire::{MacAddr, PrioritySet};
 
 use crate::clock::nanos;
-use crate::engine::Engine;
-use crate::log_output;
-use crate::nic_io::NicIo;
+use crate::engines::engine::Engine;
+use crate::log::output;
+use crate::nic::io::NicIo;
 use crate::peer_rings::PeerRings;
 use faultline_config::PollMode;
 use faultline_fabric::Mark;
@@ -336,7 +336,7 @@ impl Engine {
             longest_pass: self.stats.longest_pass,
             sleeps: self.stats.sleeps,
             missed_wakeups: self.stats.missed_wakeups,
-            log_lines_lost: log_output::lost_lines(),
+            log_lines_lost: output::lost_lines(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Model check of the sleep and wake protocol: the steps that the engine runs (`faultline_daemon::sleep`) and those of a ringer
+//! Model check of the sleep and wake protocol: the steps that the engine runs (`faultline_daemon::engines::sleep`) and those of a ringer
 //! (`faultline_abi::ring`), in every interleaving.
 //!
 //! The words and the barrier are the model's; a ring has two slots, requests are a count, and so is the eventfd. An engine
@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicBool;
 
 use faultline_abi::doorbell::{Doorbell, SQ};
 use faultline_abi::ring::{self, RingMemory};
-use faultline_daemon::sleep::{Barrier, Flag, Sleeper, fall_asleep, wake};
+use faultline_daemon::engines::sleep::{Barrier, Flag, Sleeper, fall_asleep, wake};
 use loom::sync::Arc;
 use loom::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use loom::sync::atomic::{AtomicU32, AtomicU64, fence};

@@ -2,7 +2,7 @@
 //!
 //! The engine with the ports publishes which of them hold senders ([`crate::external_port`]). Each engine holds its own queue pairs whose
 //! frames go to these ports, and releases them when the port no longer holds senders. Nothing is locked. The engine with the ports wakes
-//! the others when that changes, and one that is about to sleep looks once more (`device/daemon/src/sleep.rs`).
+//! the others when that changes, and one that is about to sleep looks once more (`device/daemon/src/engines/sleep.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,7 +1,7 @@
 //! Priorities that the links of one engine pause, for senders on the other engines.
 //!
 //! Each engine publishes a set in each pass, and reads those of the others. Nothing is locked. An engine whose set changes wakes the
-//! others, and one that is about to sleep looks for changes once more (`device/daemon/src/sleep.rs`): queue pairs that wait for the end of a pause
+//! others, and one that is about to sleep looks for changes once more (`device/daemon/src/engines/sleep.rs`): queue pairs that wait for the end of a pause
 //! have no other reason to go on.
 
 use std::sync::Arc;

@@ -42,7 +42,7 @@ const BURST: u32 = 32;
 /// A software RDMA NIC: a state machine without threads, clock, files or sockets.
 ///
 /// The caller owns the guest's memory, the clock and the wire. It passes events in and polls for actions. No call blocks.
-/// `tests/simulator/examples/loopback.rs` is a small caller, `device/daemon/src/engine.rs` a complete one.
+/// `tests/simulator/examples/loopback.rs` is a small caller, `device/daemon/src/engines/engine.rs` a complete one.
 ///
 /// # Arguments
 ///

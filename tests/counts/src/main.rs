@@ -1,6 +1,6 @@
 //! Work of the data path, one shape in each run, for `cargo lab bench --counts`.
 //!
-//! Engines without threads execute the work ([`faultline_daemon::manual_engines`]), on NICs with the doorbell pages and memory of the
+//! Engines without threads execute the work ([`faultline_daemon::engines::manual`]), on NICs with the doorbell pages and memory of the
 //! product. The simulator's driver posts it. Callgrind counts instructions in the functions `counted_pass` and `counted_look` only,
 //! so the driver and the preparation are not counted. Without callgrind the program checks that the work is done.
 //!

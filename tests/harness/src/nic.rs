@@ -14,7 +14,7 @@ use faultline_abi::caps::Caps;
 use faultline_abi::doorbell::{self, Doorbell, DoorbellPage};
 use faultline_abi::translation::{TqCmd, TqComp};
 use faultline_abi::{ABI_VERSION, MAGIC, Status, U16, U32, regs, ring};
-use faultline_daemon::doorbell_ring::DoorbellRing;
+use faultline_daemon::nic::doorbell_ring::DoorbellRing;
 use faultline_memory::MappedFile;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, OwnedFd};

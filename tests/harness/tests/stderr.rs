@@ -123,12 +123,12 @@ fn be_the_process() {
         },
         ..Config::default()
     };
-    faultline_daemon::log_output::start();
+    faultline_daemon::log::output::start();
     let server = faultline_control::serve(&config).unwrap();
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     drop(server);
     assert!(
-        !faultline_daemon::log_output::finish(),
+        !faultline_daemon::log::output::finish(),
         "nothing reads the log"
     );
 }

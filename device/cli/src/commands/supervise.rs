@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use faultline_config::Config;
-use faultline_daemon::supervisor::Supervisor;
+use faultline_daemon::server::supervisor::Supervisor;
 use rustix::process::{Pid, kill_process};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{Signal, SignalKind, signal};

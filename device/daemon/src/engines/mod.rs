@@ -3,6 +3,30 @@
 //! The first engine also has the external ports. It *gathers* the NICs of all engines while a scenario runs and while the process is
 //! paused, because the rules of a scenario and the steps of a pause see all NICs in one order. Requests to a NIC reach it wherever it
 //! is: an engine executes its requests in their order, and no request is queued while NICs move.
+//!
+//! - [`engine`]: a thread that owns NICs
+//! - [`io`]: what an engine thread has around its fabric
+//! - `link`: the links between engines
+//! - `others`: frames of other engines
+//! - [`handle`]: requests to an engine
+//! - [`manual`]: engines without threads, whose passes the caller makes
+//! - [`sleep`]: the protocol by which the engine sleeps and is woken
+//! - `missed`: doorbells that have not waked the engine
+//! - `moved_nic`: a NIC on its way from one engine to another
+//! - [`scenario`]: the scenario that runs on the NICs
+//! - `scenario_player`: its beginning, its end, and the requests that only the engine can carry out
+
+pub mod engine;
+pub mod handle;
+pub mod io;
+mod link;
+pub mod manual;
+pub(crate) mod missed;
+mod moved_nic;
+mod others;
+pub mod scenario;
+mod scenario_player;
+pub mod sleep;
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -11,13 +35,13 @@ use faultline_ports::channel::{self, PortEnd};
 use faultline_telemetry::Recorder;
 
 use crate::clock::Clock;
-use crate::diagnostic_log::{self, DiagnosticLog, DiagnosticQueue};
-use crate::durable::{FlushWorker, Flushed};
-use crate::engine::{Engine, EngineHandle, EngineParts, LongestPass};
-use crate::engine_link::{self, EngineLinks};
-use crate::handle::{self, Ended};
-use crate::moved_nic::MovedNic;
-use crate::nic_io::{NicIo, PortShare};
+use crate::engines::engine::{Engine, EngineHandle, EngineParts, LongestPass};
+use crate::engines::handle::Ended;
+use crate::engines::link::EngineLinks;
+use crate::engines::moved_nic::MovedNic;
+use crate::log::diagnostics::{self, DiagnosticLog, DiagnosticQueue};
+use crate::nic::durable::{FlushWorker, Flushed};
+use crate::nic::io::{NicIo, PortShare};
 use crate::peer_rings::PeerRings;
 use faultline_config::{Config, NicEntry};
 use faultline_fabric::external_port::ExternalPort;
@@ -58,7 +82,7 @@ impl Process {
     pub(crate) fn new(config: &Config, clock: Clock) -> std::io::Result<Self> {
         let layout = config.engine_layout();
         let names: Vec<String> = config.nics.iter().map(|nic| nic.name.clone()).collect();
-        let (log, log_reader) = diagnostic_log::queue(&names);
+        let (log, log_reader) = diagnostics::queue(&names);
         let pairs: Result<Vec<_>, _> = layout.names.iter().map(|_| handle::pair()).collect();
         let (handles, requests): (Vec<EngineHandle>, Vec<_>) = pairs?.into_iter().unzip();
         let owners: Vec<usize> = (layout.of_nics.iter().copied())
@@ -187,7 +211,7 @@ impl Process {
             if from == to {
                 continue;
             }
-            let (out, received) = engine_link::link(of_nics.len(), &log.of_nic(first))?;
+            let (out, received) = link::link(of_nics.len(), &log.of_nic(first))?;
             if let Some((_, engine)) = self.engines.get_mut(from) {
                 engine.io.links.add_out(to, out);
             }

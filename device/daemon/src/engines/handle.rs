@@ -8,7 +8,7 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded, unbounded};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
 
-use crate::sleep::{self, Processor};
+use crate::engines::sleep::{self, Processor};
 
 type Request<E> = Box<dyn FnOnce(&mut E) + Send>;
 

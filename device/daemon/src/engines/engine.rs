@@ -6,7 +6,7 @@
 //!
 //! # Sleeping
 //!
-//! After `poll_time` without work the engine sleeps on an eventfd. [`crate::sleep`] describes why no wake-up is lost.
+//! After `poll_time` without work the engine sleeps on an eventfd. [`crate::engines::sleep`] describes why no wake-up is lost.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -22,13 +22,13 @@ use faultline_nic::{Instant, Remains};
 use faultline_telemetry::{DoorbellPath, Recorder, TraceEvent};
 
 use crate::clock::{Clock, nanos, processor_time};
-use crate::diagnostic_log::DiagnosticQueue;
-use crate::engine_io::EngineIo;
-use crate::engine_link::EngineLinks;
-use crate::handle::{Handle, Requests};
-use crate::nic_io::{NicIo, number};
-use crate::scenario::{EndedScenario, RunningScenario};
-use crate::sleep::{self, Processor, Sleeper};
+use crate::engines::handle::{Handle, Requests};
+use crate::engines::io::EngineIo;
+use crate::engines::link::EngineLinks;
+use crate::engines::scenario::{EndedScenario, RunningScenario};
+use crate::engines::sleep::{self, Processor, Sleeper};
+use crate::log::diagnostics::DiagnosticQueue;
+use crate::nic::io::{NicIo, number};
 
 /// Steps that one unit of charged work may take.
 const STEPS_PER_WORK: u64 = 4;
@@ -75,7 +75,7 @@ pub(crate) struct EngineStats {
     /// The longest of them.
     pub(crate) longest_pass: Duration,
     pub(crate) sleeps: u64,
-    /// Doorbells that were rung while it slept and for which the driver did not write the kick page ([`crate::missed`]).
+    /// Doorbells that were rung while it slept and for which the driver did not write the kick page ([`crate::engines::missed`]).
     pub(crate) missed_wakeups: u64,
 }
 

@@ -17,12 +17,12 @@ use faultline_telemetry::{DoorbellPath, FrameEvent, Recorder, TraceEvent};
 use faultline_vfio_user::IrqVectors;
 use faultline_wire::MacAddr;
 
-use crate::diagnostic_log::NicLog;
-use crate::doorbell_ring::{self, DoorbellRing};
-use crate::durable::FlushWorker;
-use crate::missed::{Suspect, Verdict};
-use crate::notice::Notice;
-use crate::ram::Ram;
+use crate::engines::missed::{Suspect, Verdict};
+use crate::log::diagnostics::NicLog;
+use crate::log::notice::Notice;
+use crate::nic::doorbell_ring::{self, DoorbellRing};
+use crate::nic::durable::FlushWorker;
+use crate::nic::ram::Ram;
 use faultline_config::NicEntry;
 
 const ASLEEP: usize = offset_of!(DoorbellPage, asleep);
@@ -368,7 +368,7 @@ impl NicIo {
     }
 
     /// To be called when a sleep has ended by time, while `asleep` is still set: awaits the write to the kick page for the first
-    /// doorbell that is in a page. [`crate::missed`] describes why.
+    /// doorbell that is in a page. [`crate::engines::missed`] describes why.
     #[cold]
     pub(crate) fn suspect_missed_wakeup(&self) {
         if self.suspect.get().is_some() {

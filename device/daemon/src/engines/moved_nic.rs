@@ -4,9 +4,9 @@ use faultline_fabric::PortId;
 use faultline_fabric::fabric::TakenNic;
 use faultline_telemetry::NicRecords;
 
-use crate::engine::Engine;
-use crate::nic_io::{NicIo, number};
-use crate::ram::Ram;
+use crate::engines::engine::Engine;
+use crate::nic::io::{NicIo, number};
+use crate::nic::ram::Ram;
 
 /// All that an engine has of a NIC.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Log messages of the engine thread that are not diagnostics of a NIC.
 //!
 //! The engine does not write them itself: the log may be a pipe whose reader has stopped, and a write would stop all NICs. They go
-//! through the queue of `diagnostic_log`.
+//! through the queue of `diagnostics`.
 
 use faultline_abi::doorbell::Doorbell;
 use faultline_memory::AccessError;

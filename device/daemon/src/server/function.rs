@@ -19,12 +19,12 @@ use faultline_vfio_user::{
 use faultline_wire::MacAddr;
 use rustix::fd::OwnedFd;
 
-use crate::engine::Engine;
 use crate::engines::Engines;
-use crate::handle::Ended;
-use crate::nic_io::{BarTwo, NicIo, PortShare};
-use crate::nic_log::LogLimit;
-use crate::ram::{self, Ram};
+use crate::engines::engine::Engine;
+use crate::engines::handle::Ended;
+use crate::log::of_nic::LogLimit;
+use crate::nic::io::{BarTwo, NicIo, PortShare};
+use crate::nic::ram::{self, Ram};
 use faultline_config::pci_id::PciId;
 
 const PAGE: u64 = regs::PAGE_SIZE as u64;

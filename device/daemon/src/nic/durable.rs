@@ -9,9 +9,9 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use faultline_memory::PersistentRange;
 use faultline_nic::Persist;
 
-use crate::diagnostic_log::NicLog;
-use crate::nic_log::{LogLimit, nic_span};
-use crate::notice::Notice;
+use crate::log::diagnostics::NicLog;
+use crate::log::notice::Notice;
+use crate::log::of_nic::{LogLimit, nic_span};
 
 /// Largest number of queued requests of one NIC. A queue pair has one request at a time, unless it is reset before the
 /// request is finished.

@@ -20,9 +20,9 @@ use faultline_nic::{Dma, DmaError, Instant, Origin, Segment, TxFrame};
 use faultline_ports::channel::MAX_FRAME;
 use faultline_ports::owned::{self, FrameIn, FrameOut};
 
-use crate::diagnostic_log::NicLog;
-use crate::handle::Waker;
-use crate::ram::Ram;
+use crate::engines::handle::Waker;
+use crate::log::diagnostics::NicLog;
+use crate::nic::ram::Ram;
 
 /// Frames and octets of payload in flight from which a link is full: a few turns of a NIC.
 const MARK_FRAMES: usize = 128;
@@ -413,12 +413,12 @@ mod tests {
     use faultline_nic::Segments;
 
     use super::*;
-    use crate::diagnostic_log;
-    use crate::handle;
+    use crate::engines::handle;
+    use crate::log::diagnostics;
 
     /// The links of two engines, of which the first has ports 0 and 1, and the second has port 2.
     fn linked() -> [EngineLinks; 2] {
-        let (log, _) = diagnostic_log::queue(&["a", "b", "c"].map(str::to_owned));
+        let (log, _) = diagnostics::queue(&["a", "b", "c"].map(str::to_owned));
         let owners: Arc<[usize]> = Arc::new([0, 0, 1]);
         let wakers = [(); 2].map(|()| handle::pair::<()>().unwrap().0.waker());
         let mut all = [(); 2].map(|()| EngineLinks::new(Arc::clone(&owners), wakers.to_vec()));
@@ -432,7 +432,7 @@ mod tests {
 
     /// Guest memory of 64 KiB whose octets depend on their position.
     fn guest() -> Ram {
-        let (log, _) = diagnostic_log::queue(&["a".to_owned()]);
+        let (log, _) = diagnostics::queue(&["a".to_owned()]);
         let pages = Arc::new(SharedPages::new("guest", 16).unwrap());
         let ram = map(&pages, &log.of_nic(0)).unwrap();
         let octets: Vec<u8> = (0..64 << 10).map(octet).collect();

@@ -18,9 +18,9 @@ use faultline_wire::aeth::NakCode;
 use tracing::level_filters::LevelFilter;
 use tracing::{Level, Span};
 
-use crate::nic_log::{LogLimit, nic_span};
-use crate::notice::{self, Notice};
-use crate::storm::{Repeated, Storm, StormWatch};
+use crate::log::notice::{self, Notice};
+use crate::log::of_nic::{LogLimit, nic_span};
+use crate::log::storm::{Repeated, Storm, StormWatch};
 
 /// Diagnostics that wait for the thread. Each NIC has an equal share, so that a guest can't keep messages about another one out of
 /// the log.

@@ -12,8 +12,8 @@ use faultline_vfio_user::{Relay, Shutdown};
 use rustix::process::{Signal, getppid, kill_process, set_parent_process_death_signal};
 use tempfile::TempDir;
 
-use crate::nic_io::{bar_len, bar_pages_of};
-use crate::nic_log::nic_span;
+use crate::log::of_nic::nic_span;
+use crate::nic::io::{bar_len, bar_pages_of};
 use crate::server::{StartError, listen};
 use faultline_config::Config;
 

@@ -7,10 +7,10 @@ use faultline_memory::{AccessError, GuestMemory, Removed, SharedPages, UnmapErro
 use faultline_nic::{DEVICE_MEMORY, Dma, DmaError, Persist};
 use faultline_vfio_user::Errno;
 
-use crate::diagnostic_log::NicLog;
-use crate::doorbell_ring;
-use crate::durable::FlushWorker;
-use crate::notice::Notice;
+use crate::log::diagnostics::NicLog;
+use crate::log::notice::Notice;
+use crate::nic::doorbell_ring;
+use crate::nic::durable::FlushWorker;
 
 /// The memory that a NIC can access: guest memory below address [`DEVICE_MEMORY`], device memory from there on.
 #[derive(Debug)]

@@ -14,10 +14,10 @@ use faultline_memory::{MemFd, Rights, SharedPages};
 use faultline_ports::channel::PortEnd;
 
 use crate::clock::{Clock, nanos};
-use crate::diagnostic_log::DiagnosticLog;
-use crate::engine::Engine;
+use crate::engines::engine::Engine;
+use crate::engines::sleep::Sleeper;
 use crate::engines::{Engines, Process};
-use crate::sleep::Sleeper;
+use crate::log::diagnostics::DiagnosticLog;
 use faultline_config::Config;
 
 /// The engines of a process, whose passes the caller makes.

@@ -12,12 +12,12 @@ use faultline_scenario::plan::Plan;
 use faultline_scenario::rules::{CallerRequest, Rules};
 use faultline_scenario::verdict::{Facts, judge};
 
-use crate::engine::Engine;
-use crate::nic_io::NicIo;
-use crate::notice::Notice;
-use crate::scenario::{
+use crate::engines::engine::Engine;
+use crate::engines::scenario::{
     EndedScenario, GuestAction, RunnerTask, RunnerTasks, RunningScenario, StoppedScenario,
 };
+use crate::log::notice::Notice;
+use crate::nic::io::NicIo;
 
 /// Most resets by actions whose objects are being freed, each by a thread.
 const MAX_RESETS_IN_WORK: usize = 8;

@@ -8,12 +8,12 @@ use faultline_fabric::outside::{Outside, Seen};
 use faultline_nic::{Diagnostic, Instant, Nic};
 use faultline_telemetry::{DoorbellPath, FrameEvent, Recorder, TraceEvent};
 
-use crate::diagnostic_log::{self, DiagnosticQueue};
-use crate::engine_link::EngineLinks;
-use crate::nic_io::{NicIo, number};
-use crate::notice::Notice;
+use crate::engines::link::EngineLinks;
+use crate::log::diagnostics::{self, DiagnosticQueue};
+use crate::log::notice::Notice;
+use crate::nic::io::{NicIo, number};
+use crate::nic::ram::Ram;
 use crate::peer_rings::PeerRings;
-use crate::ram::Ram;
 
 /// The surroundings of the fabric of an engine.
 #[derive(Debug)]
@@ -53,8 +53,8 @@ impl EngineIo {
             self.captures.diagnostic(at, nic, diagnostic, device);
         }
         self.log.count(nic, diagnostic);
-        if self.log.takes(nic, diagnostic_log::level(diagnostic)) {
-            let owner = diagnostic_log::owner(device, diagnostic);
+        if self.log.takes(nic, diagnostics::level(diagnostic)) {
+            let owner = diagnostics::owner(device, diagnostic);
             self.log.push_diagnostic(nic, at, *diagnostic, owner);
         }
     }

@@ -1,4 +1,12 @@
 //! The sockets and threads of the process.
+//!
+//! - `function`: the PCI function that a vfio-user client sees
+//! - `socket_group`: the group whose members can connect to sockets
+//! - [`supervisor`]: the process that holds the connections of clients while another serves them
+
+mod function;
+mod socket_group;
+pub mod supervisor;
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
@@ -19,11 +27,11 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
 use crate::clock::Clock;
-use crate::engine::LongestPass;
+use crate::engines::engine::LongestPass;
 use crate::engines::{Engines, Process};
-use crate::function::Function;
-use crate::nic_log::nic_span;
-use crate::socket_group::{GroupError, find_group};
+use crate::log::of_nic::nic_span;
+use crate::server::function::Function;
+use crate::server::socket_group::{GroupError, find_group};
 use faultline_config::port::{PortEntry, PortKind};
 use faultline_config::{Config, ConfigError, NicEntry};
 

@@ -5,8 +5,8 @@ use faultline_fabric::others::OtherFrame;
 use faultline_fabric::{TURN_BYTES, TURN_PACKETS};
 use faultline_nic::Instant;
 
-use crate::engine::Engine;
-use crate::engine_link::Contents;
+use crate::engines::engine::Engine;
+use crate::engines::link::Contents;
 
 impl Engine {
     /// Takes frames of other engines, as many of each as one turn allows. Returns the time of the rest of the pass, and true if there
