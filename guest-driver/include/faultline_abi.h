@@ -988,6 +988,26 @@
 #define FAULTLINE_CNT_ready_received 0x40
 /* READY packets dropped because their sender is not known to be a Faultline. */
 #define FAULTLINE_CNT_ready_refused 0x41
+/* Frames not sent because the interface is down. */
+#define FAULTLINE_CNT_tx_interface_down 0x42
+/* Frames not received because the interface is down. */
+#define FAULTLINE_CNT_rx_interface_down 0x43
+/*
+ * RoCE packets not sent because they are longer than the MTU of the interface.
+ */
+#define FAULTLINE_CNT_tx_over_mtu 0x44
+/*
+ * RoCE packets not received because they are longer than the MTU of the
+ * interface.
+ */
+#define FAULTLINE_CNT_rx_over_mtu 0x45
+/*
+ * RoCE packets not sent because their entry of the GID table has changed since
+ * their path was set.
+ */
+#define FAULTLINE_CNT_tx_bad_gid 0x46
+/* RoCE packets to a GID that no entry of the GID table has, in their VLAN. */
+#define FAULTLINE_CNT_rx_bad_gid 0x47
 
 /* Kinds of flows; the values of `enum ib_flow_attr_type`. */
 /* Frames that match. */

@@ -89,6 +89,12 @@ const struct rdma_stat_desc faultline_stat_descs[] = {
 	FAULTLINE_COUNTER(table_bytes),
 	FAULTLINE_COUNTER(ready_received),
 	FAULTLINE_COUNTER(ready_refused),
+	FAULTLINE_COUNTER(tx_interface_down),
+	FAULTLINE_COUNTER(rx_interface_down),
+	FAULTLINE_COUNTER(tx_over_mtu),
+	FAULTLINE_COUNTER(rx_over_mtu),
+	FAULTLINE_COUNTER(tx_bad_gid),
+	FAULTLINE_COUNTER(rx_bad_gid),
 	/* Counted by the driver. */
 	{ .name = "lost_interrupts" },
 	/* Nanoseconds of all page faults: record read to answer, and parts. */

@@ -52,8 +52,9 @@ impl<O: Outside> Fabric<O> {
         let sender = port.as_ref().map_or(0, |port| port.nic.last_sender());
         let mut frame = FrameMut::ByReference(sent);
         let place = (from, Direction::Tx);
-        let fate = port.map_or(Fate::LinkDown, |port| {
-            port.fate(Direction::Tx, frame.as_frame())
+        let fate = port.map_or(Fate::LinkDown, |port| match port.nic.last_barred() {
+            None => port.fate(Direction::Tx, frame.as_frame()),
+            Some(cause) => Fate::barred(cause),
         });
         let dropped = self.drop_at_nic(now, from, place, frame.as_frame(), fate);
         let is_dropped = dropped.is_some();

@@ -1,5 +1,7 @@
 //! What becomes of a frame at the interface of a port.
 
+use faultline_nic::DropCause;
+
 use crate::link_model::Effects;
 
 /// What becomes of a frame at an interface.
@@ -29,11 +31,17 @@ pub enum Fate {
     LinkFull,
     /// The interface is no member of its VLAN.
     NoMember,
+    /// The NIC does not send it, because the interface is down.
+    InterfaceDown,
+    /// The NIC does not send it, because it is longer than the MTU of the interface.
+    OverMtu,
+    /// The NIC does not send it, because the entry of the GID table that it is from has changed.
+    BadGid,
 }
 
 impl Fate {
     /// All fates. The place of a fate is its number in records.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 15] = [
         Self::Passed,
         Self::LinkDown,
         Self::TooLong,
@@ -46,7 +54,19 @@ impl Fate {
         Self::LinkLost,
         Self::LinkFull,
         Self::NoMember,
+        Self::InterfaceDown,
+        Self::OverMtu,
+        Self::BadGid,
     ];
+
+    /// What becomes of a frame that its NIC does not send.
+    pub(crate) fn barred(cause: DropCause) -> Self {
+        match cause {
+            DropCause::InterfaceDown => Self::InterfaceDown,
+            DropCause::OverMtu => Self::OverMtu,
+            DropCause::SourceGid { .. } | DropCause::DestinationGid => Self::BadGid,
+        }
+    }
 
     /// What becomes of a frame on a modelled link.
     pub fn on_link(effects: Effects) -> Self {

@@ -310,6 +310,13 @@ impl State {
             let observer = Rc::clone(&self.observer);
             let qpn = self.nodes.get(nic).map_or(0, |node| node.nic.last_sender());
             self.check_sent(nic, qpn, &bytes);
+            if self
+                .nodes
+                .get(nic)
+                .is_some_and(|node| node.nic.last_barred().is_some())
+            {
+                continue;
+            }
             let passes = self.can_send(nic, &bytes)
                 && observer
                     .borrow_mut()

@@ -66,6 +66,7 @@ diagnostic_kinds! {
     Command "command",
     DoorbellRefused "doorbell_refused",
     Injected "injected",
+    PacketDropped "packet_dropped",
 }
 
 /// Direction of a frame, as its NIC sees it.

@@ -1,8 +1,8 @@
 //! Traces for tests.
 
 use faultline_nic::{
-    CommandQueue, Diagnostic, DriverTimes, Instant, KeyUse, Nanos, OverrunQueue, Point, RetryCause,
-    State, StateCause,
+    CommandQueue, Diagnostic, DriverTimes, DropCause, Instant, KeyUse, Nanos, OverrunQueue, Point,
+    RetryCause, State, StateCause,
 };
 use faultline_wire::Opcode;
 use proptest::prelude::*;
@@ -300,6 +300,11 @@ fn diagnostic(kind: u8, a: u64, b: u64, c: u64) -> Diagnostic {
             object: psn,
         },
         26 => injected(psn, qpn, c),
+        27 => Diagnostic::PacketDropped {
+            qpn,
+            sent: a > b,
+            cause: DropCause::SourceGid { index: c as u16 },
+        },
         _ => Diagnostic::RequestRefused {
             qpn,
             psn,

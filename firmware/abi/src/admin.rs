@@ -644,4 +644,16 @@ counters! {
     ready_received,
     /// READY packets dropped because their sender is not known to be a Faultline.
     ready_refused,
+    /// Frames not sent because the interface is down.
+    tx_interface_down,
+    /// Frames not received because the interface is down.
+    rx_interface_down,
+    /// RoCE packets not sent because they are longer than the MTU of the interface.
+    tx_over_mtu,
+    /// RoCE packets not received because they are longer than the MTU of the interface.
+    rx_over_mtu,
+    /// RoCE packets not sent because their entry of the GID table has changed since their path was set.
+    tx_bad_gid,
+    /// RoCE packets to a GID that no entry of the GID table has, in their VLAN.
+    rx_bad_gid,
 }

@@ -16,6 +16,8 @@ use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::eq::Eq;
 use crate::fault::{FaultUnit, RepairTime, Token};
 use crate::flow_control::FlowControl;
+use crate::gate::Gate;
+use crate::gid_table::GidTable;
 use crate::ingress::Ingress;
 use crate::injection::point::Point;
 use crate::injection::table::Injections;
@@ -23,7 +25,7 @@ use crate::latency::{Latency, QpCache};
 use crate::mkey::Mkeys;
 use crate::netdev::Netdev;
 use crate::park::Park;
-use crate::path::{GidEntry, Path};
+use crate::path::Path;
 use crate::qp::StateCounts;
 use crate::references::References;
 use crate::srq::Srq;
@@ -95,9 +97,9 @@ pub(crate) struct Core {
     /// User contexts: the number of a context is that of its doorbell page.
     pub uctxs: Table<Uctx>,
     /// GID table.
-    pub gids: Vec<Option<GidEntry>>,
-    /// MAC addresses of its entries, each once: an interface above the netdev may have its own, such as macvlan.
-    gid_macs: Vec<MacAddr>,
+    pub gids: GidTable,
+    /// Which packets pass the port.
+    pub(crate) gate: Gate,
     /// The Ethernet side.
     pub netdev: Netdev,
     /// Number of queue pairs in each state.
@@ -150,20 +152,7 @@ impl Core {
     /// True if RoCE packets to this address are for this NIC.
     #[inline]
     pub(crate) fn is_own_address(&self, dst: MacAddr) -> bool {
-        dst == self.netdev.mac || self.gid_macs.contains(&dst)
-    }
-
-    /// Changes an entry of the GID table. Returns false if there is none with this number.
-    pub(crate) fn set_gid(&mut self, index: u32, entry: Option<GidEntry>) -> bool {
-        let Some(slot) = self.gids.get_mut(index as usize) else {
-            return false;
-        };
-        *slot = entry;
-        let entries = self.gids.iter().flatten();
-        self.gid_macs = entries.map(|entry| entry.mac).collect();
-        self.gid_macs.sort_unstable();
-        self.gid_macs.dedup();
-        true
+        dst == self.netdev.mac || self.gids.has_mac(dst)
     }
 
     /// A NIC without objects. `qp_slots`: see [`Table::slot_mask`] of the queue pairs.
@@ -183,8 +172,8 @@ impl Core {
             ahs: Table::new(limits.max_ah, 1),
             // Page 0 is the kernel's.
             uctxs: Table::without_generations(limits.max_uctx, 1),
-            gids: vec![None; limits.max_gid as usize],
-            gid_macs: Vec::new(),
+            gids: GidTable::new(limits.max_gid),
+            gate: Gate::default(),
             netdev: Netdev {
                 mac: config.mac,
                 mtu: 1500,

@@ -59,6 +59,23 @@ pub enum KeyUse {
     Remote,
 }
 
+/// Why a packet does not pass the port of its NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum DropCause {
+    /// The interface is down.
+    InterfaceDown,
+    /// The packet is longer than the MTU of the interface.
+    OverMtu,
+    /// The entry of the GID table from which it is sent has changed since its path was set.
+    SourceGid {
+        /// Number of the entry.
+        index: u16,
+    },
+    /// No entry of the GID table has its destination, in its VLAN.
+    DestinationGid,
+}
+
 /// Durations that the driver reports for a fault, in nanoseconds of the guest's clock. All zero if it reports none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -289,6 +306,16 @@ pub enum Diagnostic {
         /// NAK code (IBTA table 45).
         nak: u8,
     },
+    /// Packets do not pass the port. Reported once for a queue pair that sends, and once for all that arrive, until the configuration of
+    /// the interface or of its addresses changes.
+    PacketDropped {
+        /// QP number of the sender, or the destination of a packet that arrives; 0: not known.
+        qpn: u32,
+        /// The NIC does not send the packet; else it does not receive it.
+        sent: bool,
+        /// Why.
+        cause: DropCause,
+    },
     /// A queue has overrun.
     Overrun {
         /// Kind of the queue.
@@ -350,6 +377,7 @@ impl Diagnostic {
             | Self::RetriesExhausted { qpn, .. }
             | Self::KeyRefused { qpn, .. }
             | Self::RequestRefused { qpn, .. }
+            | Self::PacketDropped { qpn, .. }
             | Self::Injected { qpn, .. } => qpn,
             Self::Fatal { .. }
             | Self::Reset

@@ -12,7 +12,7 @@
 //! - `tag`: shared receive queues that match tags
 //! - `queues`: queue pairs, work queues and RSS queue pairs by number
 //! - `qp`: the state table, requester, responder, datagrams, raw Ethernet, work queues
-//! - `frame`, `payload`, `segments`, `path`: packets that leave and arrive
+//! - `frame`, `payload`, `segments`, `path`: packets that leave and arrive; `gate`: those that do not; `gid_table`
 //! - `ethernet`, `multicast`, `steering`, `rss`, `headers`: frames that are not addressed to one queue pair
 //! - `offload`: checksums and segmentation
 //! - `diagnostic`: what a NIC reports of its work, for logs, metrics and traces
@@ -45,6 +45,8 @@ mod ethernet;
 mod fault;
 mod flow_control;
 mod frame;
+mod gate;
+mod gid_table;
 mod headers;
 mod ingress;
 pub mod injection;
@@ -84,7 +86,7 @@ pub use crate::core::DEFAULT_LINK_SPEED_MBPS;
 pub use crate::counters::Counters;
 pub use crate::device_memory::DEVICE_MEMORY;
 pub use crate::diagnostic::{
-    CommandQueue, Diagnostic, DriverTimes, KeyUse, OverrunQueue, RetryCause,
+    CommandQueue, Diagnostic, DriverTimes, DropCause, KeyUse, OverrunQueue, RetryCause,
 };
 pub use crate::dma::{Dma, DmaError, Persist};
 pub use crate::frame::{FrameKind, TxFrame};

@@ -19,7 +19,7 @@ use crate::config::NicConfig;
 use crate::context::Context;
 use crate::core::Core;
 use crate::counters::{CounterSet, Counters};
-use crate::diagnostic::Diagnostic;
+use crate::diagnostic::{Diagnostic, DropCause};
 use crate::dma::Dma;
 use crate::frame::{FrameKind, TxFrame};
 use crate::ingress::Ingress;
@@ -70,7 +70,8 @@ const BURST: u32 = 32;
 ///
 /// 1. [`poll_transmit`](Nic::poll_transmit) until it returns false, or as often as one NIC may send before others have their
 ///    turn. A frame refers to guest memory, so deliver or copy it before the next call of this NIC and before its guest's
-///    memory changes. A lost frame is lost as on any wire: reliable queue pairs send it again.
+///    memory changes. A lost frame is lost as on any wire: reliable queue pairs send it again. One with a cause in
+///    [`last_barred`](Nic::last_barred) must not leave.
 /// 2. [`poll_interrupt`](Nic::poll_interrupt) until it returns `None`. Completions and events are in guest memory before
 ///    their vector is returned, also those that delivery of a frame in step 1 has caused at the receiver.
 /// 3. [`next_deadline`](Nic::next_deadline). Every other call may change it, so the value of an earlier call is worthless. A
@@ -126,6 +127,8 @@ pub struct Nic {
     burst: u32,
     /// Queue pair of the last frame; 0: none.
     last_sender: u32,
+    /// Why the frame that was returned last does not leave.
+    last_barred: Option<DropCause>,
     /// Counts changes of the set of user contexts, for callers that poll doorbell pages.
     pub(crate) uctx_changes: u64,
     /// Value of `uctx_changes` when the device was enabled.
@@ -155,6 +158,7 @@ impl Nic {
             groups: Groups::new(config.limits.max_mcast_grp, config.limits.max_mcast_qp),
             burst: 0,
             last_sender: 0,
+            last_barred: None,
             uctx_changes: 0,
             enabled_version: 0,
             fatal_reported: false,
@@ -420,6 +424,8 @@ impl Nic {
     ///
     /// With `most` of 0 each frame is one packet, for wires that need octets. For receivers that take frames by reference it
     /// is a run of packets of one message where that is possible: as many as carry `most` bytes, and at least one.
+    ///
+    /// A frame that [`Nic::last_barred`] names does not leave.
     pub fn poll_transmit<M: Dma>(
         &mut self,
         now: Instant,
@@ -440,10 +446,11 @@ impl Nic {
         let paused = self.core.flow_control.paused();
         let may_leave = |header: &mut RoceHeader| !paused.contains(priority::of_packet(header));
         if self.is_running()
+            && self.core.netdev.is_up()
             && let Some(header) = self.core.final_acks.pop_front_if(may_leave)
         {
             frame.set_packet(header);
-            self.last_sender = 0;
+            (self.last_sender, self.last_barred) = (0, None);
             self.count_sent(CounterSet::DEVICE, frame, frame.len() as u64);
             self.sniff(now, mem, frame, mem);
             return true;
@@ -478,8 +485,11 @@ impl Nic {
                 }
                 continue;
             }
+            let barred = cx.core.bars_sent(frame, queue.source());
             let len = frame.len() as u64;
-            if let Some(traffic) = queue.traffic_mut() {
+            if barred.is_none()
+                && let Some(traffic) = queue.traffic_mut()
+            {
                 traffic.tx_packets = traffic.tx_packets.wrapping_add(u64::from(frame.packets));
                 traffic.tx_bytes = traffic.tx_bytes.wrapping_add(len);
             }
@@ -489,7 +499,11 @@ impl Nic {
                 self.burst = 0;
                 self.core.rotate_ready();
             }
-            self.last_sender = number;
+            (self.last_sender, self.last_barred) = (number, barred);
+            if let Some(cause) = barred {
+                self.note_barred(now, number, cause, frame.packets);
+                return true;
+            }
             self.count_sent(set, frame, len);
             self.core.charge_lookups(now);
             self.core.charge_queue_pair(now, number);
@@ -500,6 +514,15 @@ impl Nic {
         }
         self.report_fatal(now);
         false
+    }
+
+    /// Counts a frame of a queue pair that the gate bars.
+    #[cold]
+    fn note_barred(&mut self, now: Instant, number: u32, cause: DropCause, packets: u32) {
+        if let Some(qp) = self.queues.qp_mut(number) {
+            let reported = &mut qp.endpoint.reported_drops;
+            *reported = (self.core).drop_sent(now, number, (cause, packets), *reported);
+        }
     }
 
     /// Wakes the queue pairs that have waited for priorities which are not paused any more.
@@ -530,6 +553,13 @@ impl Nic {
     #[inline]
     pub fn last_sender(&self) -> u32 {
         self.last_sender
+    }
+
+    /// Why the frame of the last [`Nic::poll_transmit`] must not leave, and is lost; `None`: it leaves. The caller gets it all the same, so that
+    /// those who watch the port see it.
+    #[inline]
+    pub fn last_barred(&self) -> Option<DropCause> {
+        self.last_barred
     }
 
     /// Holds the connection that has sent the frame of the last [`Nic::poll_transmit`]: it sends nothing until [`Nic::release`], while others

@@ -10,27 +10,20 @@ use faultline_wire::packet::RoceHeader;
 use faultline_wire::priority;
 use faultline_wire::{Gid, MacAddr, udp};
 
+use crate::gid_table::{GidEntry, GidTable, Source};
+
 /// ECN bits of a sender that reacts to congestion (RFC 3168).
 const ECT_0: u8 = 2;
 /// Hop limit if the address vector has none.
 const DEFAULT_HOP_LIMIT: u8 = 64;
 
-/// An entry of the GID table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct GidEntry {
-    /// The GID; IPv4 addresses are mapped.
-    pub gid: Gid,
-    /// Source MAC address of packets sent from it.
-    pub mac: MacAddr,
-    /// VLAN id.
-    pub vlan: Option<u16>,
-}
-
 /// A resolved address vector.
 #[derive(Clone, Debug)]
 pub(crate) struct Path {
     dst: MacAddr,
-    source: GidEntry,
+    /// The entry of the GID table as it was.
+    entry: GidEntry,
+    source: Source,
     ip: Ip,
     sl: u8,
     /// Also of paths over IPv4, whose packets do not carry it.
@@ -44,7 +37,7 @@ impl Path {
     /// Resolves an address vector. `mig_req` is the bit MigReq of the packets.
     pub(crate) fn resolve(
         av: &AddressVector,
-        gids: &[Option<GidEntry>],
+        gids: &GidTable,
         mig_req: bool,
     ) -> Result<Self, Status> {
         if av.reserved != [0; 8] {
@@ -53,10 +46,9 @@ impl Path {
         if av.port != 1 || av.sl > 15 || av.flow_label.get() >> 20 != 0 {
             return Err(Status::BadAttribute);
         }
-        let index = usize::from(av.sgid_index.get());
-        let source = gids.get(index).copied().flatten().ok_or(Status::BadGid)?;
+        let (entry, source) = gids.get(av.sgid_index.get()).ok_or(Status::BadGid)?;
         let dgid = Gid(av.dgid);
-        if dgid == Gid::ZERO || dgid.is_ipv4_mapped() != source.gid.is_ipv4_mapped() {
+        if dgid == Gid::ZERO || dgid.is_ipv4_mapped() != entry.gid.is_ipv4_mapped() {
             return Err(Status::BadGid);
         }
         let hop_limit = if av.hop_limit == 0 {
@@ -66,9 +58,10 @@ impl Path {
         };
         Ok(Self {
             dst: MacAddr(av.dmac),
+            entry,
             source,
             ip: Ip::from_gids(
-                source.gid,
+                entry.gid,
                 dgid,
                 av.traffic_class,
                 av.flow_label.get(),
@@ -110,9 +103,9 @@ impl Path {
             migration: self.mig_req,
             ..Bth::new(opcode, dest_qp, psn)
         };
-        let mut header = RoceHeader::new(self.dst, self.source.mac, self.ip, bth);
+        let mut header = RoceHeader::new(self.dst, self.entry.mac, self.ip, bth);
         header.udp_src_port = self.udp_src_port;
-        header.ethernet.vlan = self.source.vlan.map(|vid| VlanTag {
+        header.ethernet.vlan = self.entry.vlan.map(|vid| VlanTag {
             pcp: self.sl & 7,
             dei: false,
             vid,
@@ -148,7 +141,7 @@ impl Path {
 
     /// Priority of a packet with this traffic class.
     fn priority_of(&self, class: u8) -> u8 {
-        match self.source.vlan {
+        match self.entry.vlan {
             Some(_) => self.sl & 7,
             None => priority::of_traffic_class(class),
         }
@@ -161,6 +154,12 @@ impl Path {
 
     /// GID of this end.
     pub(crate) fn sgid(&self) -> Gid {
-        self.source.gid
+        self.entry.gid
+    }
+
+    /// The entry of the GID table from which its packets are sent.
+    #[inline]
+    pub(crate) fn source(&self) -> Source {
+        self.source
     }
 }

@@ -9,6 +9,7 @@ use crate::counters::{CounterSet, Traffic};
 use crate::dma::Dma;
 use crate::fault::Call;
 use crate::frame::{Frame, TxFrame};
+use crate::gid_table::Source;
 use crate::qp::{Qp, QpType, State, WorkQueue};
 use crate::references::References;
 use crate::rss::RssQp;
@@ -49,6 +50,15 @@ impl Queue {
             Self::Pair(qp) => Some(&mut qp.endpoint.traffic),
             Self::Work(wq) => Some(&mut wq.endpoint.traffic),
             Self::Rss(_) => None,
+        }
+    }
+
+    /// The entry of the GID table from which its last packet is sent.
+    #[inline]
+    pub(crate) fn source(&self) -> Option<Source> {
+        match self {
+            Self::Pair(qp) => qp.source(),
+            Self::Work(_) | Self::Rss(_) => None,
         }
     }
 

@@ -48,7 +48,7 @@ impl Machine {
         for from in [0, 1].into_iter().cycle() {
             let now = Instant(self.now);
             let (nic, memory) = &mut self.nodes[from];
-            if nic.poll_transmit(now, memory, 0, &mut frame) {
+            if nic.poll_transmit(now, memory, 0, &mut frame) && nic.last_barred().is_none() {
                 self.now += 1000;
                 self.describe(from, &frame);
                 let sender = self.nodes[from].1.clone();
@@ -172,6 +172,8 @@ fn start(machine: &Rc<RefCell<Machine>>, node: usize) -> Result<Started, Error> 
     };
     let mut driver = Driver::new(port)?;
     driver.set_gid(0, gid(node), mac(node))?;
+    // The interface is up, with this MTU.
+    driver.set_netdev(mac(node), 1500, 0)?;
     let pd = driver.alloc_pd()?;
     let (eqn, uctx) = (driver.events.eqn, 0);
     let cq = driver.create_cq(CqConfig {

@@ -1238,12 +1238,26 @@ impl<B: Bus> Driver<B> {
         self.command(SET_GID, index, &body).map(drop)
     }
 
-    /// Configures the Ethernet side.
+    /// Empties an entry of the GID table.
+    pub fn clear_gid(&mut self, index: u32) -> Result<()> {
+        let body = SetGid {
+            vlan: U16::new(0xffff),
+            ..SetGid::default()
+        };
+        self.command(SET_GID, index, &body).map(drop)
+    }
+
+    /// Configures the Ethernet side: an interface that is up.
     pub fn set_netdev(&mut self, mac: MacAddr, mtu: u16, qpn: u32) -> Result<()> {
+        self.set_interface(mac, mtu, qpn, true)
+    }
+
+    /// The same with an interface that is up or down.
+    pub fn set_interface(&mut self, mac: MacAddr, mtu: u16, qpn: u32, up: bool) -> Result<()> {
         let body = SetNetdev {
             mac: mac.0,
             mtu: U16::new(mtu),
-            flags: U32::new(NETDEV_UP),
+            flags: U32::new(if up { NETDEV_UP } else { 0 }),
             qpn: U32::new(qpn),
         };
         self.command(SET_NETDEV, 0, &body).map(drop)

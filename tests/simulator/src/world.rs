@@ -159,14 +159,18 @@ impl State {
                 if !found {
                     break;
                 }
+                let is_barred = self.nodes[id].nic.last_barred().is_some();
                 if let FrameKind::Roce(header) = &frame.kind {
                     self.judge(id, &frame, &memory);
-                    if let Some(trace) = &mut self.trace {
+                    if let Some(trace) = self.trace.as_mut().filter(|_| !is_barred) {
                         trace.push((id, *header));
                     }
                     if self.filter.as_mut().is_some_and(|lose| lose(id, header)) {
                         continue;
                     }
+                }
+                if is_barred {
+                    continue;
                 }
                 if let Some(capture) = &mut self.capture {
                     let packets = (0..frame.packets).map(|n| frame.packet_bytes(n, &memory));

@@ -315,10 +315,15 @@ fn a_connection_listens_to_its_peer_alone() {
             let bth = Bth::new(opcode, pair.qp[1].qpn, Psn::new(0));
             RoceHeader::new(to.mac, world.hosts[host].mac, ip, bth)
         };
+        // To another address of this host than that of the connection.
+        let mut other = from(0, 1);
+        other.ip = Ip::from_gids(world.hosts[0].gid6, to.gid6, 0, 0, 64);
         world.inject(2, packet(&from(2, 1), b"stranger"));
-        world.inject(0, packet(&from(0, 2), b"not for this address"));
+        world.inject(0, packet(&other, b"not for this connection"));
+        world.inject(0, packet(&from(0, 2), b"not for this host"));
         world.run();
         assert_eq!(counter(&mut world, 1, Counter::rx_bad_source), 2);
+        assert_eq!(counter(&mut world, 1, Counter::rx_bad_gid), 1);
         assert_eq!(world.completions(1, &mut pair.cq[1]), []);
         let (from, to) = (&world.hosts[0], &world.hosts[1]);
         let ip = Ip::from_gids(from.gid4, to.gid4, 0, 0, 64);

@@ -17,6 +17,7 @@ mod faults;
 mod fields;
 mod flow_control;
 mod flows;
+mod gate;
 mod hostile;
 mod hostile_peer;
 mod injections;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant as Time};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use faultline_abi::{ConstantGroup, cqe, event, regs};
 use faultline_nic::inspect::Process;
-use faultline_nic::{Diagnostic, Instant, Nic, State, StateCause};
+use faultline_nic::{Diagnostic, DropCause, Instant, Nic, State, StateCause};
 use faultline_telemetry::DiagnosticKind;
 use faultline_wire::aeth::NakCode;
 use tracing::level_filters::LevelFilter;
@@ -366,6 +366,7 @@ pub(crate) fn level(diagnostic: &Diagnostic) -> Level {
         | Diagnostic::RetriesExhausted { .. }
         | Diagnostic::KeyRefused { .. }
         | Diagnostic::RequestRefused { .. }
+        | Diagnostic::PacketDropped { .. }
         | Diagnostic::Overrun { .. }
         | Diagnostic::DoorbellRefused { .. } => Level::WARN,
         Diagnostic::Reset
@@ -409,6 +410,20 @@ fn describe_cause(cause: StateCause) -> String {
         }
         StateCause::Event { event } => format!("event event={}", name(&event::KINDS, event)),
         StateCause::Completion => "completion".to_owned(),
+    }
+}
+
+/// Why packets do not pass the port of a NIC.
+fn describe_drop(cause: DropCause) -> String {
+    match cause {
+        DropCause::InterfaceDown => "the interface is down".to_owned(),
+        DropCause::OverMtu => "they are longer than the MTU of the interface".to_owned(),
+        DropCause::SourceGid { index } => {
+            format!("entry {index} of the GID table has changed since their path was set")
+        }
+        DropCause::DestinationGid => {
+            "no entry of the GID table has their destination and VLAN".to_owned()
+        }
     }
 }
 
@@ -475,6 +490,11 @@ fn describe(diagnostic: &Diagnostic) -> String {
             format!(
                 "a memory key does not allow an access: qpn={qpn} key={key:#x} va={va:#x} use={by:?}"
             )
+        }
+        Diagnostic::PacketDropped { qpn, sent, cause } => {
+            let way = if sent { "sent" } else { "received" };
+            let why = describe_drop(cause);
+            format!("packets are not {way}, because {why}: qpn={qpn}")
         }
         Diagnostic::RequestRefused { qpn, psn, nak } => {
             let code = NakCode::from_u8(nak);

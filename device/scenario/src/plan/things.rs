@@ -135,7 +135,8 @@ impl Kind {
                 | D::SequenceNakSent
                 | D::RetriesExhausted
                 | D::KeyRefused
-                | D::RequestRefused => true,
+                | D::RequestRefused
+                | D::PacketDropped => true,
                 D::Fatal
                 | D::Reset
                 | D::FaultResumed

@@ -51,7 +51,8 @@ impl Subject {
             | D::Retried { qpn, .. }
             | D::SequenceNakSent { qpn, .. }
             | D::RetriesExhausted { qpn, .. }
-            | D::RequestRefused { qpn, .. } => of_pair(qpn),
+            | D::RequestRefused { qpn, .. }
+            | D::PacketDropped { qpn, .. } => of_pair(qpn),
             D::Overrun { object, .. } | D::DoorbellRefused { object, .. } => Self {
                 object: Some(object),
                 ..Self::default()

@@ -14,8 +14,8 @@ use zerocopy::{FromZeros, IntoBytes};
 use super::sizes::{check_depth, check_recv_stride};
 use crate::config::MAX_MTU;
 use crate::dma::Dma;
+use crate::gid_table::GidEntry;
 use crate::nic::Nic;
-use crate::path::GidEntry;
 use crate::qp::{QpConfig, QpType, State, WorkQueue};
 use crate::queues::Queue;
 use crate::receive_queue::RecvRing;
@@ -50,7 +50,8 @@ impl Nic {
             }),
             _ => return Err(Status::BadParameter),
         };
-        match self.core.set_gid(index, entry) {
+        self.core.gate.changed();
+        match self.core.gids.set(index, entry) {
             true => Ok(()),
             false => Err(Status::BadGid),
         }
@@ -71,6 +72,7 @@ impl Nic {
             }
         }
         self.core.netdev.configure(cmd);
+        self.core.gate.changed();
         Ok(())
     }
 

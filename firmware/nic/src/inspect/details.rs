@@ -371,7 +371,7 @@ impl Nic {
         let core = &self.core;
         let netdev = &core.netdev;
         let timers = core.first_timers().take(TIMERS);
-        let gids = core.gids.iter().enumerate().take(SCANNED);
+        let gids = core.gids.iter().take(SCANNED);
         DeviceInfo {
             admin: ring_info(&self.admin),
             translation: ring_info(&self.translation),
@@ -384,7 +384,7 @@ impl Nic {
             ready: core.ready_count(),
             async_eqn: core.async_eqn,
             gids: gids
-                .filter_map(|(index, entry)| Some((index, entry.as_ref()?.gid.to_string())))
+                .filter_map(|(index, entry)| Some((index, entry?.gid.to_string())))
                 .collect(),
             netdev_mac: mac_text(netdev.mac),
             netdev_mtu: netdev.mtu,

@@ -8,7 +8,7 @@ use faultline_wire::{MacAddr, WireError};
 
 use super::{BURST, Nic};
 use crate::counters::CounterSet;
-use crate::diagnostic::{Diagnostic, OverrunQueue};
+use crate::diagnostic::{Diagnostic, DropCause, OverrunQueue};
 use crate::dma::Dma;
 use crate::frame::{Frame, FrameKind, TxFrame, packet_of_run};
 use crate::ingress::HeldFrame;
@@ -58,6 +58,9 @@ impl Nic {
         }
         let len = frame.len();
         self.core.charge(work::of_frames(frame.packets, len));
+        if self.drops_all(now, frame.packets) {
+            return;
+        }
         self.sniff(now, mem, frame, sender);
         if self.core.ingress.holds_frames() {
             self.hold_frame(now, frame, sender);
@@ -105,6 +108,9 @@ impl Nic {
         if !self.is_running() {
             return;
         }
+        if self.drops_all(now, 1) {
+            return;
+        }
         self.sniff_octets(now, mem, frame);
         if self.core.ingress.holds_frames() {
             self.hold(
@@ -120,6 +126,17 @@ impl Nic {
         }
         self.receive_octets(now, mem, origin, frame);
         self.report_fatal(now);
+    }
+
+    /// True while the interface is down: nothing is received.
+    #[inline]
+    fn drops_all(&mut self, now: Instant, packets: u32) -> bool {
+        let is_down = !self.core.netdev.is_up();
+        if is_down {
+            let cause = DropCause::InterfaceDown;
+            self.core.drop_received(now, 0, cause, packets);
+        }
+        is_down
     }
 
     pub(crate) fn receive_octets<M: Dma>(
@@ -273,6 +290,12 @@ impl Nic {
         let set = self.set_for(header);
         let counters = &mut self.core.counters;
         counters.add_in(set, Counter::rx_roce_packets, u64::from(arrived.packets));
+        let (payload, packets) = (arrived.payload.len(), arrived.packets);
+        if let Some(cause) = self.core.bars_received(header, payload, packets) {
+            self.core
+                .drop_received(now, header.bth.dest_qp, cause, packets);
+            return;
+        }
         if header.bth.dest_qp == MULTICAST_QPN {
             self.receive_multicast(now, mem, header, arrived.payload);
             return;

@@ -90,6 +90,7 @@ impl Requester {
             src_qp: qp.number,
         });
         header.imm = imm;
+        self.set_datagram_source(ah.path.source());
         frame.kind = FrameKind::Roce(header);
         Ok(())
     }

@@ -19,6 +19,7 @@ use crate::diagnostic::Diagnostic;
 use crate::dma::Dma;
 use crate::fault::{FaultSource, WaitKind};
 use crate::flow_control::BlockedOn;
+use crate::gate::Reported;
 use crate::mkey::KeyUser;
 use crate::number::len32;
 use crate::origin::Origin;
@@ -48,6 +49,8 @@ pub(crate) struct Endpoint {
     pub traffic: Traffic,
     /// It sends nothing before [`Nic::release`](crate::Nic::release).
     pub is_held: bool,
+    /// Which of its packets that did not leave were reported.
+    pub reported_drops: Reported,
 }
 
 /// Attributes before the first MODIFY_QP.
@@ -72,6 +75,7 @@ impl Endpoint {
             peer: Origin::Unknown,
             traffic: Traffic::default(),
             is_held: false,
+            reported_drops: Reported::default(),
         }
     }
 
@@ -101,6 +105,7 @@ impl Endpoint {
         self.path = None;
         self.peer = Origin::Unknown;
         self.is_held = false;
+        self.reported_drops = Reported::default();
     }
 
     /// Enters another state.

@@ -38,6 +38,7 @@ use crate::dma::Dma;
 use crate::fault::Call;
 use crate::flow_control::BlockedOn;
 use crate::frame::TxFrame;
+use crate::gid_table::Source;
 use crate::number::len32;
 use crate::origin::Origin;
 use crate::path::Path;
@@ -226,6 +227,15 @@ impl Qp {
         }
         let most = self.packets_of(most);
         self.poll_packet(cx, most, frame)
+    }
+
+    /// The entry of the GID table from which its last packet is sent.
+    #[inline]
+    pub(crate) fn source(&self) -> Option<Source> {
+        match &self.endpoint.path {
+            Some(path) => Some(path.source()),
+            None => self.requester.datagram_source(),
+        }
     }
 
     /// How many full packets carry this many bytes; at least one.

@@ -36,6 +36,7 @@ use crate::dma::Dma;
 use crate::fault::{Call, WaitKind};
 use crate::flow_control::BlockedOn;
 use crate::frame::TxFrame;
+use crate::gid_table::Source;
 use crate::ring::Ring;
 use crate::time::{Instant, Nanos, earlier};
 use crate::work::{self, count_steps};
@@ -108,6 +109,8 @@ pub(crate) struct Requester {
     held: bool,
     /// The segment of a large raw packet that leaves next.
     segment: u32,
+    /// Datagrams: the entry of the GID table from which the last one is sent.
+    datagram_source: Option<Source>,
     /// Work requests that are lost because they were posted while a timer ran: see [`crate::Pitfalls::damming`].
     dammed: Option<(u32, u32)>,
 }
@@ -119,6 +122,18 @@ impl Requester {
             ring,
             ..Self::default()
         }
+    }
+
+    /// The next datagram is sent from this entry of the GID table.
+    #[inline]
+    pub(crate) fn set_datagram_source(&mut self, source: Source) {
+        self.datagram_source = Some(source);
+    }
+
+    /// The entry of the GID table from which the last datagram is sent.
+    #[inline]
+    pub(crate) fn datagram_source(&self) -> Option<Source> {
+        self.datagram_source
     }
 
     /// Forgets everything but the ring.
