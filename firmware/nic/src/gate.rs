@@ -5,26 +5,73 @@
 //! pass ends by its retries; a datagram completes, and is lost. Packets of a NIC to itself pass the gate as well.
 
 use faultline_abi::admin::Counter;
+use faultline_wire::ip::Ip;
 use faultline_wire::packet::{MAX_HEADER_LEN, RoceHeader};
 
 use crate::core::Core;
 use crate::diagnostic::{Diagnostic, DropCause};
 use crate::frame::{FrameKind, TxFrame};
 use crate::gid_table::Source;
+use crate::netdev::Netdev;
 use crate::time::Instant;
 
 /// Headers of a RoCE packet, pad and invariant CRC.
 const MAX_OVERHEAD: usize = MAX_HEADER_LEN + 8;
 
-/// Which drops the gate has reported. Each cause is reported once for a queue pair that sends, and once for all that arrives, until the
-/// configuration changes.
-#[derive(Debug, Default)]
+/// What the gate knows without a look at the configuration, and which drops it has reported. Each cause is reported once for a queue
+/// pair that sends, and once for all that arrives, until the configuration changes.
+#[derive(Debug)]
 pub(crate) struct Gate {
+    /// A packet with a shorter payload than this passes, whatever its headers. 0: the interface is down.
+    room: usize,
+    /// Destination of a packet that was received: most packets have the same.
+    known: Option<Destination>,
     /// Counts changes of the configuration.
     epoch: u32,
     /// Causes that were reported of arriving packets, as bits.
     received: u8,
 }
+
+impl Default for Gate {
+    /// Of an interface that is down.
+    fn default() -> Self {
+        Self {
+            room: 0,
+            known: None,
+            epoch: 0,
+            received: 0,
+        }
+    }
+}
+
+/// Destination of a packet: compared as numbers, because that is cheaper than as octets of a GID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Destination {
+    address: Address,
+    vlan: u16,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Address {
+    V4(u32),
+    V6(u128),
+}
+
+impl Destination {
+    #[inline]
+    fn of(header: &RoceHeader) -> Self {
+        Self {
+            address: match &header.ip {
+                Ip::V4(ip) => Address::V4(u32::from_ne_bytes(ip.dst)),
+                Ip::V6(ip) => Address::V6(u128::from_ne_bytes(ip.dst)),
+            },
+            vlan: header.ethernet.vlan.map_or(NO_VLAN, |tag| tag.vid),
+        }
+    }
+}
+
+/// A priority without a VLAN has this VLAN id (IEEE 802.1Q, 9.6).
+const NO_VLAN: u16 = 0;
 
 /// What the gate has reported of a queue pair that sends: the causes as bits, and the epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,9 +82,22 @@ pub(crate) struct Reported {
 
 impl Gate {
     /// The configuration of the interface or of its addresses has changed.
-    pub(crate) fn changed(&mut self) {
-        self.epoch = self.epoch.wrapping_add(1);
-        self.received = 0;
+    pub(crate) fn changed(&mut self, netdev: &Netdev) {
+        let room = usize::from(netdev.mtu).checked_sub(MAX_OVERHEAD);
+        *self = Self {
+            room: match netdev.is_up() {
+                true => room.map_or(0, |room| room.saturating_add(1)),
+                false => 0,
+            },
+            epoch: self.epoch.wrapping_add(1),
+            ..Self::default()
+        };
+    }
+
+    /// True of nearly all packets that are not too long. False of all if the interface is down.
+    #[inline]
+    fn has_room(&self, payload: usize, packets: u32) -> bool {
+        payload < self.room.saturating_mul(packets as usize)
     }
 }
 
@@ -53,10 +113,19 @@ impl Core {
     /// Why a frame does not leave; `None`: it does. `source`: the entry of the GID table that its path has.
     #[inline]
     pub(crate) fn bars_sent(&self, frame: &TxFrame, source: Option<Source>) -> Option<DropCause> {
+        let is_current = source.is_none_or(|source| self.gids.is_current(source));
+        match is_current && self.gate.has_room(frame.payload_len, frame.packets) {
+            true => None,
+            false => self.why_not_sent(frame, source),
+        }
+    }
+
+    #[inline(never)]
+    fn why_not_sent(&self, frame: &TxFrame, source: Option<Source>) -> Option<DropCause> {
         if !self.netdev.is_up() {
             return Some(DropCause::InterfaceDown);
         }
-        // Whoever sends raw frames is asked for their length elsewhere.
+        // Raw frames are refused before, if they are too long.
         let FrameKind::Roce(header) = &frame.kind else {
             return None;
         };
@@ -79,6 +148,20 @@ impl Core {
         payload: usize,
         packets: u32,
     ) -> Option<DropCause> {
+        let is_known = self.gate.known == Some(Destination::of(header));
+        match is_known && self.gate.has_room(payload, packets) {
+            true => None,
+            false => self.why_not_received(header, payload, packets),
+        }
+    }
+
+    #[inline(never)]
+    fn why_not_received(
+        &mut self,
+        header: &RoceHeader,
+        payload: usize,
+        packets: u32,
+    ) -> Option<DropCause> {
         if !self.netdev.is_up() {
             return Some(DropCause::InterfaceDown);
         }
@@ -89,26 +172,24 @@ impl Core {
         if header.ethernet.dst.is_multicast() {
             return None;
         }
-        // VLAN 0 is a priority without a VLAN (IEEE 802.1Q, 9.6).
-        let vlan = header.ethernet.vlan.map(|tag| tag.vid);
-        let vlan = vlan.filter(|vid| *vid != 0);
-        let has = self.gids.has_address(header.ip.dst_gid(), vlan);
-        (!has).then_some(DropCause::DestinationGid)
+        let destination = Destination::of(header);
+        let vlan = Some(destination.vlan).filter(|vid| *vid != NO_VLAN);
+        if !self.gids.has_address(header.ip.dst_gid(), vlan) {
+            return Some(DropCause::DestinationGid);
+        }
+        self.gate.known = Some(destination);
+        None
     }
 
     /// True if a packet of this run is longer than the MTU of the interface.
-    #[inline]
     fn is_too_long(&self, header: &RoceHeader, payload: usize, packets: u32) -> bool {
         let mtu = usize::from(self.netdev.mtu);
-        let packets = (packets as usize).max(1);
-        // True of nearly all, and cheaper.
-        let room = mtu.saturating_sub(MAX_OVERHEAD).saturating_mul(packets);
-        payload > room && Self::ip_length(header, payload, packets) > mtu
+        !self.gate.has_room(payload, packets) && Self::ip_length(header, payload, packets) > mtu
     }
 
     /// Octets of the first packet of a run from its IP header on.
-    fn ip_length(header: &RoceHeader, payload: usize, packets: usize) -> usize {
-        let each = payload.checked_div(packets).unwrap_or(payload);
+    fn ip_length(header: &RoceHeader, payload: usize, packets: u32) -> usize {
+        let each = payload.checked_div(packets as usize).unwrap_or(payload);
         let frame = header.frame_len(each);
         frame.saturating_sub(header.ethernet.header_len())
     }

@@ -29,49 +29,43 @@ impl Source {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Slot {
-    entry: Option<GidEntry>,
-    /// Counts changes.
-    generation: u32,
-}
-
 /// The table.
 #[derive(Debug)]
 pub(crate) struct GidTable {
-    slots: Vec<Slot>,
+    entries: Vec<Option<GidEntry>>,
+    /// Counts the changes of each entry.
+    generations: Vec<u32>,
     /// MAC addresses of its entries, each once: an interface above the netdev may have its own, such as macvlan.
     macs: Vec<MacAddr>,
     /// GIDs of its entries with their VLANs, sorted, each once.
     addresses: Vec<(Gid, Option<u16>)>,
-    /// Index in `addresses` of the one that was found last: most packets are for the same.
-    last_found: usize,
 }
 
 impl GidTable {
     /// A table with this number of entries, all of them empty.
     pub(crate) fn new(entries: u32) -> Self {
         Self {
-            slots: vec![Slot::default(); entries as usize],
+            entries: vec![None; entries as usize],
+            generations: vec![0; entries as usize],
             macs: Vec::new(),
             addresses: Vec::new(),
-            last_found: 0,
         }
     }
 
     /// Changes an entry. Returns false if there is none with this number.
     pub(crate) fn set(&mut self, index: u32, entry: Option<GidEntry>) -> bool {
-        let Some(slot) = self.slots.get_mut(index as usize) else {
+        let index = index as usize;
+        let (Some(old), Some(generation)) =
+            (self.entries.get_mut(index), self.generations.get_mut(index))
+        else {
             return false;
         };
-        if slot.entry == entry {
+        if *old == entry {
             return true;
         }
-        *slot = Slot {
-            entry,
-            generation: slot.generation.wrapping_add(1),
-        };
-        let entries = || self.slots.iter().filter_map(|slot| slot.entry);
+        *old = entry;
+        *generation = generation.wrapping_add(1);
+        let entries = || self.entries.iter().flatten();
         self.macs = entries().map(|entry| entry.mac).collect();
         self.macs.sort_unstable();
         self.macs.dedup();
@@ -83,19 +77,15 @@ impl GidTable {
 
     /// An entry, and a reference to its contents. `None`: it is empty, or there is none.
     pub(crate) fn get(&self, index: u16) -> Option<(GidEntry, Source)> {
-        let slot = self.slots.get(usize::from(index))?;
-        let source = Source {
-            index,
-            generation: slot.generation,
-        };
-        Some((slot.entry?, source))
+        let entry = self.entries.get(usize::from(index)).copied().flatten()?;
+        let generation = *self.generations.get(usize::from(index))?;
+        Some((entry, Source { index, generation }))
     }
 
     /// True if the entry has not changed since.
     #[inline]
     pub(crate) fn is_current(&self, source: Source) -> bool {
-        let slot = self.slots.get(usize::from(source.index));
-        slot.is_some_and(|slot| slot.generation == source.generation)
+        self.generations.get(usize::from(source.index)) == Some(&source.generation)
     }
 
     /// True if an entry has this MAC address.
@@ -105,25 +95,13 @@ impl GidTable {
     }
 
     /// True if an entry has this GID in this VLAN.
-    #[inline]
-    pub(crate) fn has_address(&mut self, gid: Gid, vlan: Option<u16>) -> bool {
-        let address = (gid, vlan);
-        if self.addresses.get(self.last_found) == Some(&address) {
-            return true;
-        }
-        match self.addresses.binary_search(&address) {
-            Ok(found) => {
-                self.last_found = found;
-                true
-            }
-            Err(_) => false,
-        }
+    pub(crate) fn has_address(&self, gid: Gid, vlan: Option<u16>) -> bool {
+        self.addresses.binary_search(&(gid, vlan)).is_ok()
     }
 
     /// All entries with their numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, Option<&GidEntry>)> {
-        let entries = self.slots.iter().map(|slot| slot.entry.as_ref());
-        entries.enumerate()
+        self.entries.iter().map(Option::as_ref).enumerate()
     }
 }
 
@@ -161,13 +139,10 @@ mod tests {
             table.set(index, Some(entry));
         }
         let gid = |last| Gid::from_ipv4([10, 0, 0, last]);
-        // Twice: the second time it is the one that was found last.
-        for _ in 0..2 {
-            assert!(table.has_address(gid(1), None));
-            assert!(table.has_address(gid(2), Some(7)));
-            assert!(!table.has_address(gid(2), None));
-            assert!(!table.has_address(gid(3), Some(7)));
-        }
+        assert!(table.has_address(gid(1), None));
+        assert!(table.has_address(gid(2), Some(7)));
+        assert!(!table.has_address(gid(2), None));
+        assert!(!table.has_address(gid(3), Some(7)));
         table.set(2, None);
         assert!(!table.has_address(gid(2), Some(7)));
         assert!(table.has_mac(MacAddr([2, 0, 0, 0, 0, 1])));

@@ -50,8 +50,9 @@ impl Nic {
             }),
             _ => return Err(Status::BadParameter),
         };
-        self.core.gate.changed();
-        match self.core.gids.set(index, entry) {
+        let core = &mut self.core;
+        core.gate.changed(&core.netdev);
+        match core.gids.set(index, entry) {
             true => Ok(()),
             false => Err(Status::BadGid),
         }
@@ -71,8 +72,9 @@ impl Nic {
                 return Err(Status::BadQpType);
             }
         }
-        self.core.netdev.configure(cmd);
-        self.core.gate.changed();
+        let core = &mut self.core;
+        core.netdev.configure(cmd);
+        core.gate.changed(&core.netdev);
         Ok(())
     }
 
