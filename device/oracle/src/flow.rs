@@ -1,7 +1,7 @@
 //! One direction of a connection: the requests of one side, and the answers to them.
 
 use faultline_wire::packet::{Parsed, RoceHeader};
-use faultline_wire::{Gid, OpKind, Position, Service};
+use faultline_wire::{Gid, MacAddr, OpKind, Position, Service};
 
 use crate::log::Request;
 use crate::packet::{Finding, Seen};
@@ -65,6 +65,8 @@ pub(crate) struct Flow {
     /// Others have sent packets with its addresses and numbers, another adapter or another queue pair. What these did to either end is not
     /// known: it is not judged.
     pub is_mixed: bool,
+    /// MAC addresses of the requester and of the responder, if they are those of adapters.
+    macs: [Option<MacAddr>; 2],
     /// The responder's adapter, if a request has arrived there.
     pub to_adapter: Option<Adapter>,
     /// Responses were found to belong to it.
@@ -98,6 +100,21 @@ impl Flow {
             requests,
             ..Self::default()
         }
+    }
+
+    /// An adapter has sent a packet of this flow.
+    pub(crate) fn learn_mac(&mut self, header: &RoceHeader) {
+        let end = usize::from(header.bth.opcode.is_response());
+        if let Some(mac) = self.macs.get_mut(end) {
+            *mac = Some(header.ethernet.src);
+        }
+    }
+
+    /// True unless a packet that arrives has another source MAC address than the adapter at the other end has sent: an adapter drops it.
+    pub(crate) fn has_mac(&self, header: &RoceHeader) -> bool {
+        let end = usize::from(header.bth.opcode.is_response());
+        let mac = self.macs.get(end).copied().flatten();
+        mac.is_none_or(|mac| mac == header.ethernet.src)
     }
 
     /// A packet with its addresses and numbers was sent as a response. Returns false if the flow is not judged.

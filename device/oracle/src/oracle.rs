@@ -324,6 +324,9 @@ impl Oracle {
             } else if let Some(OfResponse::Flow(key)) = key
                 && let Some(flow) = self.flows.get_mut(&key)
             {
+                if adapter.is_some() {
+                    flow.learn_mac(&parsed.header);
+                }
                 if opcode.info().kind == OpKind::Ready {
                     let ends = [adapter, flow.requester.adapter()];
                     let has_agreed =
@@ -355,6 +358,9 @@ impl Oracle {
                 ..seen
             };
             if let Some(flow) = self.flow_of_request(&parsed.header, has_past, sender, queue_pair) {
+                if adapter.is_some() {
+                    flow.learn_mac(&parsed.header);
+                }
                 flow.request_sent(seen, &parsed, &mut report);
             }
         } else {
@@ -406,6 +412,7 @@ impl Oracle {
             let qpn = header.bth.dest_qp;
             if let Some(key) = self.answers.get(&ResponseKey { from, to, qpn })
                 && let Some(flow) = self.flows.get_mut(key)
+                && flow.has_mac(header)
             {
                 flow.response_received(at, &parsed, is_held);
             }
@@ -413,7 +420,10 @@ impl Oracle {
             let qpn = header.bth.dest_qp;
             // Those of other partitions may be dropped.
             let is_taken = header.bth.pkey & PARTITION == Bth::DEFAULT_PKEY & PARTITION;
-            if is_taken && let Some(flow) = self.flows.get_mut(&Key { from, to, qpn }) {
+            if is_taken
+                && let Some(flow) = self.flows.get_mut(&Key { from, to, qpn })
+                && flow.has_mac(header)
+            {
                 flow.to_adapter = adapter.or(flow.to_adapter);
                 flow.request_received(&parsed);
             }

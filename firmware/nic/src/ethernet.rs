@@ -283,7 +283,7 @@ impl Nic {
         let mut bytes = vec![0; frame.payload.len().min(MAX_FRAME)];
         match frame.payload.read(0, &mut bytes) {
             // A program of the guest has built it, `rdma_rxe` for example.
-            Ok(_) => self.receive_octets(now, mem, Origin::Unknown, &bytes),
+            Ok(_) => self.receive_octets(now, mem, Origin::Guest, &bytes),
             Err(_) => self.core.counters.inc(Counter::dma_errors),
         }
     }

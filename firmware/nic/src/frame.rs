@@ -190,7 +190,7 @@ impl TxFrame {
     pub fn origin(&self) -> Origin {
         match &self.kind {
             FrameKind::Roce(_) => Origin::Faultline,
-            FrameKind::Raw { .. } => Origin::Unknown,
+            FrameKind::Raw { .. } => Origin::Guest,
         }
     }
 

@@ -157,6 +157,12 @@ impl Path {
         self.entry.gid
     }
 
+    /// MAC address of the far end.
+    #[inline]
+    pub(crate) fn dmac(&self) -> MacAddr {
+        self.dst
+    }
+
     /// The entry of the GID table from which its packets are sent.
     #[inline]
     pub(crate) fn source(&self) -> Source {

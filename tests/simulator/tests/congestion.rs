@@ -182,7 +182,7 @@ fn acknowledgements_are_sent_at_once() {
     };
     let mut world = world(Some(slow), 0);
     let mut pair = world.connect(QPT_RC, LEN.into(), |_| {});
-    let cnp = notification(&world, &pair, 0);
+    let cnp = notification(&world, &pair, (0, 0));
     for _ in 0..40 {
         world.inject(1, cnp.clone());
     }
@@ -204,8 +204,8 @@ fn acknowledgements_are_sent_at_once() {
     expect_cqe(&mut world, 1, &mut pair.cq[1], cqe::SUCCESS);
 }
 
-/// A CNP as host 1 sends it to the queue pair of host 0, but for an offset of its address.
-fn notification(world: &World, pair: &Pair, offset: u8) -> Vec<u8> {
+/// A CNP as host 1 sends it to the queue pair of host 0, but for offsets of its IP and MAC address.
+fn notification(world: &World, pair: &Pair, (offset, mac_offset): (u8, u8)) -> Vec<u8> {
     let [to, from] = [0, 1].map(|host| &world.hosts[host]);
     let mut source = from.gid4;
     source.0[15] ^= offset;
@@ -214,17 +214,25 @@ fn notification(world: &World, pair: &Pair, offset: u8) -> Vec<u8> {
         ..Bth::new(Opcode::Cnp, pair.qp[0].qpn, Psn::new(0))
     };
     let ip = Ip::from_gids(source, to.gid4, 0xc0, 0, 64);
-    packet(&RoceHeader::new(to.mac, from.mac, ip, bth), &[0; 16])
+    let mut mac = from.mac;
+    mac.0[5] ^= mac_offset;
+    packet(&RoceHeader::new(to.mac, mac, ip, bth), &[0; 16])
 }
 
 /// Of both kinds of connections.
 #[test]
 fn a_notification_that_is_not_from_the_peer_has_no_effect() {
     for kind in [QPT_RC, QPT_UC] {
-        for (offset, slowed) in [(1, false), (0, true)] {
+        let wrong_mac = (kind == QPT_RC).then_some(((0, 0x10), false));
+        let cases = [((0x10, 0), false), ((0, 0), true)];
+        for (offsets, slowed) in cases.into_iter().chain(wrong_mac) {
             let mut world = world(Some(CONFIG), 0);
             let mut pair = world.connect(kind, LEN.into(), |_| {});
-            let cnp = notification(&world, &pair, offset);
+            // From an acknowledgement it knows its peer as a NIC of this process, whose MAC address is true.
+            world.post_write(&mut pair, 8);
+            world.run();
+            expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::SUCCESS);
+            let cnp = notification(&world, &pair, offsets);
             for _ in 0..10 {
                 world.inject(1, cnp.clone());
             }
@@ -246,7 +254,7 @@ fn a_notification_that_is_not_from_the_peer_has_no_effect() {
 fn a_reset_forgets_the_rate() {
     let mut world = world(Some(CONFIG), 0);
     let mut pair = world.connect(QPT_RC, LEN.into(), |_| {});
-    let cnp = notification(&world, &pair, 0);
+    let cnp = notification(&world, &pair, (0, 0));
     for _ in 0..10 {
         world.inject(1, cnp.clone());
     }

@@ -305,17 +305,22 @@ impl Nic {
             return;
         }
         if header.bth.opcode.info().service == Service::Cnp {
-            self.receive_notification(now, mem, header);
+            self.receive_notification(now, mem, (header, arrived.origin));
             return;
         }
         self.deliver_to_qp(now, mem, header.bth.dest_qp, arrived);
     }
 
     /// A congestion notification: the queue pair that it names sends more slowly.
-    fn receive_notification<M: Dma>(&mut self, now: Instant, mem: &M, header: &RoceHeader) {
+    fn receive_notification<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        (header, origin): (&RoceHeader, Origin),
+    ) {
         self.core.counters.inc(Counter::rp_cnp_handled);
         if let Some((qp, mut cx)) = self.qp_in_context(now, mem, header.bth.dest_qp) {
-            qp.receive_notification(&mut cx, header);
+            qp.receive_notification(&mut cx, (header, origin));
         }
     }
 

@@ -8,6 +8,7 @@ use crate::congestion::Congestion;
 use crate::context::Context;
 use crate::dma::Dma;
 use crate::frame::TxFrame;
+use crate::origin::Origin;
 
 /// The payload of a CNP (annex A17.9.3): reserved.
 const CNP_PAYLOAD: [u8; 16] = [0; 16];
@@ -27,13 +28,13 @@ impl Qp {
     pub(crate) fn receive_notification<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
-        header: &RoceHeader,
+        (header, origin): (&RoceHeader, Origin),
     ) {
         let Some(config) = cx.core.config.congestion else {
             return;
         };
         let kind = self.endpoint.config.kind;
-        if kind.is_connected() && self.endpoint.is_from_peer(header) {
+        if kind.is_connected() && self.endpoint.is_from_peer(header, origin) {
             self.known_congestion().notified(cx.now, &config);
         }
     }

@@ -137,10 +137,15 @@ impl Endpoint {
         cx.raise_async(event, self.number);
     }
 
-    /// True if a packet is from the peer of the connection (IBTA 9.6.1.4).
-    pub(crate) fn is_from_peer(&self, header: &RoceHeader) -> bool {
+    /// True if a packet is from the peer of the connection (IBTA 9.6.1.4). Its MAC address is compared too if that is true, and on a
+    /// connection whose peer is a guest of this process. A packet that a router has forwarded has that of the router.
+    #[inline]
+    pub(crate) fn is_from_peer(&self, header: &RoceHeader, origin: Origin) -> bool {
+        let has_mac = origin.has_true_mac() || self.peer.has_true_mac();
         self.path.as_ref().is_some_and(|path| {
-            path.dgid() == header.ip.src_gid() && path.sgid() == header.ip.dst_gid()
+            path.dgid() == header.ip.src_gid()
+                && path.sgid() == header.ip.dst_gid()
+                && (!has_mac || path.dmac() == header.ethernet.src)
         })
     }
 

@@ -41,7 +41,7 @@ impl Qp {
         if !self.endpoint.config.kind.is_connected() {
             return u32::from(self.receive_by_responder(cx, Arrival::Packet(header), payload));
         }
-        if !self.endpoint.is_from_peer(header) {
+        if !self.endpoint.is_from_peer(header, origin) {
             cx.count(Counter::rx_bad_source);
             return packets;
         }
