@@ -337,6 +337,7 @@ void faultline_wq_free(struct faultline_dev *dev, struct faultline_wq *wq);
 #define faultline_respond(udata, resp)					\
 	((udata) && (udata)->outlen ? ib_respond_udata(udata, resp) : 0)
 
+enum ib_mtu faultline_active_mtu(struct faultline_dev *dev);
 void faultline_av_fill(struct faultline_av *av,
 		       const struct rdma_ah_attr *attr);
 

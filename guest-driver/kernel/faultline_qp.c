@@ -472,6 +472,9 @@ static int faultline_qp_fill_attr(struct faultline_qp *qp,
 	if (mask & IB_QP_AV &&
 	    !(rdma_ah_get_ah_flags(&attr->ah_attr) & IB_AH_GRH))
 		return -EINVAL;
+	if (mask & IB_QP_PATH_MTU &&
+	    attr->path_mtu > faultline_active_mtu(to_fdev(qp->ibqp.device)))
+		return -EINVAL;
 	out->mask = cpu_to_le32(mask);
 	if (mask & IB_QP_STATE)
 		out->state = new_state;

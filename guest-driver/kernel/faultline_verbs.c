@@ -167,6 +167,12 @@ static void faultline_port_speed(struct faultline_dev *dev,
 	props->active_speed = speeds[i].speed;
 }
 
+/* Longest path MTU of packets that the interface passes. */
+enum ib_mtu faultline_active_mtu(struct faultline_dev *dev)
+{
+	return iboe_get_mtu(READ_ONCE(faultline_netdev(dev)->mtu));
+}
+
 static int faultline_query_port(struct ib_device *ibdev, u32 port,
 				struct ib_port_attr *props)
 {
@@ -182,7 +188,7 @@ static int faultline_query_port(struct ib_device *ibdev, u32 port,
 	props->max_vl_num = 1;
 	faultline_port_speed(dev, props);
 	props->max_mtu = IB_MTU_4096;
-	props->active_mtu = iboe_get_mtu(READ_ONCE(netdev->mtu));
+	props->active_mtu = faultline_active_mtu(dev);
 	props->phys_mtu = READ_ONCE(netdev->mtu);
 	if (!faultline_is_dead(dev) && netif_running(netdev) &&
 	    netif_carrier_ok(netdev)) {

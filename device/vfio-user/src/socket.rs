@@ -104,6 +104,18 @@ pub(crate) fn wait(
     wait_any([(fd, flags)], shutdown, listener, deadline).map(|_| ())
 }
 
+fn is_ready(polled: &PollFd<'_>) -> bool {
+    !polled.revents().is_empty()
+}
+
+/// Waits until one of these is ready, or for so long.
+fn look(polled: &mut [PollFd<'_>], most: Option<Timespec>) -> Result<(), Stop> {
+    match poll(polled, most.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(Stop::Io(errno)),
+    }
+}
+
 /// The same for several descriptors. Says which are ready.
 pub(crate) fn wait_any<const N: usize>(
     fds: [(BorrowedFd<'_>, PollFlags); N],
@@ -121,12 +133,13 @@ pub(crate) fn wait_any<const N: usize>(
             polled.push(PollFd::new(socket, PollFlags::IN));
         }
         let left = deadline.map(time_until);
-        match poll(&mut polled, left.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(Stop::Io(errno)),
+        look(&mut polled, left)?;
+        if polled.get(N.saturating_add(1)).is_some_and(is_ready) {
+            // The descriptors are looked at one after the other: a client may have left after it was looked at, and the next one may have
+            // come before the listener was.
+            look(&mut polled, Some(Timespec::default()))?;
         }
-        let is_ready =
-            |at: usize| (polled.get(at)).is_some_and(|polled| !polled.revents().is_empty());
+        let is_ready = |at: usize| polled.get(at).is_some_and(is_ready);
         if is_ready(N) {
             return Err(Stop::Shutdown);
         }

@@ -46,6 +46,10 @@ impl Path {
         if av.port != 1 || av.sl > 15 || av.flow_label.get() >> 20 != 0 {
             return Err(Status::BadAttribute);
         }
+        // Software has not resolved the address: no packet would reach anybody.
+        if MacAddr(av.dmac) == MacAddr([0; 6]) {
+            return Err(Status::BadAttribute);
+        }
         let (entry, source) = gids.get(av.sgid_index.get()).ok_or(Status::BadGid)?;
         let dgid = Gid(av.dgid);
         if dgid == Gid::ZERO || dgid.is_ipv4_mapped() != entry.gid.is_ipv4_mapped() {

@@ -278,6 +278,7 @@ scenarios! {
     Stopped a_device_stops_and_is_reset,
     Injected a_rule_acts_inside_the_nic,
     RefusedHere a_local_key_is_refused,
+    Barred an_address_is_removed,
     NotReady a_peer_is_never_ready,
     EventQueue an_event_queue_overruns,
     FaultQueue a_fault_queue_overruns,
@@ -310,6 +311,7 @@ fn scenario_of(kind: DiagnosticKind) -> Scenario {
         K::Command | K::DoorbellRefused => Scenario::Wrong,
         K::Fatal | K::Reset => Scenario::Stopped,
         K::Injected => Scenario::Injected,
+        K::PacketDropped => Scenario::Barred,
     }
 }
 
@@ -855,6 +857,26 @@ mod provoke {
         let shown = depth.is_some_and(|depth| (4000..=4096).contains(&depth.parse().unwrap()));
         let overrun = Provoked::new(K::Overrun, B, &object, shown);
         (absent.process, vec![overrun])
+    }
+
+    pub fn an_address_is_removed(name: &'static str) -> Outcome {
+        let process = Process::start(name, NicSettings::default());
+        let (mut a, b, mut qa, _qb) = process.connected(QpType::Rc, &impatient());
+        let none = admin::SetGid {
+            vlan: faultline_abi::U16::new(0xffff),
+            ..admin::SetGid::default()
+        };
+        a.nic.admin(admin::SET_GID, 0, &none).unwrap();
+        qa.post_send(&SendWr::write_inline(b"unheard", b.mr.remote(0)).signaled())
+            .unwrap();
+        assert_eq!(a.completion().status, cqe::RETRY_EXC_ERR);
+        let qpn = [("qpn", u64::from(qa.number()))];
+        let found = process.wait_for(A, K::PacketDropped, &qpn);
+        assert_eq!(found["sent"], true);
+        assert_eq!(found["cause"], json!({"SourceGid": {"index": 0}}));
+        let counted = process.counter(A, "tx_bad_gid") > 0;
+        let dropped = Provoked::new(K::PacketDropped, A, &qpn, counted);
+        (process, vec![dropped])
     }
 
     /// A scenario counts a completion.
