@@ -175,6 +175,8 @@ nic_settings! {
     /// Frames with the source address of another NIC are dropped (default). `false` is for a guest that forwards frames,
     /// such as a bridge.
     spoof_check: bool,
+    /// The guest may give the NIC another MAC address (default: it may not).
+    mac_change: bool,
     /// PCI ID of the function.
     pci_id: PciId,
     /// VLAN of frames without tag, from the NIC and to it.
@@ -255,6 +257,9 @@ impl NicSettings {
         }
         if let Some(NamedReadyMode(ready)) = self.ready {
             config.ready = ready;
+        }
+        if let Some(mac_change) = self.mac_change {
+            config.mac_change = mac_change;
         }
         if let Some(MigReq(mig_req)) = self.mig_req {
             config.mig_req = mig_req;

@@ -87,7 +87,7 @@ impl<O: Outside> Fabric<O> {
         };
         match self
             .switch
-            .forward(from, addresses, || frame.as_frame().vlan_tag())
+            .forward_of_sibling(from, addresses, || frame.as_frame().vlan_tag())
         {
             Route::To(to) if self.has_port(to) => {
                 if self.egress(out, now, (from, to), &mut frame).is_some() {

@@ -7,15 +7,20 @@
 //! no guest can change, and the present address of its NIC. Frames to an assigned address reach only its port. Frames
 //! from another port with this source address are dropped, so a guest can neither receive the traffic of another port nor
 //! forge its address. A port without source check may send such frames, but does not receive the replies. The owner of an
-//! assigned address owns it in all VLANs.
+//! assigned address owns it in the VLANs of which it is a member: ports that have no VLAN in common do not see each other's addresses.
 //!
-//! Each engine of a process has a switch of its own, which learns from the frames that it forwards. Assigned addresses are common
-//! to all of them: a change is made under a lock, and the other switches take the new table at their next
-//! [`Switch::refresh`], which costs one load if there is none.
+//! An address that is learned at a port stays there until it is silent for some time: frames from another port with this source address
+//! are dropped too, and no port gets it as its present address. So a guest cannot take the address of a gateway either. Ports
+//! without source check, such as external ones, can: behind them an address may move.
+//!
+//! Each engine of a process has a switch of its own, which learns from the frames that it forwards. Assigned addresses, and the ports at
+//! which addresses were learned, are common to all of them. A change of assigned addresses is made under a lock, and the other switches
+//! take the new table at their next [`Switch::refresh`], which costs one load if there is none. Where an address was learned is
+//! asked only when a switch learns a new one.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use faultline_wire::MacAddr;
@@ -76,14 +81,20 @@ pub struct Switch {
     /// VLAN, addresses and route of the last frame of each port: most frames of a port repeat them.
     recent: Vec<Option<Recent>>,
     clash: Option<Clash>,
+    /// By port: the present address that it did not get, and the epoch in which it was asked for.
+    refused: HashMap<PortId, (MacAddr, u64)>,
 }
 
-/// The assigned addresses of a process.
+/// The addresses of a process.
 #[derive(Debug, Default)]
 struct Common {
     assigned: Mutex<Assigned>,
     /// Changes of `assigned`. Written under its lock.
     version: AtomicU64,
+    /// The ports at which an address was learned, each in a VLAN.
+    learned: Mutex<Places>,
+    /// How often one of them was removed.
+    forgotten: AtomicU64,
 }
 
 /// Addresses that are assigned to ports.
@@ -91,8 +102,8 @@ struct Common {
 struct Assigned {
     /// Owner of each permanent address.
     permanent: HashMap<MacAddr, PortId>,
-    /// Owner of each present address; the first port that sets an address owns it.
-    present: HashMap<MacAddr, PortId>,
+    /// Owners of each present address, which have no VLAN in common; the first port that sets an address owns it.
+    present: HashMap<MacAddr, Vec<PortId>>,
     ports: Vec<PortState>,
 }
 
@@ -110,6 +121,8 @@ struct PortState {
 #[derive(Clone, Copy, Debug)]
 struct Learned {
     port: PortId,
+    /// The frame has come in at this fabric.
+    is_own: bool,
     /// It has sent since the last call of [`Switch::age`].
     is_fresh: bool,
 }
@@ -163,11 +176,7 @@ impl Switch {
     #[cold]
     fn change(&mut self, change: impl FnOnce(&mut Assigned) -> bool) {
         let common = &self.common;
-        // A switch whose engine has panicked has left a whole table: each change is made by functions that do not panic.
-        let mut assigned = common
-            .assigned
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut assigned = lock(&common.assigned);
         let version = common.version.load(Ordering::Relaxed);
         let is_changed = change(&mut assigned);
         let now = version.saturating_add(u64::from(is_changed));
@@ -184,6 +193,27 @@ impl Switch {
     pub fn forward(
         &mut self,
         port: PortId,
+        addresses: (MacAddr, MacAddr),
+        tag: impl FnOnce() -> Option<VlanTag>,
+    ) -> Route {
+        self.forward_from((port, true), addresses, tag)
+    }
+
+    /// The same for a frame that a sibling has forwarded to this switch, and whose source address it has checked.
+    #[inline(always)]
+    pub fn forward_of_sibling(
+        &mut self,
+        port: PortId,
+        addresses: (MacAddr, MacAddr),
+        tag: impl FnOnce() -> Option<VlanTag>,
+    ) -> Route {
+        self.forward_from((port, false), addresses, tag)
+    }
+
+    #[inline(always)]
+    fn forward_from(
+        &mut self,
+        (port, is_own): (PortId, bool),
         (src, dst): (MacAddr, MacAddr),
         tag: impl FnOnce() -> Option<VlanTag>,
     ) -> Route {
@@ -196,18 +226,25 @@ impl Switch {
         {
             return recent.route;
         }
-        self.find_route(port, vlan, (src, dst))
+        self.find_route((port, is_own), vlan, (src, dst))
     }
 
     /// Learns from a frame whose VLAN or addresses are not those of the last frame of the port, and returns its route.
     #[inline(never)]
-    fn find_route(&mut self, port: PortId, vlan: u16, (src, dst): (MacAddr, MacAddr)) -> Route {
-        let route = if !self.may_send(port, src) {
-            Route::Forged
-        } else if !self.is_member(port, vlan) {
+    fn find_route(
+        &mut self,
+        (port, is_own): (PortId, bool),
+        vlan: u16,
+        (src, dst): (MacAddr, MacAddr),
+    ) -> Route {
+        // A port that is no member of a VLAN learns nothing about those that are.
+        let route = if !self.is_member(port, vlan) {
             Route::NoMember
+        } else if !self.may_send(port, vlan, src) {
+            Route::Forged
+        } else if !self.learn((port, is_own), vlan, src) {
+            Route::Forged
         } else {
-            self.learn(port, vlan, src);
             self.route(vlan, dst)
         };
         if self.recent.len() <= port {
@@ -279,29 +316,61 @@ impl Switch {
         });
     }
 
-    /// Sets the present address of `port` and releases its previous one. If another port owns the address, that port keeps
-    /// it; a repeated call succeeds after that port releases it. A call without a change is cheap.
+    /// Sets the present address of `port` and releases its previous one. If another port of its VLANs owns the address, or it was learned
+    /// there, that port keeps it; a repeated call succeeds after that port releases it. A call without a change is cheap.
     #[inline]
     pub fn set_present_address(&mut self, port: PortId, address: MacAddr) {
         let state = self.assigned.ports.get(port);
-        let is_set = |state: &PortState| {
-            state.requested == Some(address)
-                // A release by another port is a change of the table.
-                && (state.granted || self.assigned.owner(address).is_some())
-        };
+        let is_set = |state: &PortState| state.requested == Some(address) && state.granted;
         if !state.is_some_and(is_set) {
-            self.change(|assigned| assigned.set_present_address(port, address));
+            self.request_address(port, address);
         }
     }
 
-    fn owner(&self, address: MacAddr) -> Option<PortId> {
-        self.assigned.owner(address)
+    #[inline(never)]
+    fn request_address(&mut self, port: PortId, address: MacAddr) {
+        // It may be free when another port has released it, or when it is not learned any more.
+        let forgotten = self.common.forgotten.load(Ordering::Relaxed);
+        let epoch = |switch: &Self| switch.version.wrapping_add(forgotten);
+        if self.refused.get(&port) == Some(&(address, epoch(self))) {
+            return;
+        }
+        let is_free = !self.is_learned_elsewhere(port, address);
+        let vlans = std::mem::take(&mut self.vlans);
+        let overlap = |other: PortId| match (vlans.get(port), vlans.get(other)) {
+            (Some(own), Some(other)) => own.overlaps(other),
+            _ => vlans.is_empty(),
+        };
+        self.change(|assigned| assigned.set_present_address(port, address, is_free, overlap));
+        self.vlans = vlans;
+        let is_granted = |state: &PortState| state.granted;
+        match self.assigned.ports.get(port).is_some_and(is_granted) {
+            true => self.refused.remove(&port),
+            false => self.refused.insert(port, (address, epoch(self))),
+        };
     }
 
-    fn may_send(&self, port: PortId, src: MacAddr) -> bool {
+    /// True if an address was learned at another port, in a VLAN of this one.
+    fn is_learned_elsewhere(&self, port: PortId, address: MacAddr) -> bool {
+        let learned = lock(&self.common.learned);
+        let mut places = learned.get(&address).into_iter().flatten();
+        places.any(|(vlan, at)| *at != port && self.is_member(port, *vlan))
+    }
+
+    /// The port to which an address is assigned in a VLAN.
+    fn owner(&self, vlan: u16, address: MacAddr) -> Option<PortId> {
+        let mut owners = self.assigned.owners(address);
+        owners.find(|port| self.is_member(*port, vlan))
+    }
+
+    fn is_unchecked(&self, port: PortId) -> bool {
         let state = self.assigned.ports.get(port);
-        self.owner(src).is_none_or(|owner| owner == port)
-            || state.is_some_and(|state| state.unchecked)
+        state.is_some_and(|state| state.unchecked)
+    }
+
+    fn may_send(&self, port: PortId, vlan: u16, src: MacAddr) -> bool {
+        let owner = self.owner(vlan, src);
+        owner.is_none_or(|owner| owner == port) || self.is_unchecked(port)
     }
 
     fn is_member(&self, port: PortId, vlan: u16) -> bool {
@@ -315,12 +384,12 @@ impl Switch {
         self.clash.take()
     }
 
-    /// Learns that `src` is behind `port` in a VLAN.
-    fn learn(&mut self, port: PortId, vlan: u16, src: MacAddr) {
+    /// Learns that `src` is behind `port` in a VLAN. Returns false if it is behind another port, and may not move.
+    fn learn(&mut self, (port, is_own): (PortId, bool), vlan: u16, src: MacAddr) -> bool {
         if src.is_multicast() {
-            return;
+            return true;
         }
-        if let Some(owner) = self.owner(src) {
+        if let Some(owner) = self.owner(vlan, src) {
             if owner != port {
                 self.clash = Some(Clash {
                     address: src,
@@ -328,26 +397,61 @@ impl Switch {
                     sender: port,
                 });
             }
-            return;
+            return true;
         }
         let known = match self.learned.get_mut(&(vlan, src)) {
             Some(known) if known.port == port => {
                 known.is_fresh = true;
-                return;
+                return true;
             }
             known => known.map(|known| known.port),
         };
-        let count = self.per_port.entry(port).or_default();
-        if *count >= MAX_ADDRESSES_PER_PORT {
-            return;
+        let has_room = self
+            .per_port
+            .get(&port)
+            .is_none_or(|count| *count < MAX_ADDRESSES_PER_PORT);
+        if is_own && !self.claim(port, vlan, src, has_room) {
+            return false;
         }
+        if !has_room {
+            return true;
+        }
+        let count = self.per_port.entry(port).or_default();
         *count = count.saturating_add(1);
         self.recent.clear();
-        let is_fresh = true;
-        self.learned.insert((vlan, src), Learned { port, is_fresh });
+        let learned = Learned {
+            port,
+            is_own,
+            is_fresh: true,
+        };
+        self.learned.insert((vlan, src), learned);
         if let Some(count) = known.and_then(|old| self.per_port.get_mut(&old)) {
             *count = count.saturating_sub(1);
         }
+        true
+    }
+
+    /// Makes `port` the port of an address for all switches, if there is room for it. Returns false if that is another port, and the
+    /// address may not move.
+    fn claim(&self, port: PortId, vlan: u16, src: MacAddr, has_room: bool) -> bool {
+        let mut learned = lock(&self.common.learned);
+        let place = |places: &mut Vec<(u16, PortId)>| {
+            let found = places.iter_mut().find(|place| place.0 == vlan);
+            found.map(|place| {
+                let may_move = place.1 == port || self.is_unchecked(port);
+                if may_move && has_room {
+                    place.1 = port;
+                }
+                may_move
+            })
+        };
+        if let Some(may_move) = learned.get_mut(&src).and_then(place) {
+            return may_move;
+        }
+        if has_room {
+            learned.entry(src).or_default().push((vlan, port));
+        }
+        true
     }
 
     /// Route of a frame of a VLAN to `dst`.
@@ -356,10 +460,11 @@ impl Switch {
             return Route::Flood;
         }
         let learned = || self.learned.get(&(vlan, dst)).map(|learned| learned.port);
-        match self.owner(dst).or_else(learned) {
+        match self.owner(vlan, dst).or_else(learned) {
+            // A configured address that is not in the VLAN. What guests do has no effect on this.
+            None if self.assigned.permanent.contains_key(&dst) => Route::NoMember,
             None => Route::Flood,
-            Some(port) if self.is_member(port, vlan) => Route::To(port),
-            Some(_) => Route::NoMember,
+            Some(port) => Route::To(port),
         }
     }
 
@@ -369,10 +474,15 @@ impl Switch {
         // What is routed by it is not learned.
         self.recent.clear();
         let per_port = &mut self.per_port;
-        self.learned.retain(|_, learned| {
+        let common = &self.common;
+        let mut places = lock(&common.learned);
+        self.learned.retain(|key, learned| {
             let is_kept = std::mem::take(&mut learned.is_fresh);
-            if !is_kept && let Some(count) = per_port.get_mut(&learned.port) {
-                *count = count.saturating_sub(1);
+            if !is_kept {
+                if let Some(count) = per_port.get_mut(&learned.port) {
+                    *count = count.saturating_sub(1);
+                }
+                common.remove_place(&mut places, *key, learned);
             }
             is_kept
         });
@@ -381,14 +491,57 @@ impl Switch {
     /// Removes the learned addresses of a port.
     pub fn forget(&mut self, port: PortId) {
         self.recent.clear();
-        self.learned.retain(|_, learned| learned.port != port);
+        let common = &self.common;
+        let mut places = lock(&common.learned);
+        self.learned.retain(|key, learned| {
+            let is_kept = learned.port != port;
+            if !is_kept {
+                common.remove_place(&mut places, *key, learned);
+            }
+            is_kept
+        });
         self.per_port.remove(&port);
     }
 }
 
+/// A switch whose engine has panicked has left a whole table: each change is made by functions that do not panic.
+fn lock<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where addresses were learned.
+type Places = HashMap<MacAddr, Vec<(u16, PortId)>>;
+
+impl Common {
+    /// Another port may have an address that is not learned here any more.
+    fn remove_place(
+        &self,
+        places: &mut Places,
+        (vlan, address): (u16, MacAddr),
+        learned: &Learned,
+    ) {
+        if learned.is_own
+            && let Some(of_address) = places.get_mut(&address)
+        {
+            of_address.retain(|place| *place != (vlan, learned.port));
+            if of_address.is_empty() {
+                places.remove(&address);
+            }
+            self.forgotten.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
 impl Assigned {
-    /// Returns true if something has changed.
-    fn set_present_address(&mut self, port: PortId, address: MacAddr) -> bool {
+    /// Returns true if something has changed. `is_free`: the address was not learned elsewhere. `overlap`: true of a port that has a VLAN in
+    /// common with this one.
+    fn set_present_address(
+        &mut self,
+        port: PortId,
+        address: MacAddr,
+        is_free: bool,
+        overlap: impl Fn(PortId) -> bool,
+    ) -> bool {
         let state = self.port_state(port);
         let is_new = state.requested != Some(address);
         if !is_new && state.granted {
@@ -396,14 +549,17 @@ impl Assigned {
         }
         state.requested = Some(address);
         if is_new {
-            self.present.retain(|_, owner| *owner != port);
+            self.present.retain(|_, owners| {
+                owners.retain(|owner| *owner != port);
+                !owners.is_empty()
+            });
         }
-        let is_free = self.owner(address).is_none();
-        if is_free {
-            self.present.insert(address, port);
+        let is_owned = self.owners(address).any(|owner| owner == port);
+        let is_free = is_free && !self.owners(address).any(overlap);
+        if is_free && !is_owned {
+            self.present.entry(address).or_default().push(port);
         }
-        let granted = self.owner(address) == Some(port);
-        self.port_state(port).granted = granted;
+        self.port_state(port).granted = is_free || is_owned;
         is_new || is_free
     }
 
@@ -419,290 +575,13 @@ impl Assigned {
         &mut self.ports[port]
     }
 
-    fn owner(&self, address: MacAddr) -> Option<PortId> {
-        let owner = self.permanent.get(&address);
-        owner.or_else(|| self.present.get(&address)).copied()
+    /// Ports to which an address is assigned: the one with the permanent address first.
+    fn owners(&self, address: MacAddr) -> impl Iterator<Item = PortId> {
+        let permanent = self.permanent.get(&address).copied();
+        let present = self.present.get(&address).into_iter().flatten().copied();
+        permanent.into_iter().chain(present)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn mac(n: u32) -> MacAddr {
-        let [a, b, c, d] = n.to_be_bytes();
-        MacAddr([2, 0, a, b, c, d])
-    }
-
-    /// A switch without VLANs does not read the tag.
-    fn unread() -> Option<VlanTag> {
-        panic!("the tag was read");
-    }
-
-    fn tagged(vid: u16) -> Option<VlanTag> {
-        Some(VlanTag {
-            vid,
-            ..VlanTag::default()
-        })
-    }
-
-    /// Ports 0 and 1 in VLANs 10 and 20 without tag, port 2 in both with tags, port 3 as by default.
-    fn with_vlans() -> Switch {
-        let mut switch = Switch::new();
-        for (port, number) in [(0, 0), (1, 1)] {
-            switch.add_permanent_address(port, mac(number));
-            switch.set_present_address(port, mac(number));
-        }
-        switch.set_vlans(0, VlanMembership::new(Some(10), None));
-        switch.set_vlans(1, VlanMembership::new(Some(20), None));
-        let both = [10, 20].into_iter().collect();
-        switch.set_vlans(2, VlanMembership::new(None, Some(both)));
-        switch.set_vlans(3, VlanMembership::default());
-        switch
-    }
-
-    #[test]
-    fn a_frame_reaches_members_of_its_vlan_only() {
-        let mut switch = with_vlans();
-        let mut route = |port, src, dst, tag| switch.forward(port, (mac(src), mac(dst)), || tag);
-        // Known addresses of another VLAN.
-        assert_eq!(route(0, 0, 1, None), Route::NoMember);
-        assert_eq!(route(0, 0, 1, None), Route::NoMember, "from the cache");
-        assert_eq!(route(2, 9, 1, tagged(10)), Route::NoMember);
-        assert_eq!(route(2, 9, 1, tagged(20)), Route::To(1));
-        // A port that sends with the tag of a VLAN of which it is no member, or of none.
-        assert_eq!(route(0, 0, 1, tagged(20)), Route::NoMember);
-        assert_eq!(route(3, 5, 1, tagged(4095)), Route::NoMember);
-        // Its own VLAN, by its tag or a priority.
-        assert_eq!(route(0, 0, 9, tagged(10)), Route::To(2));
-        assert_eq!(route(0, 0, 9, tagged(0)), Route::To(2));
-        assert_eq!(route(0, 0, 77, None), Route::Flood);
-        let flooded = |switch: &Switch, from, tag| {
-            let leaves = |to: &PortId| switch.egress(from, *to, tag) != Egress::NoMember;
-            (0..4)
-                .filter(|to| *to != from)
-                .filter(leaves)
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(flooded(&switch, 0, None), [2, 3]);
-        assert_eq!(flooded(&switch, 1, None), [2, 3]);
-        assert_eq!(flooded(&switch, 2, tagged(10)), [0, 3]);
-        assert_eq!(flooded(&switch, 2, None), [3], "VLAN 1");
-        assert_eq!(flooded(&switch, 3, tagged(30)), [0; 0]);
-    }
-
-    #[test]
-    fn the_tag_is_that_of_the_port_at_which_the_frame_leaves() {
-        let switch = with_vlans();
-        assert_eq!(switch.egress(0, 2, None), Egress::Tag(tagged(10)));
-        assert_eq!(switch.egress(0, 2, tagged(10)), Egress::Keep);
-        assert_eq!(switch.egress(2, 1, tagged(20)), Egress::Tag(None));
-        assert_eq!(switch.egress(2, 3, tagged(20)), Egress::Keep);
-        assert_eq!(switch.egress(2, 3, None), Egress::Keep, "VLAN 1");
-        assert_eq!(switch.egress(2, 3, tagged(0)), Egress::Tag(None));
-        assert_eq!(switch.egress(0, 1, None), Egress::NoMember);
-        let unaware = Switch::new();
-        assert_eq!(unaware.egress(0, 1, tagged(7)), Egress::Keep);
-    }
-
-    #[test]
-    fn an_address_is_learned_in_its_vlan_only() {
-        let mut switch = with_vlans();
-        let mut route =
-            |port, src, dst, vid| switch.forward(port, (mac(src), mac(dst)), || tagged(vid));
-        assert_eq!(route(2, 50, 60, 10), Route::Flood);
-        assert_eq!(route(3, 50, 60, 20), Route::Flood);
-        assert_eq!(route(3, 60, 50, 10), Route::To(2));
-        assert_eq!(route(2, 60, 50, 20), Route::To(3));
-        assert_eq!(route(2, 50, 60, 10), Route::To(3), "not a cached flood");
-        // A port that is no member of a VLAN teaches nothing about it.
-        assert_eq!(route(0, 70, 50, 20), Route::NoMember);
-        assert_eq!(route(2, 50, 70, 20), Route::Flood);
-    }
-
-    #[test]
-    fn vlans_do_not_give_a_port_more_table_entries() {
-        let mut switch = with_vlans();
-        for vid in 1..=4094 {
-            switch.forward(3, (mac(1000), mac(0)), || tagged(vid));
-        }
-        assert_eq!(switch.learned.len(), MAX_ADDRESSES_PER_PORT);
-        switch.forget(3);
-        assert!(switch.learned.is_empty());
-    }
-
-    #[test]
-    fn addresses_that_are_silent_are_forgotten() {
-        let mut switch = Switch::new();
-        let send = |switch: &mut Switch, port, src, dst| {
-            switch.forward(port, (mac(src), mac(dst)), || None)
-        };
-        let none = Route::Flood;
-        assert_eq!(send(&mut switch, 0, 1, 2), none);
-        assert_eq!(send(&mut switch, 1, 2, 1), Route::To(0));
-        switch.age();
-        // The first goes on sending, the second does not.
-        assert_eq!(send(&mut switch, 0, 1, 2), Route::To(1));
-        assert_eq!(send(&mut switch, 0, 1, 2), Route::To(1));
-        switch.age();
-        assert_eq!(send(&mut switch, 2, 3, 1), Route::To(0));
-        assert_eq!(send(&mut switch, 0, 1, 2), none);
-        assert_eq!(switch.per_port[&1], 0);
-        switch.age();
-        switch.age();
-        assert!(switch.learned.is_empty());
-        assert!(switch.per_port.values().all(|count| *count == 0));
-    }
-
-    #[test]
-    fn floods_until_it_has_learned() {
-        let mut switch = Switch::new();
-        assert_eq!(switch.route(NO_VLAN, mac(1)), Route::Flood);
-        switch.learn(3, NO_VLAN, mac(1));
-        assert_eq!(switch.route(NO_VLAN, mac(1)), Route::To(3));
-        switch.learn(4, NO_VLAN, mac(1));
-        assert_eq!(switch.route(NO_VLAN, mac(1)), Route::To(4));
-        assert_eq!(switch.route(NO_VLAN, MacAddr::BROADCAST), Route::Flood);
-        switch.forget(4);
-        assert_eq!(switch.route(NO_VLAN, mac(1)), Route::Flood);
-    }
-
-    #[test]
-    fn a_table_change_invalidates_the_recent_route() {
-        let mut switch = Switch::new();
-        switch.set_present_address(0, mac(1));
-        assert_eq!(switch.forward(0, (mac(1), mac(2)), unread), Route::Flood);
-        assert_eq!(switch.forward(1, (mac(2), mac(1)), unread), Route::To(0));
-        assert_eq!(switch.forward(0, (mac(1), mac(2)), unread), Route::To(1));
-        assert_eq!(switch.forward(2, (mac(2), mac(1)), unread), Route::To(0));
-        assert_eq!(
-            switch.forward(0, (mac(1), mac(2)), unread),
-            Route::To(2),
-            "the address moved to port 2"
-        );
-        switch.set_present_address(0, mac(7));
-        assert_eq!(switch.forward(2, (mac(2), mac(1)), unread), Route::Flood);
-        switch.forget(2);
-        assert_eq!(switch.forward(0, (mac(7), mac(2)), unread), Route::Flood);
-        // Port 5 takes the source address as its present address, and releases it.
-        assert_eq!(switch.forward(2, (mac(2), mac(7)), unread), Route::To(0));
-        switch.set_present_address(5, mac(2));
-        assert_eq!(switch.forward(2, (mac(2), mac(7)), unread), Route::Forged);
-        assert_eq!(switch.forward(0, (mac(7), mac(2)), unread), Route::To(5));
-        switch.set_present_address(5, mac(8));
-        assert_eq!(switch.forward(2, (mac(2), mac(7)), unread), Route::To(0));
-    }
-
-    /// A port that changes its present address keeps its permanent address: another port cannot take it with
-    /// `set_present_address` or by sending from it.
-    #[test]
-    fn a_permanent_address_is_never_lost() {
-        let mut switch = Switch::new();
-        for (port, number) in [(0, 0), (1, 1)] {
-            switch.add_permanent_address(port, mac(number));
-            switch.set_present_address(port, mac(number));
-        }
-        switch.set_present_address(0, mac(10));
-        for _ in 0..3 {
-            switch.set_present_address(1, mac(0));
-            assert_eq!(switch.forward(1, (mac(0), mac(5)), unread), Route::Forged);
-            assert_eq!(switch.route(NO_VLAN, mac(0)), Route::To(0));
-            assert_eq!(switch.route(NO_VLAN, mac(10)), Route::To(0));
-        }
-        // The port may send from both addresses.
-        assert_eq!(switch.forward(0, (mac(10), mac(1)), unread), Route::To(1));
-        assert_eq!(switch.forward(0, (mac(0), mac(1)), unread), Route::To(1));
-        switch.add_permanent_address(2, mac(0));
-        assert_eq!(switch.route(NO_VLAN, mac(0)), Route::To(0));
-        switch.set_present_address(0, mac(0));
-        assert_eq!(switch.route(NO_VLAN, mac(10)), Route::Flood);
-    }
-
-    #[test]
-    fn the_first_port_owns_a_present_address_until_it_releases_it() {
-        let mut switch = Switch::new();
-        switch.set_present_address(0, mac(1));
-        switch.learn(5, NO_VLAN, mac(1));
-        assert_eq!(switch.route(NO_VLAN, mac(1)), Route::To(0));
-        switch.set_present_address(7, mac(1));
-        assert_eq!(switch.forward(7, (mac(1), mac(3)), unread), Route::Forged);
-        assert_eq!(switch.route(NO_VLAN, mac(1)), Route::To(0));
-        switch.set_present_address(0, mac(2));
-        switch.set_present_address(7, mac(1));
-        assert_eq!(switch.route(NO_VLAN, mac(1)), Route::To(7));
-        assert_eq!(switch.forward(7, (mac(1), mac(2)), unread), Route::To(0));
-        assert_eq!(switch.forward(0, (mac(1), mac(3)), unread), Route::Forged);
-    }
-
-    /// Two engines: the owner of an address is the same for both, in whichever order they request it.
-    #[test]
-    fn siblings_have_the_same_assigned_addresses_and_learn_for_themselves() {
-        let mut first = Switch::new();
-        first.add_permanent_address(0, mac(0));
-        let mut second = first.sibling();
-        second.set_present_address(1, mac(7));
-        assert_eq!(
-            first.route(NO_VLAN, mac(7)),
-            Route::Flood,
-            "not refreshed yet"
-        );
-        first.refresh();
-        assert_eq!(first.route(NO_VLAN, mac(7)), Route::To(1));
-        assert_eq!(first.forward(0, (mac(7), mac(0)), unread), Route::Forged);
-        // Both want an address, and neither is refreshed.
-        second.set_present_address(1, mac(8));
-        first.set_present_address(0, mac(8));
-        for switch in [&mut first, &mut second] {
-            switch.refresh();
-            assert_eq!(switch.forward(1, (mac(8), mac(9)), unread), Route::Flood);
-            assert_eq!(switch.route(NO_VLAN, mac(8)), Route::To(1));
-        }
-        second.set_present_address(1, mac(9));
-        first.refresh();
-        first.set_present_address(0, mac(8));
-        second.refresh();
-        assert_eq!(second.route(NO_VLAN, mac(8)), Route::To(0));
-        first.learn(0, NO_VLAN, mac(20));
-        second.refresh();
-        assert_eq!(second.route(NO_VLAN, mac(20)), Route::Flood);
-    }
-
-    #[test]
-    fn a_port_without_source_check_sends_from_any_address_and_owns_none() {
-        let mut switch = Switch::new();
-        switch.add_permanent_address(0, mac(1));
-        assert_eq!(switch.forward(2, (mac(1), mac(3)), unread), Route::Forged);
-        switch.allow_any_source(2);
-        assert_eq!(switch.take_clash(), None);
-        assert_eq!(switch.forward(2, (mac(1), mac(3)), unread), Route::Flood);
-        assert_eq!(switch.route(NO_VLAN, mac(1)), Route::To(0));
-        let clash = Clash {
-            address: mac(1),
-            owner: 0,
-            sender: 2,
-        };
-        assert_eq!(switch.take_clash(), Some(clash));
-        switch.forward(0, (mac(1), mac(3)), unread);
-        switch.forward(2, (mac(2), mac(3)), unread);
-        assert_eq!(switch.take_clash(), None);
-    }
-
-    #[test]
-    fn one_port_cannot_fill_the_table() {
-        let mut switch = Switch::new();
-        for n in 0..10_000 {
-            switch.learn(1, NO_VLAN, mac(n));
-        }
-        assert_eq!(switch.learned.len(), MAX_ADDRESSES_PER_PORT);
-        switch.learn(2, NO_VLAN, mac(20_000));
-        assert_eq!(switch.route(NO_VLAN, mac(20_000)), Route::To(2));
-    }
-
-    #[test]
-    fn group_addresses_are_not_learned() {
-        let mut switch = Switch::new();
-        switch.learn(1, NO_VLAN, MacAddr::BROADCAST);
-        assert_eq!(switch.route(NO_VLAN, MacAddr::BROADCAST), Route::Flood);
-        assert!(switch.learned.is_empty());
-    }
-}
+mod tests;

@@ -36,6 +36,11 @@ impl VlanSet {
         word.is_some_and(|word| word & (1 << (vlan % 64)) != 0)
     }
 
+    fn overlaps(&self, other: &Self) -> bool {
+        let mut words = self.0.iter().zip(other.0.iter());
+        words.any(|(own, other)| own & other != 0)
+    }
+
     fn insert(&mut self, vlan: u16) {
         if (FIRST_VLAN..=LAST_VLAN).contains(&vlan)
             && let Some(word) = self.0.get_mut(usize::from(vlan / 64))
@@ -91,6 +96,13 @@ impl VlanMembership {
             Some(tag) if tag.vid != 0 => tag.vid,
             _ => self.pvid,
         }
+    }
+
+    /// True if both ports are members of a VLAN.
+    pub(crate) fn overlaps(&self, other: &Self) -> bool {
+        self.contains(other.pvid)
+            || other.contains(self.pvid)
+            || self.tagged.overlaps(&other.tagged)
     }
 
     /// True if the port is a member of `vlan`.

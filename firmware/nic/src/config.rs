@@ -159,6 +159,9 @@ pub struct NicConfig {
     /// The bit MigReq of sent packets (IBTA 9.2.4): true means "migrated", as adapters without path migration send it. Some
     /// adapters drop packets with 0. Both values are accepted.
     pub mig_req: bool,
+    /// Software may give the interface another MAC address than `mac`. A guest that may do that can use an address that somebody else has on
+    /// the same network, as a virtual function that is trusted.
+    pub mac_change: bool,
     /// Congestion control of connections. `None`: CNPs are neither sent nor obeyed.
     pub congestion: Option<Dcqcn>,
     /// Simulated latency of a page-table look-up, as of tables in host memory. The NIC sends nothing during that time.
@@ -193,6 +196,7 @@ impl NicConfig {
             table_bytes: 1 << 30,
             ready: ReadyMode::default(),
             mig_req: true,
+            mac_change: false,
             congestion: None,
             lookup: Nanos(0),
             latency: Latency::default(),

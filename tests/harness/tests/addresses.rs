@@ -2,12 +2,12 @@
 
 use faultline_abi::admin::{Counter, NETDEV_UP, SET_GID, SET_NETDEV, SetGid, SetNetdev};
 use faultline_abi::steering::{CreateFlow, FLOW_KIND_ALL_DEFAULT};
-use faultline_abi::{U16, U32, cqe};
+use faultline_abi::{Status, U16, U32, cqe};
 use faultline_config::{Config, NicSettings, PollMode};
 use faultline_harness::frames::{Frame, RawReceiver, raw_qp, rule, send};
 use faultline_harness::testbed::{Fabric, Node, connect_nodes};
 use faultline_harness::traffic::{exchange, exchange_anew, impatient};
-use faultline_harness::{Flow, Qp, QpType, Reset, Rng, SendWr};
+use faultline_harness::{DriverError, Flow, Qp, QpType, Reset, Rng, SendWr};
 
 /// All frames that nothing else takes.
 fn receive_rest(node: &Node) -> (RawReceiver, Flow) {
@@ -18,6 +18,18 @@ fn receive_rest(node: &Node) -> (RawReceiver, Flow) {
     };
     let flow = node.nic.flow(&receiver.qp, &create, None).unwrap();
     (receiver, flow)
+}
+
+/// NICs a, b and c, whose guests may give them other addresses.
+fn with_mac_changes() -> Fabric {
+    let config = Config {
+        defaults: NicSettings {
+            mac_change: Some(true),
+            ..NicSettings::default()
+        },
+        ..Config::default()
+    };
+    Fabric::start_with(config, &["a", "b", "c"]).unwrap()
 }
 
 /// As `ip link set address`.
@@ -57,7 +69,7 @@ fn forged(node: &Node) -> u64 {
 
 #[test]
 fn frames_in_the_name_of_a_neighbour_are_dropped_and_counted() {
-    let fabric = Fabric::start(PollMode::Adaptive, &["a", "b", "c"]).unwrap();
+    let fabric = with_mac_changes();
     let [mut a, mut b, mut c] = ["a", "b", "c"].map(|name| fabric.node(name).unwrap());
     let mut raw = raw_qp(&c, &c.cq, 6).unwrap();
     let (mut at_a, _flow) = receive_rest(&a);
@@ -114,8 +126,64 @@ fn frames_in_the_name_of_a_neighbour_are_dropped_and_counted() {
 }
 
 #[test]
-fn a_nic_that_uses_another_address_has_both() {
+fn a_guest_does_not_change_the_mac_address_by_default() {
+    let fabric = Fabric::start(PollMode::Adaptive, &["a"]).unwrap();
+    let a = fabric.node("a").unwrap();
+    let netdev = |mac| SetNetdev {
+        mac,
+        mtu: U16::new(1500),
+        flags: U32::new(NETDEV_UP),
+        ..SetNetdev::default()
+    };
+    let other = netdev([2, 0, 0, 0, 0xaa, 1]);
+    let error = a.nic.admin(SET_NETDEV, 0, &other).unwrap_err();
+    let is_refused = matches!(
+        error,
+        DriverError::Admin {
+            status: Status::NotSupported,
+            ..
+        }
+    );
+    assert!(is_refused, "{error}");
+    a.nic.admin(SET_NETDEV, 0, &netdev(a.nic.mac())).unwrap();
+}
+
+/// Its own MAC address, and the IP address of b. It knows the key and the queue pair of a.
+#[test]
+fn a_guest_with_the_ip_address_of_its_neighbour_is_no_peer_of_its_connections() {
     let fabric = Fabric::start(PollMode::Adaptive, &["a", "b", "c"]).unwrap();
+    let [mut a, mut b, mut c] = ["a", "b", "c"].map(|name| fabric.node(name).unwrap());
+    let mut rng = Rng::new(1);
+    let gid = SetGid {
+        gid: b.nic.gid(),
+        mac: c.nic.mac(),
+        vlan: U16::new(0xffff),
+        valid: 1,
+        ..SetGid::default()
+    };
+    c.nic.admin(SET_GID, 0, &gid).unwrap();
+    let (mut qa, mut qb) = connect_nodes(&a, &b, QpType::Rc).unwrap();
+    // Before and after the first packet of the peer.
+    for _ in 0..2 {
+        let mut qc = c.qp(QpType::Rc).unwrap();
+        qc.to_init(0, 0).unwrap();
+        qc.to_rtr(&a.nic, qa.number(), &impatient()).unwrap();
+        qc.to_rts(&impatient()).unwrap();
+        let refused = |a: &Node| a.nic.counters().unwrap()[Counter::rx_bad_source];
+        let before = refused(&a);
+        a.buf.fill(0, 16, 0x55);
+        qc.post_send(&SendWr::write_inline(b"forged", a.mr.remote(0)).signaled())
+            .unwrap();
+        assert_eq!(c.completion().status, cqe::RETRY_EXC_ERR);
+        assert_eq!(a.buf.to_vec(0, 16), [0x55; 16]);
+        assert!(refused(&a) > before);
+        exchange((&mut a, &mut qa), (&mut b, &mut qb), &mut rng);
+    }
+}
+
+#[test]
+fn a_nic_that_uses_another_address_has_both() {
+    let fabric = with_mac_changes();
     let [mut a, mut b, mut c] = ["a", "b", "c"].map(|name| fabric.node(name).unwrap());
     let [mac_a, mac_b, mac_c] = [&a, &b, &c].map(|node| node.nic.mac());
     let [mut raw_a, mut raw_b, mut raw_c] =

@@ -66,6 +66,9 @@ impl Nic {
         if !(MIN_MTU..=MAX_MTU).contains(&cmd.mtu.get()) || MacAddr(cmd.mac).is_multicast() {
             return Err(Status::BadParameter);
         }
+        if MacAddr(cmd.mac) != self.core.config.mac && !self.core.config.mac_change {
+            return Err(Status::NotSupported);
+        }
         if qpn != 0 {
             let queue = self.queues.get(qpn).ok_or(Status::BadQp)?;
             if !queue.takes_flows() || queue.uctx() != 0 {
