@@ -49,20 +49,12 @@ impl Backing {
         }))
     }
 
-    /// If this page (an address in this process) belongs to the mapping, maps the file there again after the page was lost.
-    /// Returns true if it belongs to the mapping.
-    pub(crate) fn restore(&self, page: usize) -> bool {
-        let start = self.mapping.as_ptr() as usize;
-        let Some(at) = page.checked_sub(start).filter(|at| {
-            at.checked_add(self.page_size)
-                .is_some_and(|end| end <= self.mapping.len())
-        }) else {
+    /// Maps the file again where these addresses of this process are in the mapping, after pages were lost there. Returns true if some
+    /// are in it.
+    pub(crate) fn restore(&self, lost: &std::ops::Range<usize>) -> bool {
+        let place = (self.mapping.as_ptr() as usize, self.mapping.len());
+        let Some((at, len)) = sigbus::part_of(lost, place, self.page_size) else {
             return false;
-        };
-        // The kernel does not merge mappings of huge pages, so the whole file is mapped again.
-        let (at, len) = match self.page_size {
-            PAGE_SIZE => (at, PAGE_SIZE),
-            _ => (0, self.mapping.len()),
         };
         let page = self.mapping.as_ptr().wrapping_add(at);
         let offset = self.file_offset.wrapping_add(at as u64);

@@ -49,21 +49,12 @@ impl ForeignMap {
         })
     }
 
-    /// If this page (an address in this process) belongs to the region, maps the file there again.
-    fn restore(&self, page: usize) {
-        let start = self.region.as_ptr() as usize;
-        let len = self.region.size();
-        let at = page.checked_sub(start);
-        let Some(at) = at.filter(|at| at.saturating_add(self.page_size) <= len) else {
+    /// Maps the file again where these addresses of this process are in the region.
+    fn restore(&self, lost: &std::ops::Range<usize>) {
+        let place = (self.region.as_ptr() as usize, self.region.size());
+        let part = sigbus::part_of(lost, place, self.page_size);
+        let (Some((at, len)), Some(file)) = (part, self.region.file_offset()) else {
             return;
-        };
-        let Some(file) = self.region.file_offset() else {
-            return;
-        };
-        // The kernel does not merge mappings of huge pages, so the whole file is mapped again.
-        let (at, len) = match self.page_size {
-            PAGE_SIZE => (at, PAGE_SIZE),
-            _ => (0, len),
         };
         let page = self.region.as_ptr().wrapping_add(at);
         let offset = file.start().wrapping_add(at as u64);
@@ -77,9 +68,9 @@ impl ForeignMap {
         if sigbus::none_lost() {
             return false;
         }
-        for page in sigbus::take_lost() {
+        for lost in sigbus::take_lost() {
             for map in maps.clone() {
-                map.restore(page);
+                map.restore(&lost);
             }
         }
         true
@@ -92,6 +83,88 @@ mod tests {
     use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryMmap};
 
     use super::*;
+
+    /// Each second page, one octet each, in a chain of accesses before the first look for lost pages.
+    #[test]
+    fn any_number_of_pages_may_be_lost_before_the_first_look() {
+        const PAGES: usize = 4096;
+        let file = memfd_create("chain", MemfdFlags::CLOEXEC).unwrap();
+        let len = PAGES * PAGE_SIZE;
+        ftruncate(&file, len as u64).unwrap();
+        let handle = file.try_clone().unwrap();
+        // Of two regions: one alone could be the part with all pages.
+        let regions: Vec<_> = [0, 1]
+            .map(|n| {
+                let offset = FileOffset::new(file.try_clone().unwrap().into(), n * len as u64 / 2);
+                let start = GuestAddress(n * len as u64 / 2);
+                Arc::new(GuestRegionMmap::from_range(start, len / 2, Some(offset)).unwrap())
+            })
+            .into();
+        let memory = GuestMemoryMmap::from_arc_regions(regions.clone()).unwrap();
+        let maps: Vec<_> = regions
+            .into_iter()
+            .map(|region| ForeignMap::new(region).unwrap())
+            .collect();
+        let has_lost = || ForeignMap::has_lost(maps.iter());
+        for count in [1, 63, 64, 65, 1024, 2048] {
+            ftruncate(&handle, 0).unwrap();
+            for n in 0..count {
+                // From both regions in turn.
+                let page = if n % 2 == 0 { n } else { PAGES / 2 + n - 1 };
+                let at = GuestAddress((page * PAGE_SIZE) as u64);
+                memory.write_slice(&[1], at).unwrap();
+            }
+            assert!(has_lost(), "{count} pages");
+            ftruncate(&handle, len as u64).unwrap();
+            let mut octets = vec![1; len];
+            memory.read_slice(&mut octets, GuestAddress(0)).unwrap();
+            assert!(!has_lost());
+            let is_zero = octets.iter().all(|octet| *octet == 0);
+            assert!(is_zero, "nothing of what was lost is seen, {count} pages");
+            let at = GuestAddress(len as u64 - 1);
+            memory.write_slice(&[9], at).unwrap();
+            let mut octet = [0];
+            rustix::io::pread(&handle, &mut octet, len as u64 - 1).unwrap();
+            assert_eq!(octet, [9], "all pages are those of the file again");
+        }
+    }
+
+    /// More than there are parts in the record.
+    #[test]
+    fn any_number_of_regions_may_lose_a_page_before_the_first_look() {
+        const REGIONS: u64 = 200;
+        let file = memfd_create("regions", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, REGIONS * PAGE_SIZE as u64).unwrap();
+        let region = |n: u64| {
+            let at = n * PAGE_SIZE as u64;
+            let offset = FileOffset::new(file.try_clone().unwrap().into(), at);
+            // Apart from each other.
+            let start = GuestAddress(2 * at);
+            Arc::new(GuestRegionMmap::from_range(start, PAGE_SIZE, Some(offset)).unwrap())
+        };
+        let regions: Vec<_> = (0..REGIONS).map(region).collect();
+        let memory = GuestMemoryMmap::from_arc_regions(regions.clone()).unwrap();
+        let maps: Vec<_> = regions
+            .into_iter()
+            .map(|region| ForeignMap::new(region).unwrap())
+            .collect();
+        let write_all = || {
+            for n in 0..REGIONS {
+                let at = GuestAddress(2 * n * PAGE_SIZE as u64);
+                memory.write_slice(&[1], at).unwrap();
+            }
+        };
+        ftruncate(&file, 0).unwrap();
+        write_all();
+        assert!(ForeignMap::has_lost(maps.iter()));
+        ftruncate(&file, REGIONS * PAGE_SIZE as u64).unwrap();
+        write_all();
+        assert!(!ForeignMap::has_lost(maps.iter()));
+        let mut octets = vec![0; REGIONS as usize * PAGE_SIZE];
+        rustix::io::pread(&file, &mut octets, 0).unwrap();
+        let written = octets.iter().filter(|octet| **octet == 1).count();
+        assert_eq!(written as u64, REGIONS, "all of them are of the file again");
+    }
 
     #[test]
     fn a_page_that_is_not_there_is_reported_and_found_again() {

@@ -344,12 +344,9 @@ impl GuestMemory {
         src_addr: u64,
     ) -> Result<(), AccessError> {
         let (mut lost_dst, mut lost_src) = (false, false);
-        for page in sigbus::take_lost() {
-            if self.restore(dst, len, page) {
-                lost_dst = true;
-            } else {
-                lost_src |= src.restore(src_addr, len, page);
-            }
+        for lost in sigbus::take_lost() {
+            lost_dst |= self.restore(dst, len, &lost);
+            lost_src |= src.restore(src_addr, len, &lost);
         }
         if lost_src && !lost_dst {
             return src.fault(AccessError::Lost { addr: src_addr });
@@ -357,20 +354,19 @@ impl GuestMemory {
         self.fault(AccessError::Lost { addr: dst })
     }
 
-    /// Maps a page again if it belongs to the files behind this range.
-    fn restore(&self, addr: u64, len: usize, page: usize) -> bool {
+    /// Maps lost pages again if they belong to the files behind this range. Returns true if some do.
+    fn restore(&self, addr: u64, len: usize, lost: &std::ops::Range<usize>) -> bool {
         let (mut at, mut left) = (addr, len as u64);
+        let mut is_here = false;
         while left > 0
             && let Some((_, map)) = self.find(at)
         {
-            if map.backing.as_ref().is_some_and(|file| file.restore(page)) {
-                return true;
-            }
+            is_here |= map.backing.as_ref().is_some_and(|file| file.restore(lost));
             let step = (map.span - (at - map.start)).saturating_add(1).min(left);
             at = at.wrapping_add(step);
             left -= step;
         }
-        false
+        is_here
     }
 
     /// Host address of `addr`, and the number of bytes from there to the end of its map. Errors are not counted.

@@ -12,6 +12,10 @@
 //! A page is replaced for the time of one access only, so few mappings of the process are split at a time
 //! (`vm.max_map_count`). Bytes written to the zero page are lost; nothing else ever sees them.
 //!
+//! The record has room for any number of pages. It has a limited number of parts, each of adjacent pages of a mapping. If these are
+//! not enough, a part also has the pages between those that were lost, or it says that all pages of all mappings may be lost. That costs more,
+//! but only accesses of ports get so far: the longest of an engine is a frame of 64 KiB on each of two sides.
+//!
 //! # Constraints of the handler
 //!
 //! It runs on the thread that accesses the page, in the middle of that access: everything that it accesses is an
@@ -25,14 +29,15 @@ use std::ffi::{c_int, c_void};
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicUsize, Ordering, compiler_fence};
 use std::sync::{Mutex, OnceLock, PoisonError};
+
+use crate::mapping::PAGE_SIZE;
 
 /// Mappings that can be registered at a time, of all NICs of the process.
 pub(crate) const MAX_REGISTERED: usize = 8192;
-/// Pages that one access can lose. The longest access to guest memory is a frame of 64 KiB, or a run of 16 KiB, on each of
-/// two sides.
-const MAX_LOST: usize = 64;
+/// Parts of mappings in the record of an access.
+const MAX_PARTS: usize = 64;
 
 /// A mapping whose pages may be replaced. Unused if `end` is 0.
 struct Range {
@@ -53,20 +58,62 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 /// Indices of ranges below `USED` that are free.
 static FREE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
+/// A part of a mapping that was lost.
+struct Part {
+    /// Index of the mapping in `RANGES`.
+    mapping: AtomicUsize,
+    start: AtomicUsize,
+    end: AtomicUsize,
+}
+
 /// Pages that the access of this thread has lost so far.
 struct Lost {
-    count: AtomicU32,
-    pages: [AtomicUsize; MAX_LOST],
+    /// Parts in use; more than there are: there was no room for one.
+    count: AtomicUsize,
+    parts: [Part; MAX_PARTS],
 }
 
 thread_local! {
     // Without a destructor and a first use: the handler may touch it at any time.
     static LOST: Lost = const {
         Lost {
-            count: AtomicU32::new(0),
-            pages: [const { AtomicUsize::new(0) }; MAX_LOST],
+            count: AtomicUsize::new(0),
+            parts: [const {
+                Part {
+                    mapping: AtomicUsize::new(0),
+                    start: AtomicUsize::new(0),
+                    end: AtomicUsize::new(0),
+                }
+            }; MAX_PARTS],
         }
     };
+}
+
+impl Lost {
+    /// Records a page of a mapping.
+    fn record(&self, mapping: usize, page: usize, page_size: usize) {
+        let count = self.count.load(Ordering::Relaxed);
+        let end = page.wrapping_add(page_size);
+        let is_full = count >= MAX_PARTS;
+        let fits = |part: &&Part| {
+            let is_adjacent = part.start.load(Ordering::Relaxed) == end
+                || part.end.load(Ordering::Relaxed) == page;
+            part.mapping.load(Ordering::Relaxed) == mapping && (is_adjacent || is_full)
+        };
+        if let Some(part) = self.parts.iter().take(count).find(fits) {
+            part.start.fetch_min(page, Ordering::Relaxed);
+            part.end.fetch_max(end, Ordering::Relaxed);
+            return;
+        }
+        if let Some(part) = self.parts.get(count) {
+            part.mapping.store(mapping, Ordering::Relaxed);
+            part.start.store(page, Ordering::Relaxed);
+            part.end.store(end, Ordering::Relaxed);
+        }
+        let most = MAX_PARTS.wrapping_add(1);
+        self.count
+            .store(count.wrapping_add(1).min(most), Ordering::Relaxed);
+    }
 }
 
 /// The previous action of SIGBUS.
@@ -116,22 +163,40 @@ pub(crate) fn none_lost() -> bool {
     LOST.with(|lost| lost.count.load(Ordering::Relaxed)) == 0
 }
 
-/// Addresses of the pages that this thread has lost; there are none afterwards.
+/// Addresses that contain all pages that this thread has lost, in parts of one mapping each, or one part with all mappings; there are none
+/// afterwards.
 #[cold]
-pub(crate) fn take_lost() -> impl Iterator<Item = usize> {
-    let (count, pages) = LOST.with(|lost| {
-        let page = |at: usize| {
-            lost.pages
-                .get(at)
-                .map_or(0, |page| page.load(Ordering::Relaxed))
-        };
-        let pages: [usize; MAX_LOST] = std::array::from_fn(page);
-        (lost.count.swap(0, Ordering::Relaxed) as usize, pages)
-    });
-    pages.into_iter().take(count)
+pub(crate) fn take_lost() -> Vec<std::ops::Range<usize>> {
+    LOST.with(|lost| {
+        let count = lost.count.swap(0, Ordering::Relaxed);
+        if count > MAX_PARTS {
+            return std::iter::once(0..usize::MAX).collect();
+        }
+        let range =
+            |part: &Part| part.start.load(Ordering::Relaxed)..part.end.load(Ordering::Relaxed);
+        lost.parts.iter().take(count).map(range).collect()
+    })
 }
 
-/// Maps pages of a file in place of zero pages, as they were before they were lost.
+/// Where the lost pages of a mapping are in it, if `lost` has some of it: offset and length. Huge pages are mapped again with the whole
+/// mapping, because the kernel does not merge their mappings.
+pub(crate) fn part_of(
+    lost: &std::ops::Range<usize>,
+    (start, len): (usize, usize),
+    page_size: usize,
+) -> Option<(usize, usize)> {
+    let from = lost.start.saturating_sub(start);
+    let to = lost.end.saturating_sub(start).min(len);
+    if from >= to {
+        return None;
+    }
+    match page_size {
+        PAGE_SIZE => Some((from, to.wrapping_sub(from))),
+        _ => Some((0, len)),
+    }
+}
+
+/// Maps pages of a file in place of zero pages, as they were before they were lost. Pages of the file among them stay as they are.
 ///
 /// # Safety
 ///
@@ -156,35 +221,32 @@ pub(crate) unsafe fn restore(
 /// fails.
 fn replace(address: usize) -> bool {
     let used = USED.load(Ordering::Acquire);
-    let found = RANGES.iter().take(used).find_map(|range| {
-        let end = range.end.load(Ordering::Acquire);
-        let start = range.start.load(Ordering::Relaxed);
-        let page_size = range.page_size.load(Ordering::Relaxed);
-        // A range of another thread may be reused meanwhile. That of this access can't.
-        let stable = range.end.load(Ordering::Acquire) == end;
-        (stable && (start..end).contains(&address)).then_some(page_size)
-    });
-    let Some(page_size) = found.filter(|size| size.is_power_of_two()) else {
+    let found = RANGES
+        .iter()
+        .take(used)
+        .enumerate()
+        .find_map(|(index, range)| {
+            let end = range.end.load(Ordering::Acquire);
+            let start = range.start.load(Ordering::Relaxed);
+            let page_size = range.page_size.load(Ordering::Relaxed);
+            // A range of another thread may be reused meanwhile. That of this access can't.
+            let stable = range.end.load(Ordering::Acquire) == end;
+            (stable && (start..end).contains(&address)).then_some((index, page_size))
+        });
+    let Some((mapping, page_size)) = found.filter(|(_, size)| size.is_power_of_two()) else {
         return false;
     };
     let page = address & !page_size.wrapping_sub(1);
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-    LOST.with(|lost| {
-        let count = lost.count.load(Ordering::Relaxed);
-        let Some(entry) = lost.pages.get(count as usize) else {
-            return false;
-        };
-        // SAFETY: the page belongs to a registered mapping of guest memory, which this thread borrows, and to nothing
-        // else; it is not there now, so nothing is lost by mapping another in its place.
-        let mapped = unsafe { mmap_anonymous(page as *mut c_void, page_size, prot, flags) };
-        if mapped.is_err() {
-            return false;
-        }
-        entry.store(page, Ordering::Relaxed);
-        lost.count.store(count.wrapping_add(1), Ordering::Relaxed);
-        true
-    })
+    // SAFETY: the page belongs to a registered mapping of guest memory, which this thread borrows, and to nothing
+    // else; it is not there now, so nothing is lost by mapping another in its place.
+    let mapped = unsafe { mmap_anonymous(page as *mut c_void, page_size, prot, flags) };
+    if mapped.is_err() {
+        return false;
+    }
+    LOST.with(|lost| lost.record(mapping, page, page_size));
+    true
 }
 
 /// Handler of SIGBUS.
