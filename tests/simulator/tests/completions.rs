@@ -3,7 +3,8 @@
 use faultline_abi::qp::*;
 use faultline_abi::wqe as wr;
 use faultline_abi::{Status, cqe, event};
-use faultline_simulator::{Error, Pair, Send, World, expect_cqe};
+use faultline_simulator::{Error, Impairment, Pair, Send, World, expect_cqe};
+use faultline_wire::packet::RoceHeader;
 
 fn rc_pair(world: &mut World) -> Pair {
     world.connect(QPT_RC, 4096, |_| {})
@@ -246,7 +247,13 @@ fn a_write_with_immediate_data_and_a_bad_key_tells_the_receiver() {
                 expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::REM_ACCESS_ERR);
                 // proves: IBV_WC_LOC_ACCESS_ERR
                 assert_eq!(received(&mut world, &mut pair), expected, "{opcode} {len}");
-                assert_eq!(events, [(event::QP_ACCESS_ERROR, pair.qp[1].qpn)]);
+                // There is an event if no completion reports the error.
+                let reports = |found: &(u32, u8)| found.1 == cqe::LOC_ACCESS_ERR;
+                let wanted = match expected.iter().any(reports) {
+                    true => vec![],
+                    false => vec![(event::QP_ACCESS_ERROR, pair.qp[1].qpn)],
+                };
+                assert_eq!(events, wanted);
                 continue;
             }
             // UC: the message is lost, and the receive is for the next one.
@@ -258,6 +265,111 @@ fn a_write_with_immediate_data_and_a_bad_key_tells_the_receiver() {
             let taken = usize::from(opcode == wr::WR_WRITE_IMM && posted > 0);
             let found = received(&mut world, &mut pair);
             assert_eq!(found, vec![(0, cqe::SUCCESS); taken]);
+        }
+    }
+}
+
+/// What a peer does wrong, the status of the receive work request, and the asynchronous event. There is one if no completion reports the
+/// error (IBTA 11.6.3): applications take an event for the end of a queue pair that they do not know of yet.
+#[test]
+fn an_event_reports_what_no_completion_does() {
+    /// Length of the SEND, key of its receive, opcode, offset of the remote key.
+    type Case = (u32, u32, u8, u32);
+    let cases: [(&str, Case, Option<u8>, Option<u8>); 5] = [
+        ("nothing", (8, 0, wr::WR_SEND, 0), Some(cqe::SUCCESS), None),
+        (
+            "too long",
+            (100, 0, wr::WR_SEND, 0),
+            Some(cqe::LOC_LEN_ERR),
+            None,
+        ),
+        (
+            "a bad key of the receive",
+            (8, 0x100, wr::WR_SEND, 0),
+            Some(cqe::LOC_PROT_ERR),
+            None,
+        ),
+        (
+            "a bad remote key",
+            (8, 0, wr::WR_WRITE, 0x100),
+            Some(cqe::WR_FLUSH_ERR),
+            Some(event::QP_ACCESS_ERROR),
+        ),
+        (
+            "a bad remote key of a READ",
+            (8, 0, wr::WR_READ, 0x100),
+            Some(cqe::WR_FLUSH_ERR),
+            Some(event::QP_ACCESS_ERROR),
+        ),
+    ];
+    for (what, (len, key, opcode, rkey), status, wanted) in cases {
+        let mut world = World::new(2, 1);
+        let mut pair = world.connect(QPT_RC, 4096, |_| {});
+        let (a, b) = (pair.mr[0], pair.mr[1]);
+        let driver = &mut world.hosts[1].driver;
+        driver.post_recv(&mut pair.qp[1], 1, &[(b.va, 8, b.key ^ key)]);
+        driver.async_events();
+        let send = Send {
+            opcode,
+            sges: &[(a.va, len, a.key)],
+            remote_addr: b.va,
+            rkey: b.key ^ rkey,
+            ..Send::default()
+        };
+        world.hosts[0].driver.post_send(&mut pair.qp[0], &send);
+        world.run();
+        let found = world.completions(1, &mut pair.cq[1]);
+        let statuses = found.iter().map(|cqe| cqe.status);
+        assert!(statuses.eq(status), "{what}: {found:?}");
+        let events = world.hosts[1].driver.async_events();
+        let wanted = wanted.map(|kind| (kind, pair.qp[1].qpn));
+        assert!(events.iter().copied().eq(wanted), "{what}: {events:?}");
+    }
+}
+
+/// Each kind of NAK, and the packets that cause them, twice or more often: a request is sent as often as without.
+#[test]
+fn a_doubled_nak_spends_no_retry() {
+    const RETRIES: u8 = 3;
+    for duplication in [0, 1000] {
+        for lost in [false, true] {
+            let mut world = World::new(2, 1);
+            world.impair(Impairment {
+                duplication,
+                ..Impairment::default()
+            });
+            let mut pair = world.connect(QPT_RC, 4096, |connect| {
+                (connect.rnr_retry, connect.retry_cnt) = (RETRIES, RETRIES);
+                connect.timeout = 8;
+            });
+            // Either nothing is posted to receive it, or it is lost and the next one gets a sequence NAK.
+            if lost {
+                world.lose(|from, header| from == 0 && header.bth.psn.get() == 0);
+            }
+            let from = pair.mr[0];
+            let sges = [(from.va, 8, from.key)];
+            let send = Send {
+                opcode: wr::WR_SEND,
+                sges: &sges,
+                ..Send::default()
+            };
+            world.start_trace();
+            for _ in 0..2 {
+                world.hosts[0].driver.post_send(&mut pair.qp[0], &send);
+            }
+            world.run();
+            let found = world.completions(0, &mut pair.cq[0]);
+            let status = match lost {
+                true => cqe::RETRY_EXC_ERR,
+                false => cqe::RNR_RETRY_EXC_ERR,
+            };
+            assert_eq!(found[0].status, status);
+            let is_first =
+                |(from, header): &&(usize, RoceHeader)| *from == 0 && header.bth.psn.get() == 0;
+            let trace = world.take_trace();
+            // What is lost is not in the trace of sent packets a second time.
+            let sent = trace.iter().filter(is_first).count();
+            assert_eq!(sent, 1 + usize::from(RETRIES), "{duplication} {lost}");
         }
     }
 }

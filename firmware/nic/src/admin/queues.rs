@@ -5,7 +5,7 @@ use faultline_abi::admin::{
     ResizeSrq,
 };
 use faultline_abi::tag::{CreateTmSrq, TM_OP_SHIFT};
-use faultline_abi::{Status, U32, event, regs};
+use faultline_abi::{Status, U32, regs};
 
 use super::command::Answer;
 use super::sizes::{check_depth, check_recv_stride};
@@ -61,7 +61,8 @@ impl Nic {
         if flags & EQ_ASYNC != 0 {
             self.core.async_eqn = Some(eqn);
             // The driver learns the state of the link from the first event.
-            self.context(now, mem).raise_async(event::PORT_UP, 1);
+            let kind = self.port_event();
+            self.context(now, mem).raise_async(kind, 1);
         }
         if flags & EQ_FAULTS != 0 {
             self.core.faults.eqn = Some(eqn);

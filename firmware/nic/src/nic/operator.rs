@@ -48,12 +48,17 @@ impl Nic {
         if !self.is_running() {
             return;
         }
-        let kind = match self.core.link_up {
-            true => event::PORT_UP,
-            false => event::PORT_DOWN,
-        };
+        let kind = self.port_event();
         self.context(now, mem).raise_async(kind, 1);
         self.report_fatal(now);
+    }
+
+    /// The event that tells the state of the link.
+    pub(crate) fn port_event(&self) -> u8 {
+        match self.core.link_up {
+            true => event::PORT_UP,
+            false => event::PORT_DOWN,
+        }
     }
 
     /// Sets the fault policy of a queue pair, as MODIFY_QP does.

@@ -103,6 +103,8 @@ pub(crate) struct Requester {
     rnr_deadline: Option<Instant>,
     /// The request for which the peer sent an RNR NAK.
     refused: Psn,
+    /// Transmission has not gone back since then for another reason.
+    refused_waits: bool,
     /// A missing page of a local buffer: of a request that has not been sent, or of a response that has arrived.
     page: Option<PageWait>,
     /// Datagrams and raw frames: the first pending request has not left yet, or not all of its segments.
@@ -285,6 +287,7 @@ impl Requester {
 
     /// Restarts transmission at this PSN.
     fn rewind(&mut self, psn: Psn) {
+        self.refused_waits = false;
         let Some(position) = self.pending.find(psn) else {
             return;
         };

@@ -354,6 +354,7 @@ impl Responder {
             && let Some(wr) = self.current.take()
         {
             qp.fail_receive(cx, &wr, failure);
+            return Fatal::SILENT;
         }
         Fatal::with(rejection.event)
     }

@@ -191,13 +191,15 @@ impl Requester {
         psn: Psn,
         timer: u8,
     ) -> Result<(), Failure> {
+        // The network has doubled it: the request was not sent again since, so there was no further retry.
+        let is_again = self.refused_waits && self.refused == psn && self.cursor_psn() == psn;
         let delay = cx.core.config.latency.rnr_wait(Nanos(rnr_timer_ns(timer)));
         cx.diagnose(Diagnostic::RnrNakReceived {
             qpn: qp.number,
             psn: psn.get(),
             delay,
         });
-        if self.rnr_retry_limit != RNR_FOREVER {
+        if self.rnr_retry_limit != RNR_FOREVER && !is_again {
             if self.rnr_retries == 0 {
                 cx.diagnose(Diagnostic::RetriesExhausted {
                     qpn: qp.number,
@@ -209,7 +211,7 @@ impl Requester {
             self.rnr_retries -= 1;
         }
         self.rewind(psn);
-        self.refused = psn;
+        (self.refused, self.refused_waits) = (psn, true);
         self.ack_deadline = None;
         self.rnr_deadline = Some(cx.now + delay);
         if cx.core.config.pitfalls.damming {

@@ -67,7 +67,7 @@ pub(super) enum Refusal {
 pub(super) struct Rejection {
     /// Code of the NAK. `None`: no NAK is sent.
     pub code: Option<NakCode>,
-    /// The asynchronous event.
+    /// The asynchronous event, if no completion reports the error (IBTA 11.6.3).
     pub event: u8,
     /// Status for the receive work request that was being filled.
     pub receive: Option<Failure>,
