@@ -231,8 +231,9 @@ impl Host {
         let mac = mac_of(host);
         self.gids.insert(0, Gid([0; 16]));
         for (index, gid) in (0_u32..).zip(&self.gids) {
-            if *gid != Gid([0; 16]) {
-                self.driver.set_gid(index, *gid, mac)?;
+            match *gid == Gid([0; 16]) {
+                true => self.driver.clear_gid(index)?,
+                false => self.driver.set_gid(index, *gid, mac)?,
             }
         }
         Ok(())

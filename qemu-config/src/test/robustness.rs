@@ -68,8 +68,18 @@ pub const TESTS: &[Row<Test>] = &[
     ),
     row::<Test>(
         "interface_down_under_traffic",
-        "Traffic works after the interface was down.",
-        interface_down_under_traffic,
+        "Connections end at both ends when an interface is down, and new ones work when it is up.",
+        |cluster, _| ends_connections(cluster, &INTERFACE_DOWN),
+    ),
+    row::<Test>(
+        "address_removed_under_traffic",
+        "Connections end at both ends when an address is removed, and new ones work when it is back.",
+        |cluster, _| ends_connections(cluster, &ADDRESS_REMOVED),
+    ),
+    row::<Test>(
+        "mtu_lowered_under_traffic",
+        "Connections end at both ends when the MTU of an interface is too small for their path MTU, which new ones cannot have.",
+        mtu_lowered_under_traffic,
     ),
     row::<Test>(
         "function_reset",
@@ -271,22 +281,34 @@ pub fn works(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Endless writes from the second guest to the first; returns both sides once data flows.
+/// Endless messages from the second guest to the first; returns both sides once data flows.
 pub fn traffic<'a>(server: &'a Guest, client: &'a Guest) -> Result<(Running<'a>, Running<'a>)> {
+    traffic_of(server, client, "ib_send_bw")
+}
+
+/// The same of a program of perftest, with options.
+fn traffic_of<'a>(
+    server: &'a Guest,
+    client: &'a Guest,
+    program: &str,
+) -> Result<(Running<'a>, Running<'a>)> {
     let start = |guest: &'a Guest, script: &str| {
         guest.start(&Exec {
             script: script.to_owned(),
             ..Exec::default()
         })
     };
-    let command = "exec ib_send_bw -d $RDMA_DEV -x $GID_INDEX -F -D 300";
-    let serving = start(server, command)?;
+    let command = format!("exec {program} -d $RDMA_DEV -x $GID_INDEX -F -D 300");
+    let serving = start(server, &command)?;
     server.must("lab_until 10 lab_listens 18515", SHORT)?;
     let sending = start(client, &format!("{command} $PEER_IP"))?;
     // perftest prints nothing until it ends. There may be other traffic.
     client
         .must(
-            "lab_until 20 lab_is_connected ib_send_bw && lab_flows 200",
+            &format!(
+                "lab_until 20 lab_is_connected {} && lab_flows 200",
+                program.split(' ').next().unwrap_or_default()
+            ),
             3 * SHORT,
         )
         .context("the traffic did not start")?;
@@ -418,16 +440,97 @@ fn device_unbound_under_traffic(cluster: &Cluster, plan: &Plan) -> Result<()> {
     works(cluster)
 }
 
-fn interface_down_under_traffic(cluster: &Cluster, _: &Plan) -> Result<()> {
+/// Something that keeps RoCE packets from passing the interface of the client, and its end.
+struct Barred {
+    /// Options of the traffic.
+    options: &'static str,
+    begin: &'static str,
+    end: &'static str,
+    /// Counters that grow at the client: of packets that it does not send, and does not receive.
+    counters: [&'static str; 2],
+}
+
+const INTERFACE_DOWN: Barred = Barred {
+    options: "",
+    begin: "ip link set $NETDEV down",
+    end: "ip link set $NETDEV up",
+    counters: ["tx_interface_down", "rx_interface_down"],
+};
+
+const ADDRESS_REMOVED: Barred = Barred {
+    options: "",
+    begin: "ip -4 -o address show dev $NETDEV | grep -o \"$MY_IP/[0-9]*\" >/run/removed && \
+        ip address del $(cat /run/removed) dev $NETDEV",
+    end: "ip address add $(cat /run/removed) dev $NETDEV && \
+        lab_until 20 test \"$(lab_gid_index $MY_IP)\" = $GID_INDEX",
+    counters: ["tx_bad_gid", "rx_bad_gid"],
+};
+
+const MTU_LOWERED: Barred = Barred {
+    options: "-m 4096",
+    begin: "ip link set $NETDEV mtu 1500",
+    end: "ip link set $NETDEV mtu 9000",
+    counters: ["tx_over_mtu", "rx_over_mtu"],
+};
+
+/// Both ends send, and notice that nothing arrives any more.
+fn ends_connections(cluster: &Cluster, barred: &Barred) -> Result<()> {
     let (server, client) = pair(cluster)?;
-    let (serving, sending) = traffic(server, client)?;
-    client.must(
-        "ip link set $NETDEV down; sleep 1; ip link set $NETDEV up",
+    let counter = |name: &str| -> Result<u64> {
+        let path = "/sys/class/infiniband/$RDMA_DEV/ports/1/hw_counters";
+        let text = client.must(&format!("cat {path}/{name}"), SHORT)?;
+        text.trim()
+            .parse()
+            .with_context(|| format!("reading {name}"))
+    };
+    let before = barred.counters.map(counter);
+    let program = format!("ib_write_bw -b {}", barred.options);
+    let (serving, sending) = traffic_of(server, client, &program)?;
+    client.must(barred.begin, SHORT)?;
+    for (running, who) in [(sending, "the client"), (serving, "the server")] {
+        let outcome = must_fail(running, who)?;
+        // IBV_WC_RETRY_EXC_ERR
+        let text = outcome.text();
+        ensure!(
+            text.contains("status 12"),
+            "{who} has another error:\n{text}"
+        );
+    }
+    for (name, before) in barred.counters.iter().zip(before) {
+        ensure!(counter(name)? > before?, "{name} has not grown");
+    }
+    client.must(barred.end, SHORT)?;
+    client.must("lab_until 10 ping -c 1 -W 1 $PEER_IP", SHORT)?;
+    works(cluster)
+}
+
+fn mtu_lowered_under_traffic(cluster: &Cluster, _: &Plan) -> Result<()> {
+    let (server, client) = pair(cluster)?;
+    let mut old = Vec::new();
+    for guest in [server, client] {
+        old.push(guest.must("cat /sys/class/net/$NETDEV/mtu", SHORT)?);
+        guest.must("ip link set $NETDEV mtu 9000", SHORT)?;
+    }
+    ends_connections(cluster, &MTU_LOWERED)?;
+    client.must(MTU_LOWERED.begin, SHORT)?;
+    let serving = server.start(&Exec {
+        script: "exec ibv_rc_pingpong -m 4096 -d $RDMA_DEV -g $GID_INDEX".to_owned(),
+        ..Exec::default()
+    })?;
+    server.must("lab_until 10 lab_listens 18515", SHORT)?;
+    let outcome = client.run(
+        "ibv_rc_pingpong -m 4096 -d $RDMA_DEV -g $GID_INDEX $PEER_IP",
         SHORT,
     )?;
-    end(sending, "the client")?;
+    let text = outcome.text();
+    ensure!(
+        !outcome.success() && text.contains("Failed to modify QP to RTR"),
+        "a path MTU of 4096 was accepted on an interface of 1500:\n{text}"
+    );
     end(serving, "the server")?;
-    client.must("lab_until 10 ping -c 1 -W 1 $PEER_IP", SHORT)?;
+    for (guest, mtu) in [server, client].into_iter().zip(old) {
+        guest.must(&format!("ip link set $NETDEV mtu {}", mtu.trim()), SHORT)?;
+    }
     works(cluster)
 }
 

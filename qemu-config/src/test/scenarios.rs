@@ -88,7 +88,7 @@ pub const TESTS: &[Row<Test>] = &[
     ),
     row::<Test>(
         "moved_gid",
-        "Connections go on when ports flap and GIDs move.",
+        "A connection ends when the GID it was made with moves, and a new one needs the new index.",
         in_guests,
     ),
     row::<Test>(

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# rdma-core's ping-pong over a connection whose server's GID moves to other indices, then over a new connection with the index that
-# the GID has then: moved_gid.sh server|client MOVES
+# rdma-core's ping-pong over a connection whose server's GID moves to another index, which ends it, then over a new connection with the
+# index that the GID has then: moved_gid.sh server|client MOVES
 set -u
 moves=$2
 port=18600
@@ -17,16 +17,21 @@ pingpong() {
 }
 
 if [ "$1" = client ]; then
-	pingpong -g "$GID_INDEX" "$PEER_IP" || exit
+	if pingpong -g "$GID_INDEX" "$PEER_IP"; then
+		echo "the connection has outlived the entry of its GID" >&2
+		exit 1
+	fi
 	# The server listens again when its GID has moved.
 	lab_until 40 pingpong -g "$GID_INDEX" -p "$port" "$PEER_IP"
 	exit
 fi
 
-pingpong -g "$GID_INDEX" || exit
+# If it waits for a message when its GID moves, nothing tells it.
+pingpong -g "$GID_INDEX" &
+first=$!
 lab_until 20 moved || exit
+kill "$first"
 cat /run/lab.gid_moves
-# Each move is one to another index. If the first connection has ended before the last move, that may be the first index again.
 while read -r from to; do
 	if [ "$from" = "$to" ]; then
 		echo "the GID of $MY_IP has index $to as before" >&2
