@@ -1008,6 +1008,11 @@
 #define FAULTLINE_CNT_tx_bad_gid 0x46
 /* RoCE packets to a GID that no entry of the GID table has, in their VLAN. */
 #define FAULTLINE_CNT_rx_bad_gid 0x47
+/*
+ * Raw frames not sent because they are from, or announce, an address that the
+ * guest may not use.
+ */
+#define FAULTLINE_CNT_tx_bad_address 0x48
 
 /* Kinds of flows; the values of `enum ib_flow_attr_type`. */
 /* Frames that match. */

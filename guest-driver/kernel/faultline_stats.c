@@ -95,6 +95,7 @@ const struct rdma_stat_desc faultline_stat_descs[] = {
 	FAULTLINE_COUNTER(rx_over_mtu),
 	FAULTLINE_COUNTER(tx_bad_gid),
 	FAULTLINE_COUNTER(rx_bad_gid),
+	FAULTLINE_COUNTER(tx_bad_address),
 	/* Counted by the driver. */
 	{ .name = "lost_interrupts" },
 	/* Nanoseconds of all page faults: record read to answer, and parts. */

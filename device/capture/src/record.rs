@@ -61,6 +61,7 @@ fn comment(fate: Fate) -> Option<&'static str> {
         Fate::LinkFull => "dropped: the queue of the model of the link is full",
         Fate::InterfaceDown => "not sent: the interface is down",
         Fate::OverMtu => "not sent: longer than the MTU of the interface",
+        Fate::BadAddress => "not sent: the guest may not use its address",
         Fate::BadGid => "not sent: its entry of the GID table has changed",
         Fate::NoMember => {
             "dropped: the port, or that of the destination address, is no member of the VLAN"

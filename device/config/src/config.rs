@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use faultline_fabric::link_model::LinkModel;
 use faultline_fabric::vlan::{VlanMembership, VlanSet};
-use faultline_nic::{Dcqcn, FaultPolicy, Nanos, NicConfig, Pitfalls, ReadyMode};
+use faultline_nic::{Dcqcn, FaultPolicy, Nanos, NicConfig, Pitfalls, PortSecurity, ReadyMode};
 use faultline_scenario::problem::{self, Problem};
 use faultline_scenario::profile::{self, Profile};
 use faultline_wire::MacAddr;
 use serde::Deserialize;
 
+use crate::addresses;
 use crate::control::ControlSettings;
 use crate::dcqcn;
 use crate::engine::{EngineCount, EngineLayout, EngineName};
@@ -175,6 +176,9 @@ nic_settings! {
     /// Frames with the source address of another NIC are dropped (default). `false` is for a guest that forwards frames,
     /// such as a bridge.
     spoof_check: bool,
+    /// IP addresses that the guest may use (default: all).
+    #[serde(deserialize_with = "addresses::addresses")]
+    addresses: PortSecurity,
     /// The guest may give the NIC another MAC address (default: it may not).
     mac_change: bool,
     /// PCI ID of the function.
@@ -257,6 +261,9 @@ impl NicSettings {
         }
         if let Some(NamedReadyMode(ready)) = self.ready {
             config.ready = ready;
+        }
+        if let Some(addresses) = &self.addresses {
+            config.addresses = Some(addresses.clone());
         }
         if let Some(mac_change) = self.mac_change {
             config.mac_change = mac_change;

@@ -17,6 +17,7 @@
 // Values of users get here, and none of them may stop the process. Tests may.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
+mod addresses;
 mod check;
 pub mod config;
 pub mod control;

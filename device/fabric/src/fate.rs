@@ -37,11 +37,13 @@ pub enum Fate {
     OverMtu,
     /// The NIC does not send it, because the entry of the GID table that it is from has changed.
     BadGid,
+    /// The NIC does not send it, because the guest may not use its address.
+    BadAddress,
 }
 
 impl Fate {
     /// All fates. The place of a fate is its number in records.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Passed,
         Self::LinkDown,
         Self::TooLong,
@@ -57,6 +59,7 @@ impl Fate {
         Self::InterfaceDown,
         Self::OverMtu,
         Self::BadGid,
+        Self::BadAddress,
     ];
 
     /// What becomes of a frame that its NIC does not send.
@@ -65,6 +68,7 @@ impl Fate {
             DropCause::InterfaceDown => Self::InterfaceDown,
             DropCause::OverMtu => Self::OverMtu,
             DropCause::SourceGid { .. } | DropCause::DestinationGid => Self::BadGid,
+            DropCause::SourceAddress => Self::BadAddress,
         }
     }
 

@@ -240,9 +240,7 @@ impl Switch {
         // A port that is no member of a VLAN learns nothing about those that are.
         let route = if !self.is_member(port, vlan) {
             Route::NoMember
-        } else if !self.may_send(port, vlan, src) {
-            Route::Forged
-        } else if !self.learn((port, is_own), vlan, src) {
+        } else if !self.may_send(port, vlan, src) || !self.learn((port, is_own), vlan, src) {
             Route::Forged
         } else {
             self.route(vlan, dst)

@@ -656,4 +656,6 @@ counters! {
     tx_bad_gid,
     /// RoCE packets to a GID that no entry of the GID table has, in their VLAN.
     rx_bad_gid,
+    /// Raw frames not sent because they are from, or announce, an address that the guest may not use.
+    tx_bad_address,
 }

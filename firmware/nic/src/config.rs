@@ -11,6 +11,7 @@ use crate::congestion::Dcqcn;
 use crate::latency::Latency;
 use crate::number::low32;
 use crate::origin::ReadyMode;
+use crate::port_security::PortSecurity;
 use crate::qp::FaultPolicy;
 use crate::time::Nanos;
 use crate::work;
@@ -162,6 +163,8 @@ pub struct NicConfig {
     /// Software may give the interface another MAC address than `mac`. A guest that may do that can use an address that somebody else has on
     /// the same network, as a virtual function that is trusted.
     pub mac_change: bool,
+    /// Addresses that software may use. `None`: all.
+    pub addresses: Option<PortSecurity>,
     /// Congestion control of connections. `None`: CNPs are neither sent nor obeyed.
     pub congestion: Option<Dcqcn>,
     /// Simulated latency of a page-table look-up, as of tables in host memory. The NIC sends nothing during that time.
@@ -197,6 +200,7 @@ impl NicConfig {
             ready: ReadyMode::default(),
             mig_req: true,
             mac_change: false,
+            addresses: None,
             congestion: None,
             lookup: Nanos(0),
             latency: Latency::default(),

@@ -74,6 +74,8 @@ pub enum DropCause {
     },
     /// No entry of the GID table has its destination, in its VLAN.
     DestinationGid,
+    /// Software has built the frame, with an address that the guest may not use.
+    SourceAddress,
 }
 
 /// Durations that the driver reports for a fault, in nanoseconds of the guest's clock. All zero if it reports none.

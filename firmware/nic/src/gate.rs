@@ -1,19 +1,15 @@
-//! The gate between the NIC and its port: which frames leave, and which are received.
+//! The gate between the NIC and its port: what is remembered of which frames leave, and which are received. `nic/gate.rs` decides.
 //!
 //! RoCE obeys the configuration of the interface, as that of an adapter does: no frame passes while the interface is down, none is longer
 //! than its MTU, and packets are sent from and received for the addresses of the GID table only. A connection whose packets do not
 //! pass ends by its retries; a datagram completes, and is lost. Packets of a NIC to itself pass the gate as well.
 
-use faultline_abi::admin::Counter;
 use faultline_wire::ip::Ip;
 use faultline_wire::packet::{MAX_HEADER_LEN, RoceHeader};
 
-use crate::core::Core;
-use crate::diagnostic::{Diagnostic, DropCause};
-use crate::frame::{FrameKind, TxFrame};
-use crate::gid_table::Source;
+use crate::config::NicConfig;
+use crate::diagnostic::DropCause;
 use crate::netdev::Netdev;
-use crate::time::Instant;
 
 /// Headers of a RoCE packet, pad and invariant CRC.
 const MAX_OVERHEAD: usize = MAX_HEADER_LEN + 8;
@@ -22,7 +18,8 @@ const MAX_OVERHEAD: usize = MAX_HEADER_LEN + 8;
 /// pair that sends, and once for all that arrives, until the configuration changes.
 #[derive(Debug)]
 pub(crate) struct Gate {
-    /// A packet with a shorter payload than this passes, whatever its headers. 0: the interface is down.
+    /// A packet with a shorter payload than this passes, whatever its headers. 0: the interface is down, or raw frames may not be sent from
+    /// all addresses, so there is more to look at.
     room: usize,
     /// Destination of a packet that was received: most packets have the same.
     known: Option<Destination>,
@@ -46,7 +43,7 @@ impl Default for Gate {
 
 /// Destination of a packet: compared as numbers, because that is cheaper than as octets of a GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Destination {
+pub(crate) struct Destination {
     address: Address,
     vlan: u16,
 }
@@ -59,7 +56,7 @@ enum Address {
 
 impl Destination {
     #[inline]
-    fn of(header: &RoceHeader) -> Self {
+    pub(crate) fn of(header: &RoceHeader) -> Self {
         Self {
             address: match &header.ip {
                 Ip::V4(ip) => Address::V4(u32::from_ne_bytes(ip.dst)),
@@ -67,6 +64,11 @@ impl Destination {
             },
             vlan: header.ethernet.vlan.map_or(NO_VLAN, |tag| tag.vid),
         }
+    }
+
+    /// Its VLAN.
+    pub(crate) fn vlan(self) -> Option<u16> {
+        (self.vlan != NO_VLAN).then_some(self.vlan)
     }
 }
 
@@ -82,10 +84,10 @@ pub(crate) struct Reported {
 
 impl Gate {
     /// The configuration of the interface or of its addresses has changed.
-    pub(crate) fn changed(&mut self, netdev: &Netdev) {
+    pub(crate) fn changed(&mut self, config: &NicConfig, netdev: &Netdev) {
         let room = usize::from(netdev.mtu).checked_sub(MAX_OVERHEAD);
         *self = Self {
-            room: match netdev.is_up() {
+            room: match netdev.is_up() && config.addresses.is_none() {
                 true => room.map_or(0, |room| room.saturating_add(1)),
                 false => 0,
             },
@@ -94,10 +96,41 @@ impl Gate {
         };
     }
 
-    /// True of nearly all packets that are not too long. False of all if the interface is down.
+    /// True of nearly all packets that are not too long. False of all while `room` is 0.
     #[inline]
-    fn has_room(&self, payload: usize, packets: u32) -> bool {
+    pub(crate) fn has_room(&self, payload: usize, packets: u32) -> bool {
         payload < self.room.saturating_mul(packets as usize)
+    }
+
+    /// True if a packet was received for this destination.
+    #[inline]
+    pub(crate) fn knows(&self, destination: Destination) -> bool {
+        self.known == Some(destination)
+    }
+
+    /// A packet is received for this destination.
+    pub(crate) fn learn(&mut self, destination: Destination) {
+        self.known = Some(destination);
+    }
+
+    /// Returns true if a drop of a packet that arrives has not been reported.
+    pub(crate) fn report_received(&mut self, cause: DropCause) -> bool {
+        let is_new = self.received & bit(cause) == 0;
+        self.received |= bit(cause);
+        is_new
+    }
+
+    /// The same for a packet that is sent.
+    pub(crate) fn report_sent(&self, reported: &mut Reported, cause: DropCause) -> bool {
+        if reported.epoch != self.epoch {
+            *reported = Reported {
+                epoch: self.epoch,
+                causes: 0,
+            };
+        }
+        let is_new = reported.causes & bit(cause) == 0;
+        reported.causes |= bit(cause);
+        is_new
     }
 }
 
@@ -106,135 +139,6 @@ const fn bit(cause: DropCause) -> u8 {
         DropCause::InterfaceDown => 1,
         DropCause::OverMtu => 2,
         DropCause::SourceGid { .. } | DropCause::DestinationGid => 4,
-    }
-}
-
-impl Core {
-    /// Why a frame does not leave; `None`: it does. `source`: the entry of the GID table that its path has.
-    #[inline]
-    pub(crate) fn bars_sent(&self, frame: &TxFrame, source: Option<Source>) -> Option<DropCause> {
-        let is_current = source.is_none_or(|source| self.gids.is_current(source));
-        match is_current && self.gate.has_room(frame.payload_len, frame.packets) {
-            true => None,
-            false => self.why_not_sent(frame, source),
-        }
-    }
-
-    #[inline(never)]
-    fn why_not_sent(&self, frame: &TxFrame, source: Option<Source>) -> Option<DropCause> {
-        if !self.netdev.is_up() {
-            return Some(DropCause::InterfaceDown);
-        }
-        // Raw frames are refused before, if they are too long.
-        let FrameKind::Roce(header) = &frame.kind else {
-            return None;
-        };
-        if self.is_too_long(header, frame.payload_len, frame.packets) {
-            return Some(DropCause::OverMtu);
-        }
-        match source {
-            Some(source) if !self.gids.is_current(source) => Some(DropCause::SourceGid {
-                index: source.index(),
-            }),
-            _ => None,
-        }
-    }
-
-    /// Why a RoCE packet, or a run of them, is not received; `None`: it is.
-    #[inline]
-    pub(crate) fn bars_received(
-        &mut self,
-        header: &RoceHeader,
-        payload: usize,
-        packets: u32,
-    ) -> Option<DropCause> {
-        let is_known = self.gate.known == Some(Destination::of(header));
-        match is_known && self.gate.has_room(payload, packets) {
-            true => None,
-            false => self.why_not_received(header, payload, packets),
-        }
-    }
-
-    #[inline(never)]
-    fn why_not_received(
-        &mut self,
-        header: &RoceHeader,
-        payload: usize,
-        packets: u32,
-    ) -> Option<DropCause> {
-        if !self.netdev.is_up() {
-            return Some(DropCause::InterfaceDown);
-        }
-        if self.is_too_long(header, payload, packets) {
-            return Some(DropCause::OverMtu);
-        }
-        // A multicast group is an address of the queue pairs that are attached to it.
-        if header.ethernet.dst.is_multicast() {
-            return None;
-        }
-        let destination = Destination::of(header);
-        let vlan = Some(destination.vlan).filter(|vid| *vid != NO_VLAN);
-        if !self.gids.has_address(header.ip.dst_gid(), vlan) {
-            return Some(DropCause::DestinationGid);
-        }
-        self.gate.known = Some(destination);
-        None
-    }
-
-    /// True if a packet of this run is longer than the MTU of the interface.
-    fn is_too_long(&self, header: &RoceHeader, payload: usize, packets: u32) -> bool {
-        let mtu = usize::from(self.netdev.mtu);
-        !self.gate.has_room(payload, packets) && Self::ip_length(header, payload, packets) > mtu
-    }
-
-    /// Octets of the first packet of a run from its IP header on.
-    fn ip_length(header: &RoceHeader, payload: usize, packets: u32) -> usize {
-        let each = payload.checked_div(packets as usize).unwrap_or(payload);
-        let frame = header.frame_len(each);
-        frame.saturating_sub(header.ethernet.header_len())
-    }
-
-    /// Counts and reports packets of a queue pair that do not leave. Returns what is reported of it now.
-    #[cold]
-    pub(crate) fn drop_sent(
-        &mut self,
-        now: Instant,
-        qpn: u32,
-        (cause, packets): (DropCause, u32),
-        before: Reported,
-    ) -> Reported {
-        let counter = match cause {
-            DropCause::InterfaceDown => Counter::tx_interface_down,
-            DropCause::OverMtu => Counter::tx_over_mtu,
-            DropCause::SourceGid { .. } | DropCause::DestinationGid => Counter::tx_bad_gid,
-        };
-        self.counters.add(counter, u64::from(packets));
-        let epoch = self.gate.epoch;
-        let mut reported = match before.epoch == epoch {
-            true => before,
-            false => Reported { epoch, causes: 0 },
-        };
-        if reported.causes & bit(cause) == 0 {
-            reported.causes |= bit(cause);
-            let sent = true;
-            self.diagnose(now, Diagnostic::PacketDropped { qpn, sent, cause });
-        }
-        reported
-    }
-
-    /// Counts and reports packets that are not received.
-    #[cold]
-    pub(crate) fn drop_received(&mut self, now: Instant, qpn: u32, cause: DropCause, packets: u32) {
-        let counter = match cause {
-            DropCause::InterfaceDown => Counter::rx_interface_down,
-            DropCause::OverMtu => Counter::rx_over_mtu,
-            DropCause::SourceGid { .. } | DropCause::DestinationGid => Counter::rx_bad_gid,
-        };
-        self.counters.add(counter, u64::from(packets));
-        if self.gate.received & bit(cause) == 0 {
-            self.gate.received |= bit(cause);
-            let sent = false;
-            self.diagnose(now, Diagnostic::PacketDropped { qpn, sent, cause });
-        }
+        DropCause::SourceAddress => 8,
     }
 }

@@ -4,7 +4,7 @@
 //! same in the device, in the harness and in the simulator.
 //!
 //! Where to look:
-//! - `nic`: the calls of a [`Nic`]; `nic/receive`: frames that arrive; `nic/registers`; `nic/faults`
+//! - `nic`: the calls of a [`Nic`]; `nic/receive`: frames that arrive; `nic/gate`: those that do not pass; `nic/registers`; `nic/faults`
 //! - `command_ring`, `admin`, `translation`: commands of the driver, by the layouts of `firmware/abi`
 //! - [`mkey`], [`page_table`], `tlb`: memory keys; `device_memory`
 //! - `fault`, `ingress`: page faults, and the ingress while fault policy `stall` stops it
@@ -12,7 +12,7 @@
 //! - `tag`: shared receive queues that match tags
 //! - `queues`: queue pairs, work queues and RSS queue pairs by number
 //! - `qp`: the state table, requester, responder, datagrams, raw Ethernet, work queues
-//! - `frame`, `payload`, `segments`, `path`: packets that leave and arrive; `gate`: those that do not; `gid_table`
+//! - `frame`, `payload`, `segments`, `path`: packets that leave and arrive; `gate`, `port_security`: those that do not; `gid_table`
 //! - `ethernet`, `multicast`, `steering`, `rss`, `headers`: frames that are not addressed to one queue pair
 //! - `offload`: checksums and segmentation
 //! - `diagnostic`: what a NIC reports of its work, for logs, metrics and traces
@@ -63,6 +63,7 @@ pub mod page_table;
 mod park;
 mod path;
 mod payload;
+mod port_security;
 mod qp;
 mod queues;
 mod receive_queue;
@@ -95,6 +96,7 @@ pub use crate::latency::Latency;
 pub use crate::nic::{Nic, ObjectCounts, Remains};
 pub use crate::origin::{Origin, ReadyMode};
 pub use crate::payload::Payload;
+pub use crate::port_security::{AddressRange, PortSecurity};
 pub use crate::qp::{FaultPolicy, QpType, State, StateCause, StateCounts};
 pub use crate::segments::{Segment, Segments};
 pub use crate::time::{Instant, Nanos};

@@ -2,6 +2,7 @@
 //! `receive`, register accesses in `registers`, answers to page faults in `faults`.
 
 mod faults;
+mod gate;
 mod operator;
 mod receive;
 mod registers;
@@ -21,7 +22,7 @@ use crate::core::Core;
 use crate::counters::{CounterSet, Counters};
 use crate::diagnostic::{Diagnostic, DropCause};
 use crate::dma::Dma;
-use crate::frame::{FrameKind, TxFrame};
+use crate::frame::TxFrame;
 use crate::ingress::Ingress;
 use crate::multicast::Groups;
 use crate::qp::{Qp, StateCounts};
@@ -516,15 +517,6 @@ impl Nic {
         false
     }
 
-    /// Counts a frame of a queue pair that the gate bars.
-    #[cold]
-    fn note_barred(&mut self, now: Instant, number: u32, cause: DropCause, packets: u32) {
-        if let Some(qp) = self.queues.qp_mut(number) {
-            let reported = &mut qp.endpoint.reported_drops;
-            *reported = (self.core).drop_sent(now, number, (cause, packets), *reported);
-        }
-    }
-
     /// Wakes the queue pairs that have waited for priorities which are not paused any more.
     fn end_pauses(&mut self, now: Instant) {
         let turn = self.core.begin_turn();
@@ -555,13 +547,6 @@ impl Nic {
         self.last_sender
     }
 
-    /// Why the frame of the last [`Nic::poll_transmit`] must not leave, and is lost; `None`: it leaves. The caller gets it all the same, so that
-    /// those who watch the port see it.
-    #[inline]
-    pub fn last_barred(&self) -> Option<DropCause> {
-        self.last_barred
-    }
-
     /// Holds the connection that has sent the frame of the last [`Nic::poll_transmit`]: it sends nothing until [`Nic::release`], while others
     /// go on. Returns the number of its queue pair; `None` if the sender has no connection. Going to RESET ends it, too.
     pub fn hold_sender(&mut self) -> Option<u32> {
@@ -573,17 +558,6 @@ impl Nic {
     pub fn release(&mut self, queue_pair: u32) {
         if let Some(qp) = self.queues.qp_mut(queue_pair) {
             qp.end_hold(&mut self.core);
-        }
-    }
-
-    /// Counts a frame with `len` octets, in the set of the queue pair that sends it.
-    fn count_sent(&mut self, set: CounterSet, frame: &TxFrame, len: u64) {
-        let counters = &mut self.core.counters;
-        let packets = u64::from(frame.packets);
-        counters.add(Counter::tx_packets, packets);
-        counters.add(Counter::tx_bytes, len);
-        if matches!(frame.kind, FrameKind::Roce(_)) {
-            counters.add_in(set, Counter::tx_roce_packets, packets);
         }
     }
 

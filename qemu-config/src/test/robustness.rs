@@ -490,7 +490,7 @@ fn ends_connections(cluster: &Cluster, barred: &Barred) -> Result<()> {
     for (running, who) in [(sending, "the client"), (serving, "the server")] {
         let outcome = must_fail(running, who)?;
         // IBV_WC_RETRY_EXC_ERR
-        let text = outcome.text();
+        let text = String::from_utf8_lossy(&outcome.both);
         ensure!(
             text.contains("status 12"),
             "{who} has another error:\n{text}"
@@ -522,7 +522,7 @@ fn mtu_lowered_under_traffic(cluster: &Cluster, _: &Plan) -> Result<()> {
         "ibv_rc_pingpong -m 4096 -d $RDMA_DEV -g $GID_INDEX $PEER_IP",
         SHORT,
     )?;
-    let text = outcome.text();
+    let text = String::from_utf8_lossy(&outcome.both);
     ensure!(
         !outcome.success() && text.contains("Failed to modify QP to RTR"),
         "a path MTU of 4096 was accepted on an interface of 1500:\n{text}"

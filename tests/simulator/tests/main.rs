@@ -36,6 +36,7 @@ mod offload;
 mod operators;
 mod page_tables;
 mod pauses;
+mod port_security;
 mod queues;
 mod racing;
 mod ready;

@@ -421,6 +421,7 @@ fn describe_drop(cause: DropCause) -> String {
         DropCause::SourceGid { index } => {
             format!("entry {index} of the GID table has changed since their path was set")
         }
+        DropCause::SourceAddress => "the guest may not use their address".to_owned(),
         DropCause::DestinationGid => {
             "no entry of the GID table has their destination and VLAN".to_owned()
         }

@@ -16,6 +16,7 @@ use crate::config::MAX_MTU;
 use crate::dma::Dma;
 use crate::gid_table::GidEntry;
 use crate::nic::Nic;
+use crate::port_security::PortSecurity;
 use crate::qp::{QpConfig, QpType, State, WorkQueue};
 use crate::queues::Queue;
 use crate::receive_queue::RecvRing;
@@ -50,8 +51,13 @@ impl Nic {
             }),
             _ => return Err(Status::BadParameter),
         };
+        let config = &self.core.config;
+        let permits = |security: &PortSecurity| security.permits(config.mac, Gid(cmd.gid));
+        if entry.is_some() && !config.addresses.as_ref().is_none_or(permits) {
+            return Err(Status::NotSupported);
+        }
         let core = &mut self.core;
-        core.gate.changed(&core.netdev);
+        core.gate.changed(&core.config, &core.netdev);
         match core.gids.set(index, entry) {
             true => Ok(()),
             false => Err(Status::BadGid),
@@ -77,7 +83,7 @@ impl Nic {
         }
         let core = &mut self.core;
         core.netdev.configure(cmd);
-        core.gate.changed(&core.netdev);
+        core.gate.changed(&core.config, &core.netdev);
         Ok(())
     }
 

@@ -1,0 +1,181 @@
+//! Which frames pass the port of the NIC, and what is counted of them. [`Gate`](crate::gate::Gate) has what is remembered for this.
+
+use faultline_abi::admin::Counter;
+use faultline_wire::packet::RoceHeader;
+
+use super::Nic;
+use crate::core::Core;
+use crate::counters::CounterSet;
+use crate::diagnostic::{Diagnostic, DropCause};
+use crate::frame::{FrameKind, TxFrame};
+use crate::gate::{Destination, Reported};
+use crate::gid_table::Source;
+use crate::port_security::PortSecurity;
+use crate::time::Instant;
+
+impl Nic {
+    /// Counts a frame of a queue pair that the gate bars.
+    #[cold]
+    pub(super) fn note_barred(
+        &mut self,
+        now: Instant,
+        number: u32,
+        cause: DropCause,
+        packets: u32,
+    ) {
+        if let Some(qp) = self.queues.qp_mut(number) {
+            let reported = &mut qp.endpoint.reported_drops;
+            self.core.drop_sent(now, number, (cause, packets), reported);
+        }
+    }
+
+    /// Why the frame of the last [`Nic::poll_transmit`] must not leave, and is lost; `None`: it leaves. The caller gets it all the same, so that
+    /// those who watch the port see it.
+    #[inline]
+    pub fn last_barred(&self) -> Option<DropCause> {
+        self.last_barred
+    }
+
+    /// Counts a frame with `len` octets, in the set of the queue pair that sends it.
+    pub(super) fn count_sent(&mut self, set: CounterSet, frame: &TxFrame, len: u64) {
+        let counters = &mut self.core.counters;
+        let packets = u64::from(frame.packets);
+        counters.add(Counter::tx_packets, packets);
+        counters.add(Counter::tx_bytes, len);
+        if matches!(frame.kind, FrameKind::Roce(_)) {
+            counters.add_in(set, Counter::tx_roce_packets, packets);
+        }
+    }
+}
+
+impl Core {
+    /// Why a frame does not leave; `None`: it does. `source`: the entry of the GID table that its path has.
+    #[inline]
+    pub(crate) fn bars_sent(&self, frame: &TxFrame, source: Option<Source>) -> Option<DropCause> {
+        let is_current = source.is_none_or(|source| self.gids.is_current(source));
+        match is_current && self.gate.has_room(frame.payload_len, frame.packets) {
+            true => None,
+            false => self.why_not_sent(frame, source),
+        }
+    }
+
+    #[inline(never)]
+    fn why_not_sent(&self, frame: &TxFrame, source: Option<Source>) -> Option<DropCause> {
+        if !self.netdev.is_up() {
+            return Some(DropCause::InterfaceDown);
+        }
+        let header = match &frame.kind {
+            FrameKind::Roce(header) => header,
+            // Raw frames are refused before, if they are too long.
+            FrameKind::Raw { head, .. } => {
+                let permits = |to: &PortSecurity| to.permits_frame(self.config.mac, head);
+                let is_permitted = self.config.addresses.as_ref().is_none_or(permits);
+                return (!is_permitted).then_some(DropCause::SourceAddress);
+            }
+        };
+        if self.is_too_long(header, frame.payload_len, frame.packets) {
+            return Some(DropCause::OverMtu);
+        }
+        match source {
+            Some(source) if !self.gids.is_current(source) => Some(DropCause::SourceGid {
+                index: source.index(),
+            }),
+            _ => None,
+        }
+    }
+
+    /// Why a RoCE packet, or a run of them, is not received; `None`: it is.
+    #[inline]
+    pub(crate) fn bars_received(
+        &mut self,
+        header: &RoceHeader,
+        payload: usize,
+        packets: u32,
+    ) -> Option<DropCause> {
+        let is_known = self.gate.knows(Destination::of(header));
+        match is_known && self.gate.has_room(payload, packets) {
+            true => None,
+            false => self.why_not_received(header, payload, packets),
+        }
+    }
+
+    #[inline(never)]
+    fn why_not_received(
+        &mut self,
+        header: &RoceHeader,
+        payload: usize,
+        packets: u32,
+    ) -> Option<DropCause> {
+        if !self.netdev.is_up() {
+            return Some(DropCause::InterfaceDown);
+        }
+        if self.is_too_long(header, payload, packets) {
+            return Some(DropCause::OverMtu);
+        }
+        // A multicast group is an address of the queue pairs that are attached to it.
+        if header.ethernet.dst.is_multicast() {
+            return None;
+        }
+        let destination = Destination::of(header);
+        if !self
+            .gids
+            .has_address(header.ip.dst_gid(), destination.vlan())
+        {
+            return Some(DropCause::DestinationGid);
+        }
+        self.gate.learn(destination);
+        None
+    }
+
+    /// True if a packet of this run is longer than the MTU of the interface.
+    fn is_too_long(&self, header: &RoceHeader, payload: usize, packets: u32) -> bool {
+        let mtu = usize::from(self.netdev.mtu);
+        !self.gate.has_room(payload, packets) && Self::ip_length(header, payload, packets) > mtu
+    }
+
+    /// Octets of the first packet of a run from its IP header on.
+    fn ip_length(header: &RoceHeader, payload: usize, packets: u32) -> usize {
+        let each = payload.checked_div(packets as usize).unwrap_or(payload);
+        let frame = header.frame_len(each);
+        frame.saturating_sub(header.ethernet.header_len())
+    }
+
+    /// Counts and reports packets of a queue pair that do not leave.
+    #[cold]
+    pub(crate) fn drop_sent(
+        &mut self,
+        now: Instant,
+        qpn: u32,
+        (cause, packets): (DropCause, u32),
+        reported: &mut Reported,
+    ) {
+        let counter = match cause {
+            DropCause::InterfaceDown => Counter::tx_interface_down,
+            DropCause::OverMtu => Counter::tx_over_mtu,
+            DropCause::SourceGid { .. } | DropCause::DestinationGid => Counter::tx_bad_gid,
+            DropCause::SourceAddress => Counter::tx_bad_address,
+        };
+        self.counters.add(counter, u64::from(packets));
+        if self.gate.report_sent(reported, cause) {
+            let sent = true;
+            self.diagnose(now, Diagnostic::PacketDropped { qpn, sent, cause });
+        }
+    }
+
+    /// Counts and reports packets that are not received.
+    #[cold]
+    pub(crate) fn drop_received(&mut self, now: Instant, qpn: u32, cause: DropCause, packets: u32) {
+        let counter = match cause {
+            DropCause::InterfaceDown => Counter::rx_interface_down,
+            DropCause::OverMtu => Counter::rx_over_mtu,
+            DropCause::SourceGid { .. } | DropCause::DestinationGid | DropCause::SourceAddress => {
+                Counter::rx_bad_gid
+            }
+        };
+        self.counters.add(counter, u64::from(packets));
+        if self.gate.report_received(cause) {
+            let sent = false;
+            self.diagnose(now, Diagnostic::PacketDropped { qpn, sent, cause });
+        }
+    }
+}
