@@ -25,7 +25,7 @@ pub struct Scenario {
     /// The run fails if it has not ended by then.
     #[serde(default = "default_limit")]
     pub limit: Time,
-    /// Profile of the NICs: the name of one that comes with Faultline, or the path of a file, relative to this one.
+    /// Profile of the NICs: the name of one that comes with Faultline, or the path of a file in the folder of this one, or below.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
     /// The hosts of a simulation. Other runs ignore this table.

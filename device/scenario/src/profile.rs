@@ -13,7 +13,7 @@ use crate::suggestion;
 use crate::value::Time;
 
 /// Largest file.
-const MAX_BYTES: usize = 1 << 16;
+pub const MAX_BYTES: usize = 1 << 16;
 /// Longest latency: NICs wait with their work.
 const MAX_LATENCY: Time = Time::from_millis(1000);
 /// Lengths of a unit of payload. Shorter ones would make a packet take very long.

@@ -105,13 +105,12 @@ impl Request {
             ),
         };
         // As the emulator reads it: a slash or the ending `.toml` makes it the path of a file.
-        let nic_profile =
-            scenario
-                .profile
-                .map(|name| match name.contains('/') || name.ends_with(".toml") {
-                    true => folder.join(name).display().to_string(),
-                    false => name,
-                });
+        let nic_profile = match scenario.profile {
+            Some(name) if name.contains('/') || name.ends_with(".toml") => {
+                Some(profile_file(folder, &name)?.display().to_string())
+            }
+            name => name,
+        };
         for file in std::iter::once(&script).chain(&self.files) {
             ensure!(file.is_file(), "there is no file {}", file.display());
         }
@@ -123,6 +122,24 @@ impl Request {
             nic_profile,
         })
     }
+}
+
+/// The file of a profile. The scenario may be somebody else's, so the file must be in its folder, as for the emulator.
+fn profile_file(folder: &Path, name: &str) -> Result<PathBuf> {
+    let here = match folder.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => folder,
+    };
+    let path = folder.join(name);
+    let found = |path: &Path| {
+        let found = path.canonicalize();
+        found.with_context(|| format!("the profile {name}"))
+    };
+    ensure!(
+        found(&path)?.starts_with(found(here)?),
+        "the profile {name} is not in the folder of the scenario"
+    );
+    Ok(path)
 }
 
 #[cfg(test)]
@@ -176,8 +193,14 @@ mod tests {
         };
         assert_eq!(profile("title = \"none\"").0, None);
         assert_eq!(profile("profile = \"ideal\"").0, Some("ideal".to_owned()));
+        // The file of the scenario is one beside it.
+        // The file of the scenario is one.
         let (found, dir) = profile("profile = \"a.toml\"");
         assert_eq!(found, Some(dir.path().join("a.toml").display().to_string()));
+        let outside = "profile = \"/etc/passwd\"\n[guests]\nscript = \"run.sh\"";
+        let (_dir, request) = request(outside);
+        let error = request.programs().unwrap_err().to_string();
+        assert!(error.contains("not in the folder"), "{error}");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use faultline_control::scenario::{ScenarioStart, ScenarioView, Signal, TaskDone, VerdictView};
 use faultline_scenario as scenario;
+use faultline_scenario::beside;
 use faultline_scenario::read::MAX_BYTES;
 use faultline_scenario::value::Time;
 use hyper::Method;
@@ -129,9 +130,9 @@ fn profile_text(file: &Path, text: &str) -> anyhow::Result<Option<String>> {
     let Some(name) = named.filter(|name| scenario::profile::is_path(name)) else {
         return Ok(None);
     };
-    let path = file.parent().unwrap_or(Path::new("")).join(name);
-    let profile = std::fs::read_to_string(&path);
-    let profile = profile.with_context(|| format!("can't read the profile {}", path.display()));
+    let folder = file.parent().unwrap_or(Path::new(""));
+    let profile = beside::read(folder, &name, scenario::profile::MAX_BYTES);
+    let profile = profile.with_context(|| format!("can't read the profile {name}"));
     profile
         .map(Some)
         .map_err(|error| unread_profile(&file.display().to_string(), text, &error).into())

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::Context;
 use faultline_config::Config;
 use faultline_scenario::action::{Action, Nothing};
+use faultline_scenario::beside;
 use faultline_scenario::file::{Rule, Scenario};
 use faultline_scenario::plan::Plan;
 use faultline_scenario::problem::{self, Problem, Problems};
@@ -62,17 +63,30 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
-/// Reads a profile. A relative path begins at `folder`.
-fn load_profile(name: &str, folder: &Path) -> Result<Profile, Failure> {
+/// Reads a profile of the command line.
+fn load_profile(name: &str) -> Result<Profile, Failure> {
+    profile_of(name, name, || fs::read_to_string(name))
+}
+
+/// Reads a profile that a scenario in this folder names.
+fn named_profile(name: &str, folder: &Path) -> Result<Profile, Failure> {
+    let shown = folder.join(name).display().to_string();
+    let text = || beside::read(folder, name, profile::MAX_BYTES);
+    profile_of(name, &shown, text)
+}
+
+/// A profile by its name, or by the text of its file.
+fn profile_of(
+    name: &str,
+    shown: &str,
+    text: impl FnOnce() -> std::io::Result<String>,
+) -> Result<Profile, Failure> {
     if !profile::is_path(name) {
         let profile = profile::by_name(name);
         return profile.map_err(|message| Failure::Other(anyhow::anyhow!(message)));
     }
-    let path = folder.join(name);
-    let shown = path.display().to_string();
-    let text = fs::read_to_string(&path);
-    let text = text.with_context(|| format!("can't read the profile {shown}"))?;
-    profile::read(&shown, &text).map_err(|problems| Failure::Wrong(Box::new(problems)))
+    let text = text().with_context(|| format!("can't read the profile {shown}"))?;
+    profile::read(shown, &text).map_err(|problems| Failure::Wrong(Box::new(problems)))
 }
 
 /// The problem of a scenario whose profile cannot be read, at its key.
@@ -128,7 +142,7 @@ fn own_profile(scenario: &Scenario, path: &Path, text: &str) -> Result<Option<Pr
         return Ok(None);
     };
     let folder = path.parent().unwrap_or(Path::new(""));
-    let profile = load_profile(own, folder).map_err(|failure| match failure {
+    let profile = named_profile(own, folder).map_err(|failure| match failure {
         Failure::Other(error) => {
             let name = path.display().to_string();
             Failure::Wrong(Box::new(unread_profile(&name, text, &error)))
@@ -164,7 +178,7 @@ pub(super) fn load(
         })?;
     }
     let profile = match profile {
-        Some(name) => Some(load_profile(name, Path::new(""))?),
+        Some(name) => Some(load_profile(name)?),
         None => own_profile(&scenario, path, &text)?,
     };
     Ok(Loaded {

@@ -1,0 +1,87 @@
+//! Files that a scenario names. The scenario may be somebody else's, so only files of its folder are read.
+
+use std::fs::File;
+use std::io::{Error, Read};
+use std::path::{Component, Path, PathBuf};
+
+/// The path of a regular file in the folder of a scenario, or below, after symbolic links.
+///
+/// # Errors
+///
+/// It is no relative path to such a file.
+pub fn path(folder: &Path, name: &str) -> Result<PathBuf, Error> {
+    let mut parts = Path::new(name).components();
+    if !parts.all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
+        let problem = "a scenario names files by paths relative to its folder, without `..`";
+        return Err(Error::other(problem));
+    }
+    let folder = match folder.as_os_str().is_empty() {
+        true => Path::new("."),
+        false => folder,
+    };
+    let path = folder.join(name);
+    if !path.canonicalize()?.starts_with(folder.canonicalize()?) {
+        return Err(Error::other("it is not in the folder of the scenario"));
+    }
+    // Others may have no end, or never begin.
+    if !path.metadata()?.is_file() {
+        return Err(Error::other("it is not a regular file"));
+    }
+    Ok(path)
+}
+
+/// The text of such a file, if it has at most so many bytes.
+///
+/// # Errors
+///
+/// Those of [`path`]; it cannot be read, is longer, or is not UTF-8.
+pub fn read(folder: &Path, name: &str, most: usize) -> Result<String, Error> {
+    let file = File::open(path(folder, name)?)?;
+    let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
+    let mut text = String::new();
+    file.take(limit).read_to_string(&mut text)?;
+    match text.len() <= most {
+        true => Ok(text),
+        false => Err(Error::other(format!("it has more than {most} bytes"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn only_files_of_the_folder_are_read() {
+        let root = std::env::temp_dir().join(format!("faultline-beside-{}", std::process::id()));
+        let folder = root.join("scenarios");
+        fs::create_dir_all(folder.join("profiles")).unwrap();
+        fs::write(root.join("secret.toml"), "secret").unwrap();
+        fs::write(folder.join("profiles/own.toml"), "own").unwrap();
+        symlink(folder.join("profiles/own.toml"), folder.join("inside.toml")).unwrap();
+        symlink(root.join("secret.toml"), folder.join("outside.toml")).unwrap();
+        symlink("/dev/zero", folder.join("zero.toml")).unwrap();
+        let text = |name: &str| read(&folder, name, 3).map_err(|error| error.to_string());
+        for name in ["profiles/own.toml", "./profiles/own.toml", "inside.toml"] {
+            assert_eq!(text(name), Ok("own".to_owned()), "{name}");
+        }
+        let absolute = root.join("secret.toml").display().to_string();
+        for (name, problem) in [
+            ("../secret.toml", "without `..`"),
+            ("profiles/../../secret.toml", "without `..`"),
+            (&absolute, "without `..`"),
+            ("outside.toml", "not in the folder"),
+            ("zero.toml", "not in the folder"),
+            ("profiles", "not a regular file"),
+            ("none.toml", "No such file"),
+        ] {
+            let error = text(name).unwrap_err();
+            assert!(error.contains(problem), "{name}: {error}");
+        }
+        let error = read(&folder, "inside.toml", 2).unwrap_err();
+        assert_eq!(error.to_string(), "it has more than 2 bytes");
+        fs::remove_dir_all(root).unwrap();
+    }
+}
