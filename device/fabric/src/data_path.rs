@@ -38,7 +38,7 @@ use crate::switch::{Egress, PortId, Route};
 
 impl<O: Outside> Fabric<O> {
     /// A NIC sends a frame, of length `len`. It goes to NICs by reference, which copy the payload during the call, and to external
-    /// ports as octets. Returns the work of the NICs that receive it. The frame is not changed afterwards.
+    /// ports as octets. The frame is not changed afterwards.
     #[inline(always)]
     pub(crate) fn leave_nic(
         &mut self,
@@ -47,7 +47,7 @@ impl<O: Outside> Fabric<O> {
         from: PortId,
         sent: &mut TxFrame,
         len: usize,
-    ) -> u64 {
+    ) {
         let port = self.nics.get_mut(from);
         let sender = port.as_ref().map_or(0, |port| port.nic.last_sender());
         let mut frame = FrameMut::ByReference(sent);
@@ -70,8 +70,8 @@ impl<O: Outside> Fabric<O> {
             let fate = dropped.unwrap_or_else(|| (fate_of_route(route), None));
             self.show(out, now, (from, place), fate, frame.as_frame());
         }
-        let (work, to) = match route {
-            None => (0, None),
+        let to = match route {
+            None => None,
             Some(route) => self.follow(out, now, (from, route), &mut frame),
         };
         let seen = Seen::Sent {
@@ -82,7 +82,6 @@ impl<O: Outside> Fabric<O> {
             to,
         };
         out.seen(now, seen);
-        work
     }
 
     /// A packet that rules have kept leaves a NIC.
@@ -181,8 +180,7 @@ impl<O: Outside> Fabric<O> {
         Some(route)
     }
 
-    /// Delivers a frame to the destinations of its route. Returns the work of the NICs, and the NIC if there is one destination and it
-    /// has received the frame.
+    /// Delivers a frame to the destinations of its route. Returns the NIC if there is one destination and it has received the frame.
     #[inline(always)]
     fn follow(
         &mut self,
@@ -190,18 +188,14 @@ impl<O: Outside> Fabric<O> {
         now: Instant,
         (from, route): (PortId, Route),
         frame: &mut FrameMut<'_>,
-    ) -> (u64, Option<PortId>) {
+    ) -> Option<PortId> {
         match route {
-            Route::To(to) => {
-                if let Some(work) = self.egress(out, now, (from, to), frame) {
-                    return (work, Some(to));
-                }
-            }
+            Route::To(to) => return self.egress(out, now, (from, to), frame).then_some(to),
             Route::Flood => {
                 if out.has_others() {
                     self.send_to_others(out, now, from, None, frame.as_frame());
                 }
-                return (self.flood(out, now, from, frame.reborrow()), None);
+                self.flood(out, now, from, frame.reborrow());
             }
             Route::NoMember => self.count_no_member(from, frame.as_frame().packets()),
             Route::Forged => {
@@ -213,10 +207,10 @@ impl<O: Outside> Fabric<O> {
                 }
             }
         }
-        (0, None)
+        None
     }
 
-    /// Delivers a frame to all ports of this fabric except `from`. Returns the work of the NICs that receive it.
+    /// Delivers a frame to all ports of this fabric except `from`.
     #[inline(never)]
     pub(crate) fn flood(
         &mut self,
@@ -224,19 +218,16 @@ impl<O: Outside> Fabric<O> {
         now: Instant,
         from: PortId,
         mut frame: FrameMut<'_>,
-    ) -> u64 {
+    ) {
         let count = self.nics.ports().saturating_add(self.externals.len());
-        let mut work = 0u64;
         for to in 0..count {
             if to == from || !self.has_port(to) {
                 continue;
             }
-            if let Some(done) = self.egress(out, now, (from, to), &mut frame) {
-                work = work.saturating_add(done);
+            if self.egress(out, now, (from, to), &mut frame) {
                 self.note_received(out, now, (from, to), frame.as_frame());
             }
         }
-        work
     }
 
     /// A NIC has received a frame by reference that was flooded, or is of another fabric. Octets are noted where each NIC receives them.
@@ -281,10 +272,10 @@ impl<O: Outside> Fabric<O> {
         now: Instant,
         (from, to): (PortId, PortId),
         frame: &mut FrameMut<'_>,
-    ) -> Option<u64> {
+    ) -> bool {
         if self.switch.is_vlan_aware() && self.has_port(to) {
             match self.switch.egress(from, to, frame.as_frame().vlan_tag()) {
-                Egress::NoMember => return None,
+                Egress::NoMember => return false,
                 Egress::Keep => {}
                 Egress::Tag(new) => {
                     return self.arrive_with_tag(out, now, (from, to), frame.reborrow(), new);
@@ -303,7 +294,7 @@ impl<O: Outside> Fabric<O> {
         ports: (PortId, PortId),
         mut frame: FrameMut<'_>,
         tag: Option<VlanTag>,
-    ) -> Option<u64> {
+    ) -> bool {
         let before = frame.as_frame().vlan_tag();
         let mut buffer = std::mem::take(&mut self.tagged);
         let work = self.arrive(out, now, ports, frame.with_vlan_tag(tag, &mut buffer));
@@ -314,8 +305,8 @@ impl<O: Outside> Fabric<O> {
         work
     }
 
-    /// A frame comes out of the switch: a NIC receives it, an external port sends it, or it goes to another fabric. Returns the work of
-    /// the NIC; `None` if no NIC of this fabric receives it now.
+    /// A frame comes out of the switch: a NIC receives it, an external port sends it, or it goes to another fabric. Returns true if a NIC
+    /// of this fabric has received it.
     #[inline(always)]
     fn arrive(
         &mut self,
@@ -323,7 +314,7 @@ impl<O: Outside> Fabric<O> {
         now: Instant,
         (from, to): (PortId, PortId),
         frame: Frame<'_>,
-    ) -> Option<u64> {
+    ) -> bool {
         if to >= self.nics.ports() {
             match frame {
                 Frame::Octets(octets) if self.has_port(to) => {
@@ -331,11 +322,11 @@ impl<O: Outside> Fabric<O> {
                 }
                 frame => self.leave_fabric(out, now, (from, to), frame),
             }
-            return None;
+            return false;
         }
         let place = (to, Direction::Rx);
         if !self.links.is_empty() && self.enter_link(out, now, from, place, frame) {
-            return None;
+            return false;
         }
         self.arrive_at_nic(out, now, (from, to), frame)
     }
@@ -348,7 +339,7 @@ impl<O: Outside> Fabric<O> {
         to: PortId,
         octets: Octets<'_>,
     ) {
-        let _ = self.arrive_at_nic(out, now, (to, to), Frame::Octets(octets));
+        self.arrive_at_nic(out, now, (to, to), Frame::Octets(octets));
     }
 
     /// A frame arrives at a NIC, whose faults and rules may take it. Returns as [`Fabric::arrive`].
@@ -359,16 +350,16 @@ impl<O: Outside> Fabric<O> {
         now: Instant,
         (from, to): (PortId, PortId),
         frame: Frame<'_>,
-    ) -> Option<u64> {
+    ) -> bool {
         let Some(port) = self.nics.get_mut(to) else {
             self.leave_fabric(out, now, (from, to), frame);
-            return None;
+            return false;
         };
         // `receive` filters octets, because a rule may keep them until the NIC has another address.
         if let Frame::ByReference(frame) = frame
             && !port.nic.accepts(frame.dst())
         {
-            return None;
+            return false;
         }
         let place = (to, Direction::Rx);
         let fate = port.fate(place.1, frame);
@@ -376,7 +367,7 @@ impl<O: Outside> Fabric<O> {
             if out.watches_frames() {
                 self.show(out, now, (from, place), dropped, frame);
             }
-            return None;
+            return false;
         }
         self.receive(out, now, (from, to), frame)
     }
@@ -423,7 +414,7 @@ impl<O: Outside> Fabric<O> {
         to: PortId,
         octets: Octets<'_>,
     ) {
-        let _ = self.receive(out, now, (to, to), Frame::Octets(octets));
+        self.receive(out, now, (to, to), Frame::Octets(octets));
     }
 
     /// A NIC receives a frame. Returns as [`Fabric::arrive`].
@@ -434,26 +425,34 @@ impl<O: Outside> Fabric<O> {
         now: Instant,
         (from, to): (PortId, PortId),
         frame: Frame<'_>,
-    ) -> Option<u64> {
+    ) -> bool {
         if let Frame::Octets(_) = frame {
-            let port = self.nics.get_mut(to)?;
+            let Some(port) = self.nics.get_mut(to) else {
+                return false;
+            };
             let accepts = frame
                 .addresses()
                 .is_some_and(|(_, dst)| port.nic.accepts(dst));
             // Rules may have kept it until the link is down.
             if !accepts || port.drops_as_down(1) {
-                return None;
+                return false;
             }
         }
         let is_watched = out.watches_frames();
         if is_watched {
             self.show_arriving(out, now, to);
         }
-        let (sender, ram) = (self.memories.get(from), self.memories.get(to)?);
-        let port = self.nics.get_mut(to)?;
+        let (Some(port), Some(ram)) = (self.nics.get_mut(to), self.memories.get(to)) else {
+            return false;
+        };
         let before = port.nic.work();
         match frame {
-            Frame::ByReference(frame) => port.nic.receive(now, ram, frame, sender?),
+            Frame::ByReference(frame) => {
+                let Some(sender) = self.memories.get(from) else {
+                    return false;
+                };
+                port.nic.receive(now, ram, frame, sender);
+            }
             Frame::Octets(Octets { mark, bytes }) => {
                 let seen = Seen::Received {
                     nic: to,
@@ -465,10 +464,11 @@ impl<O: Outside> Fabric<O> {
             }
         }
         let work = port.nic.work().wrapping_sub(before);
+        self.received_work = self.received_work.wrapping_add(work);
         if is_watched {
             self.show_received(out, now, (from, to), frame);
         }
-        Some(work)
+        true
     }
 
     /// A frame goes to a port that is not a NIC of this fabric.

@@ -3,7 +3,7 @@
 use faultline_nic::{Instant, Origin};
 use faultline_wire::PrioritySet;
 
-use crate::fabric::{Fabric, TURN_BYTES, TURN_PACKETS};
+use crate::fabric::Fabric;
 use crate::frame::Octets;
 use crate::nic_port::NicPort;
 use crate::outside::{Outside, Seen};
@@ -23,8 +23,8 @@ impl<O: Outside> Fabric<O> {
             if paused == PrioritySet::ALL {
                 continue;
             }
-            let (mut frames, mut octets) = (0, 0);
-            while frames < TURN_PACKETS && octets < TURN_BYTES && !out.is_any_full() {
+            let mut turn = self.begin_turn();
+            while self.may_go_on(&turn) && !out.is_any_full() {
                 let Some(port) = self.externals.get_mut(index) else {
                     break;
                 };
@@ -40,8 +40,7 @@ impl<O: Outside> Fabric<O> {
                 // Any adapter may be behind the port.
                 let packet = Octets::new(Origin::Unknown, &frame);
                 self.leave_port(out, now, id, fate, packet);
-                frames = frames.saturating_add(1);
-                octets = octets.saturating_add(frame.len());
+                turn.take(1, frame.len(), 0);
                 worked = true;
             }
         }

@@ -14,12 +14,7 @@ use crate::nic_port::NicPort;
 use crate::outside::{Outside, Place};
 use crate::shared_pauses::SharedPauses;
 use crate::switch::{PortId, Switch};
-
-/// Limits of one turn of a NIC, after which the next one has its turn: packets, and approximate bytes. Copying them takes some
-/// microseconds, for which other NICs wait.
-pub const TURN_PACKETS: u32 = 32;
-/// See [`TURN_PACKETS`].
-pub const TURN_BYTES: usize = 16 << 10;
+use crate::turn_limit::TurnLimit;
 
 /// The fabric of an engine. A process may have several, which [`Outside::cross`] connects.
 #[derive(Debug)]
@@ -49,6 +44,8 @@ pub struct Fabric<O: Outside> {
     pub(crate) tagged: Vec<u8>,
     /// The queue pair whose frame of another fabric is delivered.
     pub(crate) sender_of_other: u32,
+    /// Work of NICs that have received frames.
+    pub(crate) received_work: u64,
     /// Latest time of a pass that a frame of another fabric has moved.
     pub(crate) latest: Instant,
 }
@@ -85,8 +82,21 @@ impl<O: Outside> Fabric<O> {
             octets: Vec::new(),
             tagged: Vec::new(),
             sender_of_other: 0,
+            received_work: 0,
             latest: Instant(0),
         }
+    }
+
+    /// Begins the turn of a source of frames.
+    #[inline]
+    pub fn begin_turn(&self) -> TurnLimit {
+        TurnLimit::new(self.received_work)
+    }
+
+    /// True if the source may go on with another frame.
+    #[inline]
+    pub fn may_go_on(&self, turn: &TurnLimit) -> bool {
+        turn.has_room(self.received_work)
     }
 
     /// True if a port is of this fabric.

@@ -25,6 +25,7 @@
 //! - `sight`: what a fabric shows of frames at interfaces
 //! - [`switch`]: the learning switch
 //! - [`turn`]: the parts of a pass
+//! - [`turn_limit`]: what a source of frames may cause before others have their turn
 //! - [`vlan`]: VLAN membership and tags
 
 #![forbid(unsafe_code)]
@@ -52,9 +53,10 @@ pub mod shared_pauses;
 mod sight;
 pub mod switch;
 pub mod turn;
+pub mod turn_limit;
 pub mod vlan;
 
-pub use fabric::{Fabric, TURN_BYTES, TURN_PACKETS};
+pub use fabric::Fabric;
 pub use fate::Fate;
 pub use frame::Mark;
 pub use switch::{AGING, Clash, Egress, PortId, Route, Switch};

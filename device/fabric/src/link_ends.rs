@@ -3,7 +3,7 @@
 use faultline_nic::Instant;
 use faultline_scenario::trigger::Direction;
 
-use crate::fabric::{Fabric, TURN_PACKETS};
+use crate::fabric::Fabric;
 use crate::fate::Fate;
 use crate::frame::{Frame, Octets};
 use crate::outside::{Outside, Place};
@@ -38,14 +38,13 @@ impl<O: Outside> Fabric<O> {
         let mut worked = false;
         let mut bytes = std::mem::take(&mut self.octets);
         for index in 0..self.links.count() {
-            for _ in 0..TURN_PACKETS {
-                if out.is_any_full() {
-                    break;
-                }
+            let mut turn = self.begin_turn();
+            while self.may_go_on(&turn) && !out.is_any_full() {
                 let Some((port, dir, mark)) = self.links.receive(now, index, &mut bytes) else {
                     break;
                 };
                 worked = true;
+                turn.take(1, bytes.len(), 0);
                 let octets = Octets {
                     mark,
                     bytes: &bytes,

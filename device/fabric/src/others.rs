@@ -90,7 +90,7 @@ impl<O: Outside> Fabric<O> {
             .forward_of_sibling(from, addresses, || frame.as_frame().vlan_tag())
         {
             Route::To(to) if self.has_port(to) => {
-                if self.egress(out, now, (from, to), &mut frame).is_some() {
+                if self.egress(out, now, (from, to), &mut frame) {
                     self.note_received(out, now, (from, to), frame.as_frame());
                 }
             }

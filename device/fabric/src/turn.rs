@@ -5,11 +5,11 @@
 //! 3. for each NIC its [`Turn`]: doorbells and [`Turn::run_timers`]; requests of rules; [`Fabric::transmit`]
 //! 4. [`Fabric::flush_externals`], [`Fabric::send_interrupts`] for each NIC, [`Fabric::take_diagnostics`]
 
-use faultline_nic::{Dma, Instant, TURN_WORK, TxFrame};
+use faultline_nic::{Dma, Instant, TxFrame};
 use faultline_scenario::rules::Rules;
 use faultline_wire::PrioritySet;
 
-use crate::fabric::{Fabric, TURN_BYTES, TURN_PACKETS};
+use crate::fabric::Fabric;
 use crate::nic_port::NicPort;
 use crate::outside::{Outside, Seen};
 use crate::switch::{PortId, Switch};
@@ -103,25 +103,22 @@ impl<O: Outside> Fabric<O> {
             port.nic.set_paused_priorities(paused);
         }
         let single = self.passes_single_packets();
-        let (mut packets, mut bytes, mut work) = (0u32, 0usize, 0u64);
+        let mut turn = self.begin_turn();
         let mut worked = false;
         let mut frame = TxFrame::default();
-        while packets < TURN_PACKETS && bytes < TURN_BYTES && work < TURN_WORK {
+        while self.may_go_on(&turn) {
             let (Some(port), Some(memory)) = (self.nics.get_mut(id), self.memories.get(id)) else {
                 break;
             };
             let before = port.nic.work();
-            let room = TURN_BYTES.saturating_sub(bytes);
-            let most = if single { 0 } else { room };
+            let most = if single { 0 } else { turn.octets() };
             if !port.nic.poll_transmit(now, memory, most, &mut frame) {
                 break;
             }
             let built = port.nic.work().wrapping_sub(before);
             let len = frame.len();
-            let received = self.leave_nic(out, now, id, &mut frame, len);
-            work = work.saturating_add(built).saturating_add(received);
-            packets = packets.saturating_add(frame.packets);
-            bytes = bytes.saturating_add(len);
+            self.leave_nic(out, now, id, &mut frame, len);
+            turn.take(frame.packets, len, built);
             worked = true;
             if out.is_held(id) {
                 break;

@@ -22,7 +22,7 @@ const MIB: u32 = 1 << 20;
 const OUTSTANDING: u32 = 4;
 /// Invalidations, which meet the others at different places of their messages.
 const ROUNDS: u32 = 100;
-/// Packets of 4096 octets that a NIC sends in a pass, however many queue pairs it has: the engine's TURN_BYTES are 16 KiB.
+/// Packets of 4096 octets that a NIC sends in a pass, however many queue pairs it has: a turn has 16 KiB.
 const TURN_PACKETS: usize = 4;
 
 /// A fast registration, and a queue pair of the kernel's context that makes and invalidates it.

@@ -2,7 +2,6 @@
 
 use faultline_fabric::frame::{FrameMut, Octets};
 use faultline_fabric::others::OtherFrame;
-use faultline_fabric::{TURN_BYTES, TURN_PACKETS};
 use faultline_nic::Instant;
 
 use crate::engines::engine::Engine;
@@ -19,13 +18,12 @@ impl Engine {
             return (now, worked);
         }
         for engine in 0..self.io.links.count() {
-            let (mut frames, mut octets) = (0, 0);
-            while frames < TURN_PACKETS && octets < TURN_BYTES {
+            let mut turn = self.fabric.begin_turn();
+            while self.fabric.may_go_on(&turn) {
                 let Some(taken) = self.take_linked(&mut now, engine) else {
                     break;
                 };
-                frames = frames.saturating_add(1);
-                octets = octets.saturating_add(taken);
+                turn.take(1, taken, 0);
                 worked = true;
             }
         }

@@ -10,7 +10,7 @@ use faultline_fabric::holds::Holds;
 use faultline_fabric::others::OtherFrame;
 use faultline_fabric::outside::{Outside, Seen};
 use faultline_fabric::shared_pauses::SharedPauses;
-use faultline_fabric::{Fabric, PortId, Switch, TURN_BYTES, TURN_PACKETS};
+use faultline_fabric::{Fabric, PortId, Switch};
 use faultline_nic::{Dma, Instant, Origin, Segment, TxFrame};
 use faultline_simulator::{Memory, RAM_BASE};
 
@@ -141,7 +141,7 @@ impl SimEngine {
         let mut worked = fabric.begin_pass(around, now);
         let mut now = fabric.time_after_others(now);
         if !self.fabric.pauses_others() {
-            worked |= self.take_from_others(&mut now, TURN_PACKETS, TURN_BYTES);
+            worked |= self.take_from_others(&mut now, true);
         }
         let (fabric, around) = (&mut self.fabric, &mut self.around);
         worked |= fabric.take_frames(around, now);
@@ -165,21 +165,20 @@ impl SimEngine {
     /// Takes all frames of other engines.
     pub(super) fn drain(&mut self, now: Instant) {
         let mut now = self.fabric.time_after_others(now);
-        while self.take_from_others(&mut now, u32::MAX, usize::MAX) {}
+        self.take_from_others(&mut now, false);
     }
 
-    /// Takes up to so many frames and about so many octets of each other engine. Returns true if there were any.
-    fn take_from_others(&mut self, now: &mut Instant, frames: u32, most: usize) -> bool {
+    /// Takes frames of each other engine, as many as a turn allows, or all. Returns true if there were any.
+    fn take_from_others(&mut self, now: &mut Instant, has_limit: bool) -> bool {
         let mut worked = false;
         for link in &self.received {
-            let mut octets = 0usize;
-            for _ in 0..frames {
-                let next = (octets < most).then(|| link.0.borrow_mut().pop_front());
-                let Some(crossing) = next.flatten() else {
+            let mut turn = self.fabric.begin_turn();
+            while !has_limit || self.fabric.may_go_on(&turn) {
+                let Some(crossing) = link.0.borrow_mut().pop_front() else {
                     break;
                 };
                 worked = true;
-                octets = octets.saturating_add(crossing.octets());
+                turn.take(1, crossing.octets(), 0);
                 let Crossing {
                     at,
                     from,

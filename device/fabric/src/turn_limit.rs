@@ -1,0 +1,54 @@
+//! The limit of a turn: what a source of frames may cause before others have their turn.
+//!
+//! A source is a NIC, the end of a modelled link, an external port, or another fabric. A frame can cost far more than its octets: one that
+//! ends a connection flushes its queues. So the work of the NICs that receive the frames counts, whoever has sent them.
+
+use faultline_nic::TURN_WORK;
+
+/// Most packets of a turn.
+const PACKETS: u32 = 32;
+/// Approximate octets of a turn. Copying them takes some microseconds, for which others wait.
+const OCTETS: usize = 16 << 10;
+
+/// What is left of a turn.
+#[derive(Clone, Copy, Debug)]
+pub struct TurnLimit {
+    packets: u32,
+    octets: usize,
+    work: u64,
+    /// The work of receivers before the turn.
+    received: u64,
+}
+
+impl TurnLimit {
+    /// Octets that may be sent in this turn.
+    pub(crate) fn octets(&self) -> usize {
+        self.octets
+    }
+
+    /// Counts frames that were taken, and work for them beside that of receivers.
+    #[inline]
+    pub fn take(&mut self, packets: u32, octets: usize, work: u64) {
+        self.packets = self.packets.saturating_sub(packets);
+        self.octets = self.octets.saturating_sub(octets);
+        self.work = self.work.saturating_sub(work);
+    }
+
+    /// A turn that begins when receivers have done so much work since the start.
+    #[inline]
+    pub(crate) fn new(received: u64) -> Self {
+        Self {
+            packets: PACKETS,
+            octets: OCTETS,
+            work: TURN_WORK,
+            received,
+        }
+    }
+
+    /// True if another frame may be taken, when receivers have done so much work since the start.
+    #[inline]
+    pub(crate) fn has_room(&self, received: u64) -> bool {
+        let of_receivers = received.wrapping_sub(self.received);
+        self.packets > 0 && self.octets > 0 && of_receivers < self.work
+    }
+}
