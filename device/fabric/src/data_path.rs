@@ -464,7 +464,7 @@ impl<O: Outside> Fabric<O> {
             }
         }
         let work = port.nic.work().wrapping_sub(before);
-        self.received_work = self.received_work.wrapping_add(work);
+        self.received_work = self.received_work.saturating_add(work);
         if is_watched {
             self.show_received(out, now, (from, to), frame);
         }

@@ -106,10 +106,7 @@ impl<O: Outside> Fabric<O> {
         let mut turn = self.begin_turn();
         let mut worked = false;
         let mut frame = TxFrame::default();
-        while self.may_go_on(&turn) {
-            let (Some(port), Some(memory)) = (self.nics.get_mut(id), self.memories.get(id)) else {
-                break;
-            };
+        while let (Some(port), Some(memory)) = (self.nics.get_mut(id), self.memories.get(id)) {
             let before = port.nic.work();
             let most = if single { 0 } else { turn.octets() };
             if !port.nic.poll_transmit(now, memory, most, &mut frame) {
@@ -120,7 +117,7 @@ impl<O: Outside> Fabric<O> {
             self.leave_nic(out, now, id, &mut frame, len);
             turn.take(frame.packets, len, built);
             worked = true;
-            if out.is_held(id) {
+            if out.is_held(id) || !self.may_go_on(&turn) {
                 break;
             }
         }

@@ -15,9 +15,8 @@ const OCTETS: usize = 16 << 10;
 pub struct TurnLimit {
     packets: u32,
     octets: usize,
-    work: u64,
-    /// The work of receivers before the turn.
-    received: u64,
+    /// The work of receivers since the start, at the end of the turn.
+    end: u64,
 }
 
 impl TurnLimit {
@@ -31,7 +30,7 @@ impl TurnLimit {
     pub fn take(&mut self, packets: u32, octets: usize, work: u64) {
         self.packets = self.packets.saturating_sub(packets);
         self.octets = self.octets.saturating_sub(octets);
-        self.work = self.work.saturating_sub(work);
+        self.end = self.end.saturating_sub(work);
     }
 
     /// A turn that begins when receivers have done so much work since the start.
@@ -40,15 +39,13 @@ impl TurnLimit {
         Self {
             packets: PACKETS,
             octets: OCTETS,
-            work: TURN_WORK,
-            received,
+            end: received.saturating_add(TURN_WORK),
         }
     }
 
     /// True if another frame may be taken, when receivers have done so much work since the start.
     #[inline]
     pub(crate) fn has_room(&self, received: u64) -> bool {
-        let of_receivers = received.wrapping_sub(self.received);
-        self.packets > 0 && self.octets > 0 && of_receivers < self.work
+        self.packets > 0 && self.octets > 0 && received < self.end
     }
 }

@@ -161,6 +161,16 @@ impl Path {
         self.entry.gid
     }
 
+    /// True if a packet with this IP header is from the far end to this one.
+    #[inline]
+    pub(crate) fn is_way_back(&self, ip: &Ip) -> bool {
+        match (&self.ip, ip) {
+            (Ip::V4(own), Ip::V4(other)) => own.dst == other.src && own.src == other.dst,
+            (Ip::V6(own), Ip::V6(other)) => own.dst == other.src && own.src == other.dst,
+            (Ip::V4(_), Ip::V6(_)) | (Ip::V6(_), Ip::V4(_)) => false,
+        }
+    }
+
     /// MAC address of the far end.
     #[inline]
     pub(crate) fn dmac(&self) -> MacAddr {

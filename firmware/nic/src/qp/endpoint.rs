@@ -141,12 +141,11 @@ impl Endpoint {
     /// connection whose peer is a guest of this process. A packet that a router has forwarded has that of the router.
     #[inline]
     pub(crate) fn is_from_peer(&self, header: &RoceHeader, origin: Origin) -> bool {
+        let Some(path) = &self.path else {
+            return false;
+        };
         let has_mac = origin.has_true_mac() || self.peer.has_true_mac();
-        self.path.as_ref().is_some_and(|path| {
-            path.dgid() == header.ip.src_gid()
-                && path.sgid() == header.ip.dst_gid()
-                && (!has_mac || path.dmac() == header.ethernet.src)
-        })
+        path.is_way_back(&header.ip) && (!has_mac || path.dmac() == header.ethernet.src)
     }
 
     /// Whether lost packets are sent again.
