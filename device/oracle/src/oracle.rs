@@ -459,15 +459,17 @@ impl Oracle {
             // Of the first packets after the beginning of a capture the sender may not be known.
             let was_unknown = flow.requester == Sender::Unknown && sender != Sender::Unknown;
             let is_on_link = self.place == Place::Link;
-            let has_other_qpn = |pair: QueuePair| flow.from_qpn.is_some_and(|qpn| qpn != pair.qpn);
+            let is_other = |pair: QueuePair| flow.from_qpn.is_some_and(|qpn| qpn != pair.qpn);
+            let has_other_qpn = queue_pair.is_some_and(is_other);
             flow.is_mixed |= !was_unknown && flow.requester != sender;
-            flow.is_mixed |= is_on_link && queue_pair.is_some_and(has_other_qpn);
+            flow.is_mixed |= is_on_link && has_other_qpn;
             if flow.is_mixed {
                 self.mixed = self.mixed.saturating_add(1);
                 return None;
             }
-            // In a capture nothing tells that a queue pair has a new connection. If it has none, its responder knows more of it.
-            if was_unknown || is_on_link && flow.is_far(header) {
+            // In a capture nothing tells that a queue pair has a new connection. If it has none, its responder knows more of it. A responder
+            // outside of the process may have been reset: its queue pair has the number of a former one then.
+            if was_unknown || has_other_qpn || is_on_link && flow.is_far(header) {
                 self.flows.remove(&key);
                 self.answers.retain(|_, other| *other != key);
                 has_past = true;

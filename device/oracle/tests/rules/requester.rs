@@ -1,7 +1,7 @@
 //! What a requester sends: PSNs, messages, repetitions and pauses.
 
 use Opcode::*;
-use faultline_oracle::Rule;
+use faultline_oracle::{QueuePair, Rule};
 use faultline_wire::{NakCode, Opcode, Psn, Syndrome};
 
 use crate::talk::{MTU, QPN, Talk, US, bytes, request, response};
@@ -175,6 +175,28 @@ fn pauses() {
     let before = talk.oracle.violations().len();
     talk.request(RcWriteOnly, 77, 8);
     assert_eq!(talk.oracle.violations().len(), before);
+}
+
+/// The other one was reset, so the number of its queue pair is that of the connection before.
+#[test]
+fn another_queue_pair_has_another_connection() {
+    let mut talk = Talk::new();
+    talk.request(RcWriteOnly, 3, 8);
+    talk.ack(3, 1);
+    let (header, payload) = request(RcWriteOnly, 0x10_0000, 8);
+    let other = QueuePair {
+        qpn: 0x21,
+        mtu: Some(MTU),
+        read_limit: None,
+    };
+    let frame = bytes(&header, payload);
+    talk.oracle.sent(talk.now, 0, Some(other), &frame);
+    talk.clean();
+    // The queue pair of the first connection goes on with its own PSNs only.
+    let mut talk = Talk::new();
+    talk.request(RcWriteOnly, 3, 8);
+    talk.request(RcWriteOnly, 0x10_0000, 8);
+    talk.violates(Rule::RequestPsn);
 }
 
 /// Nothing but an ACKNOWLEDGE packet is a NAK or an RNR NAK.
