@@ -44,8 +44,8 @@ pub(crate) struct Requester {
     /// It has sent READs, atomics or the like. A requester may discard their responses, for example because the memory for
     /// them is absent, and then sends what follows again, too.
     has_reads: bool,
-    /// A NAK has ended the connection.
-    failed: Option<NakCode>,
+    /// A NAK for this PSN has ended the connection.
+    failed: Option<(Psn, NakCode)>,
     credits: Credits,
     pub reads: Reads,
 }
@@ -115,8 +115,16 @@ impl Requester {
         self.reads.restart();
     }
 
-    fn check_pauses(&self, at: u64, psn: Psn, report: &mut dyn FnMut(Finding)) {
-        if let Some(code) = self.failed {
+    fn check_pauses(&mut self, at: u64, psn: Psn, report: &mut dyn FnMut(Finding)) {
+        // A request before the refused one is sent again: its response was discarded, and so was the NAK behind it.
+        let is_before = |refused: Psn| self.has_reads && psn.diff(refused) < 0;
+        if self.rnr.is_some_and(|wait| is_before(wait.psn)) {
+            self.rnr = None;
+        }
+        if self.failed.is_some_and(|(refused, _)| is_before(refused)) {
+            self.failed = None;
+        }
+        if let Some((_, code)) = self.failed {
             report((
                 Rule::SentAfterFailure,
                 format!("a request after the NAK {code:?}"),
@@ -327,7 +335,7 @@ impl Requester {
             Syndrome::Nak(code) => {
                 self.acknowledge(psn, next);
                 if self.acked == Some(psn) && code != NakCode::PsnSequenceError && !is_held {
-                    self.failed = Some(code);
+                    self.failed = Some((psn, code));
                 }
             }
             Syndrome::Reserved(_) => {}

@@ -177,6 +177,29 @@ fn pauses() {
     assert_eq!(talk.oracle.violations().len(), before);
 }
 
+/// The memory for the response of a READ is absent: the requester discards it, and the NAK behind it.
+#[test]
+fn a_nak_behind_a_discarded_response_is_discarded() {
+    for refuse in [
+        |talk: &mut Talk| talk.rnr(1, 1),
+        |talk: &mut Talk| talk.nak(1, NakCode::RemoteOperationalError, 1),
+    ] {
+        let mut talk = Talk::new();
+        talk.request(RcReadRequest, 0, 8);
+        talk.request(RcSendOnly, 1, 8);
+        talk.read_response(RcReadResponseOnly, 0, 1, 8);
+        refuse(&mut talk);
+        talk.request(RcReadRequest, 0, 8);
+        talk.request(RcSendOnly, 1, 8);
+        assert_eq!(talk.of_requester(), []);
+        // It has not discarded the second one.
+        talk.read_response(RcReadResponseOnly, 0, 1, 8);
+        refuse(&mut talk);
+        talk.request(RcSendOnly, 1, 8);
+        assert_eq!(talk.of_requester().len(), 1);
+    }
+}
+
 /// The other one was reset, so the number of its queue pair is that of the connection before.
 #[test]
 fn another_queue_pair_has_another_connection() {
