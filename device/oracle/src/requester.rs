@@ -245,7 +245,7 @@ impl Requester {
         report: &mut dyn FnMut(Finding),
     ) {
         let psn = header.bth.psn;
-        let (Some(first), Some(now)) = (self.log.find(psn), request) else {
+        let (Some(first), Some(now)) = (self.log.find(psn).copied(), request) else {
             return;
         };
         let answered = self.acked.is_some_and(|acked| psn.diff(acked) < 0);
@@ -260,6 +260,7 @@ impl Requester {
             report((Rule::Repetition, format!("it was {before:?} before")));
             return;
         }
+        self.discard_responses(psn);
         // A READ may ask for the rest only, from the first response that is missing (IBTA 9.7.5.1.3).
         let skipped = u32::try_from(psn.diff(first.psn)).unwrap_or(0);
         let skipped = skipped.saturating_mul(mtu.unwrap_or(0));
@@ -273,6 +274,19 @@ impl Requester {
                 Rule::Repetition,
                 format!("address, key or length differ: {asked:x?} after {rest:x?}"),
             ));
+        }
+    }
+
+    /// A READ or atomic is sent again from `psn` on: the requester has discarded its responses from there on.
+    fn discard_responses(&mut self, psn: Psn) {
+        if let Some(request) = self.log.find_mut(psn) {
+            let place = u32::try_from(psn.diff(request.psn)).unwrap_or(0);
+            if request.opcode.info().kind.is_answered() && request.answer.responses > place {
+                request.answer.responses = place;
+                if self.acked.is_some_and(|acked| psn.diff(acked) < 0) {
+                    self.acked = Some(psn);
+                }
+            }
         }
     }
 

@@ -200,6 +200,20 @@ fn a_nak_behind_a_discarded_response_is_discarded() {
     }
 }
 
+/// The same, when the NAK arrives after the request was sent again.
+#[test]
+fn a_nak_behind_a_discarded_response_may_be_late() {
+    let mut talk = Talk::new();
+    talk.request(RcFetchAdd, 0, 8);
+    talk.request(RcSendOnly, 1, 8);
+    talk.respond(RcAtomicAcknowledge, 0, Syndrome::ACK, 1, 0);
+    talk.request(RcFetchAdd, 0, 8);
+    talk.request(RcSendOnly, 1, 8);
+    talk.rnr(1, 1);
+    talk.request(RcSendOnly, 2, 8);
+    assert_eq!(talk.of_requester(), []);
+}
+
 /// The other one was reset, so the number of its queue pair is that of the connection before.
 #[test]
 fn another_queue_pair_has_another_connection() {
