@@ -12,9 +12,11 @@ const SHRINKS: usize = 2000;
 
 /// Run random processes in virtual time, and check that their NICs keep their promises.
 ///
-/// A seed gives engines, NICs with link models, VLANs and memory on demand, connections with requests, and what happens meanwhile:
-/// NICs move between engines, packets are dropped, links go down, pages are taken away. No packet may violate the specification, each
-/// request must end with success, and data must arrive. A plan that fails is made smaller and printed. The exit status is then 1.
+/// A seed gives engines, NICs with link models, VLANs and memory on demand, perhaps two processes that are connected by external ports,
+/// flows of RC, XRC, UC and UD, and what happens meanwhile: NICs move between engines, packets are dropped, links go down, pages are
+/// taken away, fault policies change, guests reboot. No packet may violate the specification, each request must end as the manual says,
+/// in order, and memory must have what was sent to it and nothing else. A plan that fails is made smaller, as long as it fails in the
+/// same way, and printed. The exit status is then 1.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Vopr {
     /// The first seed. Without it seeds follow from the clock.
@@ -37,13 +39,12 @@ impl Vopr {
             match run(&plan) {
                 Ok(report) => {
                     let time = Duration::from_nanos(report.time);
-                    print(
-                        format!(
-                            "seed {seed}: {} packets, {} dropped, {} page faults, {} moves, {time:?}\n",
-                            report.packets, report.dropped, report.faults, report.moves
-                        )
-                        .as_bytes(),
-                    )?;
+                    let counts = report.counts.iter();
+                    let counts: Vec<String> = counts
+                        .map(|(name, count)| format!("{count} {name}"))
+                        .collect();
+                    let counts = counts.join(", ");
+                    print(format!("seed {seed}: {counts}, {time:?}\n").as_bytes())?;
                 }
                 Err(failure) => {
                     print(failed(seed, &plan, &failure).as_bytes())?;

@@ -8,10 +8,12 @@
 //! - `peer`: the peer of an external port
 //! - `watch`: judges and counts the events of all engines
 //! - `bus`: the way of a driver to its NIC
+//! - `restart`: the start of a driver, and resets of its NIC
 
 mod bus;
 mod engine;
 mod peer;
+mod restart;
 mod watch;
 
 use std::cell::{RefCell, RefMut};
@@ -307,22 +309,11 @@ impl Process {
         let (state, peers) = State::new(shape, configure);
         let state = Rc::new(RefCell::new(state));
         let host = |id: usize| {
-            let mut driver = Driver::new(ProcessBus::new(Rc::clone(&state), id))?;
             let address = shape.first_address.saturating_add(id);
-            let mac = mac_of(address);
             let last = u8::try_from(address).unwrap_or(u8::MAX).saturating_add(1);
             let gid = Gid::from_ipv4([10, 0, 0, last]);
-            driver.set_gid(0, gid, mac)?;
-            driver.set_netdev(mac, 9000, 0)?;
-            let pd = driver.alloc_pd()?;
-            let eq = driver.create_eq(0, 1, 10)?;
-            Ok(ProcessHost {
-                driver,
-                mac,
-                gid,
-                pd,
-                eqn: eq.eqn,
-            })
+            let bus = ProcessBus::new(Rc::clone(&state), id);
+            ProcessHost::start(bus, mac_of(address), gid)
         };
         let hosts: Result<Vec<_>, faultline_simulator::Error> =
             (0..shape.nics.len()).map(host).collect();
@@ -346,6 +337,11 @@ impl Process {
     /// The next thing happens. Returns false if there is none until then.
     pub fn step(&self, until: u64) -> bool {
         self.state.borrow_mut().step(until)
+    }
+
+    /// When something happens next.
+    pub fn next_at(&self) -> Option<u64> {
+        self.state.borrow().next_at()
     }
 
     /// Lets everything happen for some time.

@@ -16,7 +16,8 @@ const OCTETS: usize = 4096;
 /// What a page has while it is not mapped. What the device does to it then shows.
 const POISON: u8 = 0xdb;
 
-/// A region whose pages are at a fixed place. While a page is not mapped its content is in `swap`.
+/// A region whose pages are at a fixed place. While a page is not mapped its content is in `swap`. Behind the last one is a page that is
+/// not registered.
 #[derive(Debug)]
 pub(super) struct Region {
     pub(super) key: u32,
@@ -28,6 +29,22 @@ pub(super) struct Region {
     swap: BTreeMap<u64, Vec<u8>>,
 }
 
+/// What memory had at some time.
+#[derive(Debug)]
+pub(super) struct Copy {
+    addr: u64,
+    octets: Vec<u8>,
+}
+
+impl Copy {
+    /// True if the memory still has it.
+    pub(super) fn is_current(&self, driver: &Driver<ProcessBus>) -> bool {
+        let mut octets = vec![0; self.octets.len()];
+        driver.bus.read(self.addr, &mut octets);
+        octets == self.octets
+    }
+}
+
 impl Region {
     /// Registers so many octets, a multiple of the page size. On demand, nothing is mapped yet.
     pub(super) fn new(
@@ -36,18 +53,21 @@ impl Region {
         (va, len): (u64, u64),
         on_demand: bool,
     ) -> Result<Self, Error> {
+        let frames = driver.alloc(len.saturating_add(PAGE))?;
+        driver
+            .bus
+            .write(frames.saturating_add(len), &[POISON; OCTETS]);
         if !on_demand {
-            let mr = driver.reg_mr(pd, va, len, ALL_ACCESS)?;
+            let mr = driver.reg_mr_at(pd, va, len, ALL_ACCESS, frames)?;
             return Ok(Self {
                 key: mr.key,
                 va,
-                frames: mr.addr,
+                frames,
                 len,
                 mapped: None,
                 swap: BTreeMap::new(),
             });
         }
-        let frames = driver.alloc(len)?;
         let key = driver.reg_on_demand(pd, va, len, 0)?;
         let zeroes = |page| (page, vec![0; OCTETS]);
         let region = Self {
@@ -119,9 +139,49 @@ impl Region {
         Ok(())
     }
 
-    /// True if the unused pages are as they were left.
+    /// The octets from an offset on.
+    pub(super) fn read(&self, driver: &Driver<ProcessBus>, offset: u64, len: u32) -> Vec<u8> {
+        let mut found = Vec::new();
+        let end = offset.saturating_add(len.into());
+        let mut at = offset;
+        while at < end {
+            let (page, within) = (at / PAGE, at % PAGE);
+            let count = PAGE.saturating_sub(within).min(end.saturating_sub(at));
+            let mut octets = vec![0; usize::try_from(count).unwrap_or(0)];
+            match self.swap.get(&page) {
+                Some(swapped) => {
+                    let swapped = swapped.iter().skip(usize::try_from(within).unwrap_or(0));
+                    octets
+                        .iter_mut()
+                        .zip(swapped)
+                        .for_each(|(to, from)| *to = *from);
+                }
+                None => {
+                    let addr = self.frame(page).saturating_add(within);
+                    driver.bus.read(addr, &mut octets);
+                }
+            }
+            found.append(&mut octets);
+            at = at.saturating_add(count);
+        }
+        found
+    }
+
+    /// What the memory of the region has at this time, whether it is mapped or not, with the page behind it.
+    pub(super) fn copy(&self, driver: &Driver<ProcessBus>) -> Copy {
+        let len = self.len.saturating_add(PAGE);
+        let mut octets = vec![0; usize::try_from(len).unwrap_or(0)];
+        driver.bus.read(self.frames, &mut octets);
+        Copy {
+            addr: self.frames,
+            octets,
+        }
+    }
+
+    /// True if the unused pages, and the one behind the region, are as they were left.
     pub(super) fn is_unused_untouched(&self, driver: &Driver<ProcessBus>) -> bool {
-        self.swap.keys().all(|page| {
+        let behind = self.len / PAGE;
+        self.swap.keys().chain([&behind]).all(|page| {
             let mut octets = [0; OCTETS];
             driver.bus.read(self.frame(*page), &mut octets);
             octets.iter().all(|octet| *octet == POISON)

@@ -1,28 +1,34 @@
-//! What a random run consists of: it follows from a seed, and can be made smaller.
+//! What a random run consists of.
 
 use std::fmt;
 use std::time::Duration;
 
+use faultline_abi::qp::{QPT_RC, QPT_UC, QPT_UD, QPT_XRC_INI};
 use faultline_fabric::link_model::LinkModel;
 use faultline_fabric::vlan::VlanMembership;
+use faultline_nic::FaultPolicy;
 use faultline_scenario::trigger::Direction;
-use faultline_simulator::Rng;
-use faultline_wire::PrioritySet;
 
-use crate::process::{NicShape, ProcessShape};
+use crate::process::{NicShape, PortShape, ProcessShape};
 
-/// Octets of each part of the memory of a flow: source, sink, and the sink of SENDs.
+/// Octets of the source and of the sink in the memory of a flow.
 pub(super) const PART: u64 = 64 << 10;
-/// Octets of the sink of a SEND.
+/// Octets for the payload of a SEND.
 pub(super) const MESSAGE: u32 = 4096;
+/// Octets in front of the payload of a datagram: the GRH.
+pub(super) const GRH: u32 = 40;
+/// Most requests of a flow.
+pub(super) const MAX_REQUESTS: u64 = 24;
 
 /// A run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The seed that it follows from, which also orders the passes of engines.
     pub seed: u64,
-    /// Engines.
+    /// Engines of each process.
     pub engines: usize,
+    /// The port that connects two processes; `None`: there is one process.
+    pub port: Option<PlanPort>,
     /// NICs.
     pub nics: Vec<PlanNic>,
     /// Connections and what is requested on them.
@@ -31,9 +37,22 @@ pub struct Plan {
     pub events: Vec<Event>,
 }
 
+/// The external ports of two processes, whose peers pass frames to each other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PlanPort {
+    /// Models of the link of each port: to the peer, and from it.
+    pub links: [Option<LinkModel>; 2],
+    /// Octets in the ring to the peer.
+    pub room: usize,
+    /// Nanoseconds from one frame that the peer takes to the next; 0: it takes frames at once.
+    pub pace: u64,
+}
+
 /// A NIC.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlanNic {
+    /// Its process: 0 or, if processes are connected, 1.
+    pub process: usize,
     /// Its engine at the start.
     pub engine: usize,
     /// Models of its link: away from the NIC, and to it.
@@ -44,31 +63,78 @@ pub struct PlanNic {
     pub on_demand: bool,
     /// Time from a fault record to its answer, in nanoseconds.
     pub pager_delay: u64,
+    /// Fault policy of its queue pairs when they are made.
+    pub policy: FaultPolicy,
 }
 
-/// A connection (RC) from one NIC to another.
+/// The service of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// Reliable connection.
+    Rc,
+    /// Reliable connection whose responder receives from a shared receive queue.
+    RcSrq,
+    /// Extended reliable connection: an initiator, a target and its shared receive queue.
+    Xrc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagrams.
+    Ud,
+}
+
+impl Transport {
+    /// All services.
+    pub const ALL: [Self; 5] = [Self::Rc, Self::RcSrq, Self::Xrc, Self::Uc, Self::Ud];
+
+    /// True if each request is carried out once, in order, or the connection ends.
+    pub fn is_reliable(self) -> bool {
+        matches!(self, Self::Rc | Self::RcSrq | Self::Xrc)
+    }
+
+    /// True if receives are posted to a shared receive queue.
+    pub(super) fn has_srq(self) -> bool {
+        matches!(self, Self::RcSrq | Self::Xrc)
+    }
+
+    /// The type of the requester's queue pair.
+    pub(super) fn requester(self) -> u8 {
+        match self {
+            Self::Rc | Self::RcSrq => QPT_RC,
+            Self::Xrc => QPT_XRC_INI,
+            Self::Uc => QPT_UC,
+            Self::Ud => QPT_UD,
+        }
+    }
+
+    /// What is counted of its requests.
+    pub(super) fn count(self) -> &'static str {
+        match self {
+            Self::Rc => "RC requests",
+            Self::RcSrq => "RC requests to an SRQ",
+            Self::Xrc => "XRC requests",
+            Self::Uc => "UC requests",
+            Self::Ud => "UD requests",
+        }
+    }
+}
+
+/// A connection from one NIC to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// The NIC that requests.
     pub from: usize,
     /// The NIC that responds.
     pub to: usize,
+    /// The service.
+    pub transport: Transport,
     /// Code of the path MTU.
     pub path_mtu: u8,
+    /// Its packets are capable of ECN.
+    pub ecn: bool,
     /// Nanoseconds from one request to the next.
     pub gap: u64,
     /// Requests.
     pub requests: Vec<Request>,
-}
-
-impl Flow {
-    /// Its number of SENDs.
-    pub(super) fn sends(&self) -> usize {
-        let requests = self.requests.iter();
-        requests
-            .filter(|request| matches!(request, Request::Send(..)))
-            .count()
-    }
 }
 
 /// A request of a flow.
@@ -80,6 +146,10 @@ pub enum Request {
     Read(u32, u32),
     /// SEND of so many octets from this offset.
     Send(u32, u32),
+    /// Adds this to the counter of the responder.
+    FetchAdd(u32),
+    /// Compares the counter of the responder with its value (true) or with another one, and swaps.
+    CompareSwap(bool),
 }
 
 /// Something that happens at a time.
@@ -104,280 +174,145 @@ pub enum What {
     LinkDown(u64),
     /// All pages of its memory on demand are taken away.
     Evict,
-    /// Its fault policy becomes `stall` (true) or `rnr`.
-    Stall(bool),
-}
-
-/// A number from `from` to `to`, as an index.
-fn between(random: &mut Rng, from: u64, to: u64) -> u64 {
-    let span = to.saturating_sub(from).saturating_add(1);
-    from.saturating_add(random.below(span))
-}
-
-fn index(random: &mut Rng, below: usize) -> usize {
-    usize::try_from(random.below(below as u64)).unwrap_or(0)
-}
-
-fn link(random: &mut Rng) -> Option<LinkModel> {
-    if random.chance(600) {
-        return None;
-    }
-    // Probabilities are of a million.
-    let rarely = |random: &mut Rng, most: u64| match random.chance(500) {
-        true => 0,
-        false => u32::try_from(random.below(most)).unwrap_or(0),
-    };
-    let rates = [0, 1000, 10_000, 100_000];
-    let mut model = LinkModel {
-        rate_mbps: rates.get(index(random, 4)).copied().unwrap_or(0),
-        delay_ns: random.below(50_000),
-        loss: rarely(random, 20_000),
-        duplicate: rarely(random, 20_000),
-        reorder: rarely(random, 20_000),
-        corrupt: rarely(random, 10_000),
-        seed: random.next_u64(),
-        ..LinkModel::default()
-    };
-    if model.rate_mbps > 0 && random.chance(400) {
-        model.pause_bytes = u32::try_from(between(random, 4000, 60_000)).unwrap_or(0);
-        if random.chance(500) {
-            // The priority of frames without tag, singly.
-            model.pfc = PrioritySet::NONE.with(0);
-        }
-    } else if random.chance(200) {
-        model.queue_bytes = u32::try_from(between(random, 20_000, 200_000)).unwrap_or(0);
-    }
-    Some(model)
-}
-
-fn request(random: &mut Rng) -> Request {
-    let most = match random.below(3) {
-        0 => 64,
-        1 => 4096,
-        _ => PART,
-    };
-    let len = between(random, 1, most);
-    let offset = random.below(PART.saturating_sub(len).saturating_add(1));
-    let [len, offset] = [len, offset].map(|octets| u32::try_from(octets).unwrap_or(0));
-    match random.below(3) {
-        0 => Request::Write(offset, len),
-        1 => Request::Read(offset, len),
-        _ => Request::Send(offset.min(0xf000), len.min(MESSAGE)),
-    }
-}
-
-fn event(random: &mut Rng, nics: usize, engines: usize) -> Event {
-    let nic = index(random, nics);
-    let what = match random.below(5) {
-        0 => What::Move(index(random, engines)),
-        1 => {
-            let dir = match random.chance(500) {
-                true => Direction::Tx,
-                false => Direction::Rx,
-            };
-            What::Drop(dir, u32::try_from(between(random, 1, 2)).unwrap_or(1))
-        }
-        2 => What::LinkDown(between(random, 1000, 3_000_000)),
-        3 => What::Evict,
-        _ => What::Stall(random.chance(500)),
-    };
-    let at = random.below(2_000_000);
-    Event { at, nic, what }
-}
-
-/// A packet that is alone on its way meets all drops: together they must be fewer than the retries of a connection, 7.
-fn keep_drops_within_retries(events: &mut Vec<Event>) {
-    let mut left = 4u32;
-    events.retain(|event| match event.what {
-        What::Drop(_, count) => {
-            let fits = left.checked_sub(count);
-            left = fits.unwrap_or(left);
-            fits.is_some()
-        }
-        _ => true,
-    });
+    /// Its queue pairs get this fault policy.
+    Policy(FaultPolicy),
+    /// Its guest reboots, which takes so many nanoseconds. Then its connections are made again.
+    Reset(u64),
 }
 
 impl Plan {
-    /// The run of a seed.
-    pub fn of_seed(seed: u64) -> Self {
-        let mut random = Rng::new(seed);
-        let random = &mut random;
-        let engines = usize::try_from(between(random, 1, 3)).unwrap_or(1);
-        let count = usize::try_from(between(random, 2, 5)).unwrap_or(2);
-        let has_vlans = random.chance(250);
-        let nics = (0..count).map(|_| PlanNic {
-            engine: index(random, engines),
-            links: [link(random), link(random)],
-            pvid: has_vlans.then_some(7),
-            on_demand: random.chance(400),
-            pager_delay: between(random, 1000, 200_000),
-        });
-        let nics: Vec<PlanNic> = nics.collect();
-        let flows = (0..between(random, 1, 4)).map(|_| {
-            let from = index(random, count);
-            let step = between(random, 1, count.saturating_sub(1) as u64);
-            let to = from.saturating_add(usize::try_from(step).unwrap_or(1));
-            Flow {
-                from,
-                to: to.checked_rem(count).unwrap_or(0),
-                path_mtu: u8::try_from(between(random, 1, 5)).unwrap_or(3),
-                gap: random.below(50_000),
-                requests: (0..between(random, 1, 24))
-                    .map(|_| request(random))
-                    .collect(),
-            }
-        });
-        let flows = flows.collect();
-        let events = (0..random.below(8)).map(|_| event(random, count, engines));
-        let mut events: Vec<Event> = events.collect();
-        events.sort_by_key(|event| event.at);
-        keep_drops_within_retries(&mut events);
-        Self {
-            seed,
-            engines,
-            nics,
-            flows,
-            events,
-        }
+    /// Number of processes.
+    pub(super) fn processes(&self) -> usize {
+        1 + usize::from(self.port.is_some())
     }
 
-    /// The process of the run.
-    pub fn shape(&self) -> ProcessShape {
+    /// The process of a NIC.
+    pub(super) fn process_of(&self, nic: &PlanNic) -> usize {
+        nic.process.min(self.processes().saturating_sub(1))
+    }
+
+    /// A process of the run.
+    pub(super) fn shape(&self, process: usize) -> ProcessShape {
         let nic = |nic: &PlanNic| NicShape {
             engine: nic.engine,
             links: nic.links,
             vlans: nic.pvid.map(|vlan| VlanMembership::new(Some(vlan), None)),
         };
+        let port = |port: &PlanPort| PortShape {
+            links: port.links,
+            // No frame is lost because the peer is slow.
+            hold: Duration::from_secs(1),
+            room: port.room,
+        };
+        let nics = self.nics.iter();
         ProcessShape {
             engines: self.engines,
-            nics: self.nics.iter().map(nic).collect(),
-            ports: Vec::new(),
+            nics: nics
+                .filter(|nic| self.process_of(nic) == process)
+                .map(nic)
+                .collect(),
+            ports: self.port.iter().map(port).collect(),
             seed: self.seed,
-            first_address: 0,
+            first_address: process.saturating_mul(self.nics.len()),
         }
     }
 
-    /// Runs that are a little smaller, the most reduced first.
-    pub fn smaller(&self) -> Vec<Self> {
-        let mut found = Vec::new();
-        let mut add = |change: &dyn Fn(&mut Self)| {
-            let mut plan = self.clone();
-            change(&mut plan);
-            if plan != *self {
-                found.push(plan);
-            }
+    /// True if no frame of one NIC of a flow reaches the other.
+    pub(super) fn is_separated(&self, flow: &Flow) -> bool {
+        let vlan = |nic: usize| self.nics.get(nic).and_then(|nic| nic.pvid);
+        vlan(flow.from) != vlan(flow.to)
+    }
+
+    /// True if nothing in the plan loses, repeats or reorders packets of a flow of an unreliable service.
+    pub(super) fn keeps_packets(&self, flow: &Flow) -> bool {
+        let is_exact = |link: &LinkModel| {
+            let chances = [link.loss, link.duplicate, link.reorder, link.corrupt];
+            chances == [0; 4] && link.queue_bytes == 0
         };
-        add(&|plan| plan.events.clear());
-        for index in 0..self.flows.len() {
-            if self.flows.len() > 1 {
-                add(&|plan| {
-                    plan.flows.remove(index);
-                });
-            }
-        }
-        for index in 0..self.events.len() {
-            add(&|plan| {
-                plan.events.remove(index);
-            });
-        }
-        for index in 0..self.nics.len() {
-            add(&|plan| without_nic(plan, index));
-            add(&|plan| on_nic(plan, index, |nic| nic.links = [None, None]));
-            add(&|plan| on_nic(plan, index, |nic| nic.links[0] = None));
-            add(&|plan| on_nic(plan, index, |nic| nic.links[1] = None));
-            add(&|plan| on_nic(plan, index, |nic| nic.on_demand = false));
-            add(&|plan| on_nic(plan, index, |nic| nic.engine = 0));
-        }
-        add(&|plan| plan.nics.iter_mut().for_each(|nic| nic.pvid = None));
-        for index in 0..self.flows.len() {
-            add(&|plan| {
-                on_flow(plan, index, |flow| {
-                    let half = flow.requests.len().div_ceil(2);
-                    flow.requests.truncate(half);
-                })
-            });
-            add(&|plan| {
-                on_flow(plan, index, |flow| {
-                    let half = flow.requests.len() / 2;
-                    if half > 0 {
-                        flow.requests.drain(..half);
-                    }
-                })
-            });
-            for request in 0..self.flows.get(index).map_or(0, |flow| flow.requests.len()) {
-                add(&|plan| {
-                    on_flow(plan, index, |flow| {
-                        if flow.requests.len() > 1 {
-                            flow.requests.remove(request);
-                        }
-                    })
-                });
-            }
-        }
-        found
+        let ends = [flow.from, flow.to];
+        let nics = ends.iter().filter_map(|nic| self.nics.get(*nic));
+        let nics: Vec<&PlanNic> = nics.collect();
+        let loses_by = |policy| matches!(policy, FaultPolicy::Drop | FaultPolicy::Terminate);
+        let mut links = nics.iter().flat_map(|nic| nic.links.iter().flatten());
+        let loses = |event: &Event| match event.what {
+            What::Drop(..) | What::LinkDown(_) | What::Reset(_) => true,
+            What::Policy(policy) => loses_by(policy),
+            What::Move(_) | What::Evict => false,
+        };
+        let mut events = self.events.iter();
+        links.all(is_exact)
+            && self.port.is_none()
+            && !nics.iter().any(|nic| nic.on_demand && loses_by(nic.policy))
+            && !events.any(|event| ends.contains(&event.nic) && loses(event))
+            && !self.is_separated(flow)
+    }
+
+    /// True if a packet of a flow may arrive twice.
+    pub(super) fn repeats_packets(&self, flow: &Flow) -> bool {
+        let nics = [flow.from, flow.to];
+        let nics = nics.iter().filter_map(|nic| self.nics.get(*nic));
+        let ports = self.port.iter().flat_map(|port| &port.links);
+        let mut links = nics.flat_map(|nic| &nic.links).chain(ports).flatten();
+        links.any(|link| link.duplicate > 0)
     }
 }
 
-/// Removes a NIC without flows.
-fn without_nic(plan: &mut Plan, index: usize) {
-    let is_used = |flow: &Flow| flow.from == index || flow.to == index;
-    if plan.flows.iter().any(is_used) || plan.nics.len() <= 2 {
-        return;
-    }
-    plan.nics.remove(index);
-    plan.events.retain(|event| event.nic != index);
-    let lower = |nic: &mut usize| {
-        if *nic > index {
-            *nic = nic.saturating_sub(1);
+fn links(
+    f: &mut fmt::Formatter<'_>,
+    names: [&str; 2],
+    links: &[Option<LinkModel>; 2],
+) -> fmt::Result {
+    for (name, link) in names.iter().zip(links) {
+        if let Some(link) = link {
+            writeln!(f, "  link {name}: {link:?}")?;
         }
-    };
-    for flow in &mut plan.flows {
-        lower(&mut flow.from);
-        lower(&mut flow.to);
     }
-    for event in &mut plan.events {
-        lower(&mut event.nic);
-    }
-}
-
-fn on_nic(plan: &mut Plan, index: usize, change: impl Fn(&mut PlanNic)) {
-    if let Some(nic) = plan.nics.get_mut(index) {
-        change(nic);
-    }
-}
-
-fn on_flow(plan: &mut Plan, index: usize, change: impl Fn(&mut Flow)) {
-    if let Some(flow) = plan.flows.get_mut(index) {
-        change(flow);
-    }
+    Ok(())
 }
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} engines", self.engines)?;
+        if let Some(port) = &self.port {
+            let pace = Duration::from_nanos(port.pace);
+            writeln!(
+                f,
+                "two processes, connected by ports with room for {} octets, a frame each {pace:?}",
+                port.room
+            )?;
+            links(f, ["to the peer", "from the peer"], &port.links)?;
+        }
         for (index, nic) in self.nics.iter().enumerate() {
-            write!(f, "NIC {index}: engine {}", nic.engine)?;
+            write!(f, "NIC {index}: ")?;
+            if self.port.is_some() {
+                write!(f, "process {}, ", nic.process)?;
+            }
+            write!(f, "engine {}", nic.engine)?;
             if let Some(vlan) = nic.pvid {
                 write!(f, ", access port of VLAN {vlan}")?;
             }
             if nic.on_demand {
                 let delay = Duration::from_nanos(nic.pager_delay);
-                write!(f, ", memory on demand, faults answered after {delay:?}")?;
+                write!(
+                    f,
+                    ", memory on demand, policy {}, faults answered after {delay:?}",
+                    nic.policy.name()
+                )?;
             }
             writeln!(f)?;
-            for (name, link) in ["to the switch", "to the NIC"].iter().zip(nic.links) {
-                if let Some(link) = link {
-                    writeln!(f, "  link {name}: {link:?}")?;
-                }
-            }
+            links(f, ["to the switch", "to the NIC"], &nic.links)?;
         }
         for flow in &self.flows {
             let gap = Duration::from_nanos(flow.gap);
             writeln!(
                 f,
-                "NIC {} to NIC {}, path MTU code {}, a request each {gap:?}: {:?}",
-                flow.from, flow.to, flow.path_mtu, flow.requests
+                "NIC {} to NIC {}, {:?}, path MTU code {}, {}, a request each {gap:?}: {:?}",
+                flow.from,
+                flow.to,
+                flow.transport,
+                flow.path_mtu,
+                if flow.ecn { "ECN" } else { "no ECN" },
+                flow.requests
             )?;
         }
         for event in &self.events {

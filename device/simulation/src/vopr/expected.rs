@@ -1,0 +1,228 @@
+//! The layout of the memory of a connection, and its expected content.
+
+use faultline_simulator::Driver;
+
+use super::flow::Connection;
+use super::plan::{MESSAGE, PART, Request};
+use super::processes::Processes;
+use super::report::Failure;
+use crate::process::ProcessBus;
+
+/// Receives of a connection, each with a slot for a message.
+pub(super) const SLOTS: usize = 32;
+/// Place of the counter of the responder, behind source, sink and slots.
+pub(super) const COUNTER: u64 = PART * 2 + SLOTS as u64 * MESSAGE as u64;
+/// Place of the results of the requester's atomics, 8 octets for each request.
+pub(super) const RESULTS: u64 = COUNTER + 64;
+/// Octets of a region.
+pub(super) const LEN: u64 = COUNTER + 4096;
+
+/// What an octet of a source is.
+pub(super) fn octet((flow, generation): (usize, usize), side: u64, offset: u64) -> u8 {
+    let mixed = offset
+        .wrapping_mul(0x9e37_79b9)
+        .wrapping_add(side.wrapping_mul(77))
+        .wrapping_add((generation as u64).wrapping_mul(59))
+        .wrapping_add((flow as u64).wrapping_mul(131));
+    (mixed ^ (mixed >> 13)).to_le_bytes()[0]
+}
+
+/// The place in the sink of what is at this place of a source.
+pub(super) fn sink(at: u32) -> u64 {
+    PART.saturating_add(at.into())
+}
+
+/// The place of a message.
+pub(super) fn slot(index: usize) -> u64 {
+    let before = (index as u64).saturating_mul(MESSAGE.into());
+    PART.saturating_mul(2).saturating_add(before)
+}
+
+/// The counter after so many of the requests.
+fn counter_after(requests: &[Request], count: usize) -> u64 {
+    let mut counter = 0u64;
+    for (index, request) in requests.iter().enumerate().take(count) {
+        match *request {
+            Request::FetchAdd(add) => counter = counter.wrapping_add(add.into()),
+            Request::CompareSwap(true) => counter = swapped(index),
+            _ => {}
+        }
+    }
+    counter
+}
+
+/// What a request to compare and swap writes.
+fn swapped(index: usize) -> u64 {
+    (index as u64)
+        .wrapping_add(1)
+        .wrapping_mul(0x0101_0101_0101_0101)
+}
+
+/// The operands of an atomic: what is added or compared, and what is written.
+pub(super) fn operands(requests: &[Request], index: usize) -> (u64, u64) {
+    let counter = counter_after(requests, index);
+    match requests.get(index) {
+        Some(Request::FetchAdd(add)) => (u64::from(*add), 0),
+        Some(Request::CompareSwap(true)) => (counter, swapped(index)),
+        Some(Request::CompareSwap(false)) => (!counter, swapped(index)),
+        _ => (0, 0),
+    }
+}
+
+/// What may be in an octet of a sink: nothing was written to it, perhaps, or certainly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Written {
+    Not,
+    Perhaps,
+    Certainly,
+}
+
+/// A message has the octets that were sent.
+pub(super) fn message(
+    connection: &Connection<'_>,
+    driver: &Driver<ProcessBus>,
+    index: usize,
+) -> Result<(), Failure> {
+    let request = connection.received.get(index).copied().flatten();
+    let request = request.and_then(|request| connection.requests.get(request));
+    let Some(Request::Send(at, len)) = request.copied() else {
+        return Ok(());
+    };
+    let place = slot(index).saturating_add(connection.headers().into());
+    let octets = connection.responder.region.read(driver, place, len);
+    let flow = (connection.index, connection.generation);
+    let wanted = (u64::from(at)..).map(|at| octet(flow, 0, at));
+    match octets
+        .iter()
+        .zip(wanted)
+        .position(|(is, wanted)| *is != wanted)
+    {
+        None => Ok(()),
+        Some(offset) => Err(Failure::Data(connection.index, "a message", offset)),
+    }
+}
+
+/// The memory of both sides has its expected content.
+pub(super) fn judge(connection: &Connection<'_>, processes: &mut Processes) -> Result<(), Failure> {
+    let sides = [&connection.requester, &connection.responder];
+    for (side, which) in sides.into_iter().zip([0u64, 1]) {
+        let Some(host) = processes.host(side.host).filter(|_| !side.is_gone) else {
+            continue;
+        };
+        let driver = &host.driver;
+        let content = side.region.content(driver);
+        let (source, rest) = content.split_at_checked(PART as usize).unwrap_or_default();
+        let (own_sink, rest) = rest.split_at_checked(PART as usize).unwrap_or_default();
+        let wrong = |what, offset| Err(Failure::Data(connection.index, what, offset));
+        let flow = (connection.index, connection.generation);
+        let wanted = (0..PART).map(|at| octet(flow, which, at));
+        if let Some(offset) = source
+            .iter()
+            .zip(wanted)
+            .position(|(is, wanted)| *is != wanted)
+        {
+            return wrong("a source", offset);
+        }
+        let name = match which {
+            0 => "a sink of READs",
+            _ => "a sink of WRITEs",
+        };
+        let other = 1u64.saturating_sub(which);
+        let written = written(connection, which);
+        for (offset, (is, written)) in own_sink.iter().zip(&written).enumerate() {
+            let sent = octet(flow, other, offset as u64);
+            let is_right = match written {
+                Written::Not => *is == 0,
+                Written::Perhaps => *is == 0 || *is == sent,
+                Written::Certainly => *is == sent,
+            };
+            if !is_right {
+                return wrong(name, offset);
+            }
+        }
+        let words = |from: usize| {
+            let octets = rest.get(from..).unwrap_or(&[]).as_chunks::<8>().0;
+            octets.iter().map(|octets| u64::from_le_bytes(*octets))
+        };
+        let counter = SLOTS.saturating_mul(MESSAGE as usize);
+        if which == 0 {
+            if rest.iter().take(counter).any(|octet| *octet != 0) {
+                return wrong("slots of a requester", 0);
+            }
+            results(connection, words(counter.saturating_add(64)))?;
+        } else {
+            let found = words(counter).next().unwrap_or(0);
+            let mut counts = connection.successes..=connection.posted;
+            let is_wanted = |count| counter_after(connection.requests, count) == found;
+            if !counts.any(is_wanted) {
+                return wrong("a counter", 0);
+            }
+            slots(connection, driver, rest)?;
+        }
+        if !side.region.is_unused_untouched(driver) {
+            return Err(Failure::Forbidden(side.host, "a page that is not mapped"));
+        }
+    }
+    Ok(())
+}
+
+/// What was written to each octet of a sink: of READs at the requester (0), of WRITEs at the responder.
+fn written(connection: &Connection<'_>, which: u64) -> Vec<Written> {
+    let mut written = vec![Written::Not; PART as usize];
+    let posted = connection.requests.iter().enumerate();
+    for (index, request) in posted.take(connection.posted) {
+        let is_done = index < connection.successes && (which == 0 || connection.is_exact());
+        let (at, len) = match (*request, which) {
+            (Request::Read(at, len), 0) | (Request::Write(at, len), 1) => (at, len),
+            _ => continue,
+        };
+        let part = written.iter_mut().skip(at as usize).take(len as usize);
+        part.for_each(|octet| {
+            *octet = (*octet).max(match is_done {
+                true => Written::Certainly,
+                false => Written::Perhaps,
+            });
+        });
+    }
+    written
+}
+
+/// Each atomic has returned the counter as those before have left it.
+fn results(connection: &Connection<'_>, found: impl Iterator<Item = u64>) -> Result<(), Failure> {
+    for (index, found) in found.enumerate() {
+        let is_atomic = matches!(
+            connection.requests.get(index),
+            Some(Request::FetchAdd(_) | Request::CompareSwap(_))
+        ) && index < connection.posted;
+        let wanted = match is_atomic {
+            true => counter_after(connection.requests, index),
+            false => 0,
+        };
+        let is_right = found == wanted || (found == 0 && index >= connection.successes);
+        if !is_right {
+            return Err(Failure::Data(connection.index, "results of atomics", index));
+        }
+    }
+    Ok(())
+}
+
+/// Messages are still there, and slots without message are empty, unless one has begun to arrive there.
+fn slots(
+    connection: &Connection<'_>,
+    driver: &Driver<ProcessBus>,
+    octets: &[u8],
+) -> Result<(), Failure> {
+    let is_whole = connection.is_exact() && connection.ended == connection.successes;
+    for (index, octets) in octets.chunks(MESSAGE as usize).take(SLOTS).enumerate() {
+        match connection.received.get(index) {
+            Some(Some(_)) => message(connection, driver, index)?,
+            _ if is_whole && !connection.is_cut() => {
+                if octets.iter().any(|octet| *octet != 0) {
+                    return Err(Failure::Data(connection.index, "an empty slot", index));
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,199 @@
+//! One process, or two whose external ports pass frames to each other, with one clock.
+
+use faultline_fabric::nic_port::NicPort;
+
+use super::plan::Plan;
+use super::report::Failure;
+use crate::process::{Process, ProcessHost, Watched};
+
+/// The processes of a plan, whose NICs have the numbers of the plan.
+#[derive(Debug)]
+pub(super) struct Processes {
+    all: Vec<Process>,
+    /// Process of each NIC, and its number there.
+    places: Vec<(usize, usize)>,
+    now: u64,
+    /// Nanoseconds from one frame that a peer takes to the next.
+    pace: u64,
+    /// By port: when its peer takes the next frame.
+    takes_at: [u64; 2],
+    /// Frames that have gone from one process to the other.
+    crossed: u64,
+}
+
+impl Processes {
+    pub(super) fn new(plan: &Plan) -> Result<Self, Failure> {
+        let mut counts = [0usize; 2];
+        let mut places = Vec::new();
+        for nic in &plan.nics {
+            let process = plan.process_of(nic);
+            if let Some(count) = counts.get_mut(process) {
+                places.push((process, *count));
+                *count = count.saturating_add(1);
+            }
+        }
+        let all: Result<Vec<Process>, _> = (0..plan.processes())
+            .map(|process| Process::new(&plan.shape(process)))
+            .collect();
+        let all = all?;
+        let now = all.iter().map(Process::now).max().unwrap_or(0);
+        let processes = Self {
+            all,
+            places,
+            now,
+            pace: plan.port.as_ref().map_or(0, |port| port.pace),
+            takes_at: [0; 2],
+            crossed: 0,
+        };
+        Ok(processes)
+    }
+
+    fn place(&self, nic: usize) -> Option<(&Process, usize)> {
+        let (process, own) = self.places.get(nic)?;
+        Some((self.all.get(*process)?, *own))
+    }
+
+    fn place_mut(&mut self, nic: usize) -> Option<(&mut Process, usize)> {
+        let (process, own) = self.places.get(nic)?;
+        Some((self.all.get_mut(*process)?, *own))
+    }
+
+    /// The host of a NIC.
+    pub(super) fn host(&mut self, nic: usize) -> Option<&mut ProcessHost> {
+        let (process, own) = self.place_mut(nic)?;
+        process.hosts.get_mut(own)
+    }
+
+    /// Looks at a NIC, or changes it.
+    pub(super) fn with_port<T>(
+        &self,
+        nic: usize,
+        look: impl FnOnce(&mut NicPort) -> T,
+    ) -> Option<T> {
+        let (process, own) = self.place(nic)?;
+        process.with_port(own, look)
+    }
+
+    pub(super) fn move_nic(&self, nic: usize, engine: usize) {
+        if let Some((process, own)) = self.place(nic) {
+            process.move_nics(&[own], engine);
+        }
+    }
+
+    pub(super) fn reset_nic(&mut self, nic: usize) {
+        if let Some((process, own)) = self.place_mut(nic) {
+            process.reset_nic(own);
+        }
+    }
+
+    pub(super) fn restart_host(&mut self, nic: usize) -> Result<(), Failure> {
+        match self.place_mut(nic) {
+            Some((process, own)) => Ok(process.restart_host(own)?),
+            None => Ok(()),
+        }
+    }
+
+    /// The latest clock: a driver that waits moves the clock of its process only.
+    pub(super) fn now(&self) -> u64 {
+        let clocks = self.all.iter().map(Process::now);
+        clocks.fold(self.now, u64::max)
+    }
+
+    /// Gives frames of each port to the other. Returns true if there were any.
+    fn exchange(&mut self) -> bool {
+        let mut worked = false;
+        let now = self.now();
+        for (from, to) in [(0, 1), (1, 0)] {
+            let peer = |process: usize| self.all.get(process).and_then(|process| process.peer(0));
+            let (Some(near), Some(far)) = (peer(from), peer(to)) else {
+                continue;
+            };
+            let Some(takes_at) = self.takes_at.get_mut(from) else {
+                continue;
+            };
+            while *takes_at <= now
+                && let Some(frame) = near.take()
+            {
+                far.send(frame);
+                worked = true;
+                self.crossed = self.crossed.saturating_add(1);
+                if self.pace > 0 {
+                    *takes_at = now.saturating_add(self.pace);
+                }
+            }
+        }
+        worked
+    }
+
+    /// The next thing happens, as [`Process::step`].
+    pub(super) fn step(&mut self, until: u64) -> bool {
+        self.now = self.now();
+        let mut worked = self.exchange();
+        for process in &self.all {
+            worked |= process.step(self.now);
+            process.advance_to(self.now);
+        }
+        if worked || self.is_stuck() {
+            return worked;
+        }
+        let takes = self.takes_at.iter().copied().filter(|at| *at > self.now);
+        let next = self.all.iter().filter_map(Process::next_at).chain(takes);
+        match next.min().filter(|at| *at <= until) {
+            Some(at) => {
+                self.now = self.now.max(at);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Nothing happens until then.
+    pub(super) fn advance_to(&mut self, at: u64) {
+        self.now = self.now().max(at);
+        for process in &self.all {
+            process.advance_to(self.now);
+        }
+    }
+
+    /// Lets everything happen for some time.
+    pub(super) fn run_for(&mut self, ns: u64) {
+        let until = self.now().saturating_add(ns);
+        while self.step(until) {}
+        self.advance_to(until);
+    }
+
+    pub(super) fn is_stuck(&self) -> bool {
+        self.all.iter().any(Process::is_stuck)
+    }
+
+    /// Frames that have gone from one process to the other.
+    pub(super) fn crossed(&self) -> u64 {
+        self.crossed
+    }
+
+    /// Sum of a count of all modelled links of NICs.
+    pub(super) fn link_counts(
+        &self,
+        count: impl Fn(&faultline_fabric::link_model::LinkModelCounts) -> u64,
+    ) -> u64 {
+        use faultline_scenario::trigger::Direction::{Rx, Tx};
+        let nics = (0..self.places.len()).filter_map(|nic| self.place(nic));
+        let links = nics.flat_map(|(process, own)| {
+            [Tx, Rx].map(|direction| process.link_counts(own, direction))
+        });
+        links.flatten().map(|counts| count(&counts)).sum()
+    }
+
+    /// What was seen of all processes.
+    pub(super) fn watched(&self) -> Watched {
+        let mut sum = Watched::default();
+        for process in &self.all {
+            let watched = process.watched();
+            sum.violations.extend(watched.violations);
+            sum.packets = sum.packets.saturating_add(watched.packets);
+            sum.dropped = sum.dropped.saturating_add(watched.dropped);
+            sum.hash = sum.hash.rotate_left(1) ^ watched.hash;
+        }
+        sum
+    }
+}

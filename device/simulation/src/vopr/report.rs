@@ -1,0 +1,109 @@
+//! What a run has done, or what went wrong.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use faultline_simulator::Error;
+
+/// What a run has done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// How often what has happened, by its name.
+    pub counts: BTreeMap<&'static str, u64>,
+    /// When it has ended, in nanoseconds.
+    pub time: u64,
+    /// Hash of all frames with their times and fates.
+    pub hash: u64,
+}
+
+impl Report {
+    /// Adds to a count.
+    pub fn add(&mut self, name: &'static str, count: u64) {
+        if count > 0 {
+            let sum = self.counts.entry(name).or_default();
+            *sum = sum.saturating_add(count);
+        }
+    }
+
+    /// A count.
+    pub fn get(&self, name: &str) -> u64 {
+        self.counts.get(name).copied().unwrap_or(0)
+    }
+}
+
+/// What went wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// Packets that violate a rule of the specification.
+    Packets(Vec<String>),
+    /// Memory has not what it should have: the flow, what it is, and the first offset.
+    Data(usize, &'static str, usize),
+    /// The device has changed memory of this NIC that it may not write: what it is.
+    Forbidden(usize, &'static str),
+    /// A side of a flow has so many completions instead of so many.
+    Completions(usize, usize, usize),
+    /// A completion of a flow is not the next one: what is wrong with it, and the values found and wanted.
+    Order(usize, &'static str, u64, u64),
+    /// A request of a flow has ended with this status and vendor error.
+    Status(usize, u8, u8),
+    /// The clock does not advance.
+    Stuck,
+    /// A driver's command has failed.
+    Driver(String),
+}
+
+impl Failure {
+    /// What two failures of one cause have in common: a plan that is made smaller must not go over to another one.
+    pub fn kind(&self) -> String {
+        match self {
+            Self::Packets(violations) => {
+                let first = violations.first().map_or("", String::as_str);
+                // The name of the rule, without numbers of packets.
+                let rule = first.chars().filter(|c| !c.is_ascii_hexdigit());
+                format!("packets {}", rule.collect::<String>())
+            }
+            Self::Data(_, what, _) => format!("data {what}"),
+            Self::Forbidden(_, what) => format!("forbidden {what}"),
+            Self::Completions(_, found, wanted) => format!("completions {}", found < wanted),
+            Self::Order(_, what, _, _) => format!("order {what}"),
+            Self::Status(_, status, _) => format!("status {status}"),
+            Self::Stuck => "stuck".to_owned(),
+            Self::Driver(error) => format!("driver {error}"),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Packets(violations) => {
+                let first = violations.first().map_or("", String::as_str);
+                write!(f, "{} violations, the first: {first}", violations.len())
+            }
+            Self::Data(flow, what, offset) => {
+                write!(f, "flow {flow}: {what}: wrong from offset {offset} on")
+            }
+            Self::Forbidden(nic, what) => write!(f, "NIC {nic} has written to {what}"),
+            Self::Completions(flow, found, wanted) => {
+                write!(f, "flow {flow}: {found} completions instead of {wanted}")
+            }
+            Self::Order(flow, what, found, wanted) => {
+                write!(f, "flow {flow}: {what}: {found} instead of {wanted}")
+            }
+            Self::Status(flow, status, vendor) => {
+                write!(
+                    f,
+                    "flow {flow}: a request has ended with status {status}, vendor error {vendor}"
+                )
+            }
+            Self::Stuck => write!(f, "the clock does not advance"),
+            Self::Driver(error) => write!(f, "a driver: {error}"),
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Driver(error.to_string())
+    }
+}
