@@ -122,8 +122,10 @@ impl<'a> Run<'a> {
             // An answer may raise the next fault at this instant.
             while self.serve_faults(now)? {}
             self.take_completions()?;
-            // Others may be due when a host has started: that takes time.
-            while self.restart_hosts()? {}
+            // Others may be due when a host has started, and requests may have ended: that takes time.
+            if self.restart_hosts()? {
+                continue;
+            }
             if self.processes.is_stuck() {
                 return Err(Failure::Stuck);
             }
