@@ -37,6 +37,8 @@ pub(crate) struct Responder {
     base: Option<u32>,
     /// PSN of the last sequence NAK, until a request arrives that is not beyond it.
     nak: Option<Psn>,
+    /// PSN of a sequence NAK for a request that had arrived, until one arrives that is not beyond it.
+    late_nak: Option<Psn>,
     /// PSN of the last RNR NAK.
     refused: Option<Psn>,
     reading: Option<Reading>,
@@ -75,6 +77,9 @@ impl Responder {
         let ahead = psn.diff(next);
         if self.nak.is_some_and(|nak| psn.diff(nak) <= 0) {
             self.nak = None;
+        }
+        if self.late_nak.is_some_and(|nak| psn.diff(nak) <= 0) {
+            self.late_nak = None;
         }
         if ahead > 0 {
             return;
@@ -228,7 +233,10 @@ impl Responder {
                 "a second NAK for the same gap, and nothing has arrived between".to_owned(),
             ));
         }
-        self.nak = Some(psn);
+        // The NAK may have waited while the request arrived. If a page was absent, the responder asks for the request again.
+        let has_arrived = self.next().is_some_and(|next| psn.diff(next) < 0);
+        let is_late = has_arrived && self.late_nak.replace(psn) != Some(psn);
+        self.nak = (!is_late).then_some(psn);
     }
 
     fn read_response(

@@ -66,6 +66,20 @@ fn sequence_naks() {
     talk.violates(Rule::SequenceNak);
 }
 
+/// The first NAK has waited while the request arrived, and a page of that is absent.
+#[test]
+fn a_request_that_arrives_before_its_nak_may_get_another() {
+    let mut talk = Talk::new();
+    talk.lost_request(RcWriteOnly, 0, 8);
+    talk.request(RcWriteOnly, 1, 8);
+    talk.request(RcWriteOnly, 0, 8);
+    talk.nak(0, NakCode::PsnSequenceError, 0);
+    talk.nak(0, NakCode::PsnSequenceError, 0);
+    talk.clean();
+    talk.nak(0, NakCode::PsnSequenceError, 0);
+    talk.violates(Rule::SequenceNak);
+}
+
 #[test]
 fn read_responses() {
     let start = || {
