@@ -600,7 +600,8 @@ mod tests {
     /// of it comes back with its next request.
     #[test]
     fn packets_with_any_queue_pair_fill_no_table() {
-        const QPN: u32 = 17;
+        /// First queue pair of the responder. A request of another queue pair to the same one begins another connection.
+        const QPN: u32 = 1 << 21;
         /// Queue pairs of the other connection.
         const OTHER: [u32; 2] = [1 << 20, 18];
         let mut oracle = Oracle::new(Place::Adapter);
@@ -629,10 +630,16 @@ mod tests {
         };
         request(&mut oracle, OTHER[1], OTHER[0]);
         for number in 0..3 * u32::try_from(FLOW_LIMIT).unwrap() {
-            request(&mut oracle, QPN, number);
-            pass(&mut oracle, 1, Opcode::RcAcknowledge, number, Some(QPN));
+            request(&mut oracle, QPN + number, number);
+            pass(
+                &mut oracle,
+                1,
+                Opcode::RcAcknowledge,
+                number,
+                Some(QPN + number),
+            );
         }
-        assert_eq!(oracle.flows.iter().count(), 2);
+        assert_eq!(oracle.flows.iter().count(), FLOW_LIMIT);
         assert_eq!(oracle.answers.iter().count(), FLOW_LIMIT);
         request(&mut oracle, OTHER[1], OTHER[0]);
         pass(&mut oracle, 1, Opcode::RcAcknowledge, OTHER[0], None);
