@@ -9,7 +9,7 @@ const SEEDS: u64 = 200;
 const SHRINKS: usize = 400;
 
 /// What must happen in these seeds, and how often at least.
-const HAPPENS: [(&str, u64); 25] = [
+const HAPPENS: [(&str, u64); 26] = [
     ("packets", 50_000),
     ("dropped packets", 2000),
     ("reordered packets", 100),
@@ -29,6 +29,7 @@ const HAPPENS: [(&str, u64); 25] = [
     ("stalls by policy", 50),
     ("connections ended by policy", 8),
     ("connections ended by a reset", 8),
+    ("connections ended by a failed fault", 10),
     ("connections made again", 15),
     ("connections across VLANs", 8),
     ("resets", 30),

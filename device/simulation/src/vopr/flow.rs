@@ -2,8 +2,8 @@
 
 use faultline_abi::admin::{DESTROY_MKEY, DESTROY_QP, QP_FLAG_SIG_ALL};
 use faultline_abi::cqe::{
-    COMP_SWAP, Cqe, FETCH_ADD, LOC_PROT_ERR, RDMA_READ, RDMA_WRITE, RECV, REM_OP_ERR,
-    RETRY_EXC_ERR, SEND, SUCCESS, WR_FLUSH_ERR,
+    COMP_SWAP, Cqe, FETCH_ADD, LOC_PROT_ERR, RDMA_READ, RDMA_WRITE, RECV, REM_ACCESS_ERR,
+    REM_OP_ERR, RETRY_EXC_ERR, SEND, SUCCESS, WR_FLUSH_ERR,
 };
 use faultline_abi::qp::{QPS_ERR, QPT_UD, QPT_XRC_TGT};
 use faultline_abi::wqe::{WR_COMP_SWAP, WR_FETCH_ADD, WR_READ, WR_SEND, WR_SEND_IMM, WR_WRITE};
@@ -53,8 +53,10 @@ pub(super) struct Connection<'a> {
     pub(super) keeps_packets: bool,
     repeats_packets: bool,
     is_separated: bool,
-    /// A queue pair has had the policy `terminate`.
+    /// A queue pair has had the policy `terminate`, or a pager answers that faults have failed.
     pub(super) may_terminate: bool,
+    /// A pager answers that faults have failed.
+    may_fail: bool,
     pub(super) requester: Side,
     pub(super) responder: Side,
     /// Requests posted, and those that have completed.
@@ -191,7 +193,7 @@ impl<'a> Connection<'a> {
             traffic_class: if flow.ecn { 2 } else { 0 },
             ..path
         };
-        let mut may_terminate = false;
+        let (mut may_terminate, mut may_fail) = (false, false);
         // The responder first: a request does not wait for it.
         for (side, path, is_responder) in [
             (&mut responder, along(to_requester), true),
@@ -216,6 +218,7 @@ impl<'a> Connection<'a> {
             if let Some(nic) = plan.nics.get(side.host) {
                 side.set_policy(processes, nic.policy);
                 may_terminate |= nic.on_demand && nic.policy == FaultPolicy::Terminate;
+                may_fail |= nic.on_demand && nic.pager_fails;
             }
         }
         Ok(Some(Self {
@@ -226,7 +229,8 @@ impl<'a> Connection<'a> {
             keeps_packets: plan.keeps_packets(flow),
             repeats_packets: plan.repeats_packets(flow),
             is_separated: plan.is_separated(flow),
-            may_terminate,
+            may_terminate: may_terminate || may_fail,
+            may_fail,
             requester,
             responder,
             posted: 0,
@@ -419,15 +423,19 @@ impl<'a> Connection<'a> {
         }
         let is_reliable = self.plan.transport.is_reliable();
         let is_permitted = match status {
+            LOC_PROT_ERR => self.may_fail,
+            _ if !is_reliable => false,
             RETRY_EXC_ERR => self.is_separated || self.responder.is_gone || self.may_terminate,
             REM_OP_ERR => self.may_terminate,
+            REM_ACCESS_ERR => self.may_fail,
             _ => false,
         };
-        if !is_reliable || !is_permitted {
+        if !is_permitted {
             return Err(Failure::Status(self.index, status, cqe.vendor_err));
         }
         self.has_failed = true;
         let name = match (status, self.is_separated, self.responder.is_gone) {
+            (LOC_PROT_ERR | REM_ACCESS_ERR, _, _) => "connections ended by a failed fault",
             (REM_OP_ERR, _, _) => "connections ended by policy",
             (_, true, _) => "connections across VLANs",
             (_, _, true) => "connections ended by a reset",

@@ -45,7 +45,10 @@ fn link(random: &mut Rng) -> Option<LinkModel> {
         model.ecn_bytes = u32::try_from(between(random, 2000, 40_000)).unwrap_or(0);
     }
     if model.rate_mbps > 0 && random.chance(400) {
-        model.pause_bytes = u32::try_from(between(random, 4000, 60_000)).unwrap_or(0);
+        model.pause_bytes = match random.chance(200) {
+            true => 1,
+            false => u32::try_from(between(random, 4000, 60_000)).unwrap_or(0),
+        };
         if random.chance(500) {
             // The priority of frames without tag, singly.
             model.pfc = PrioritySet::NONE.with(0);
@@ -178,6 +181,11 @@ impl Plan {
             pvid: has_vlans.then(|| 7 + u16::from(random.chance(200))),
             on_demand: random.chance(400),
             pager_delay: between(random, 1000, 200_000),
+            fault_depth: match random.chance(300) {
+                true => 1,
+                false => 8,
+            },
+            pager_fails: random.chance(150),
             policy: match random.chance(600) {
                 true => FaultPolicy::Rnr,
                 false => policy(random),

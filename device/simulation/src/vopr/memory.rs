@@ -188,8 +188,8 @@ impl Region {
         })
     }
 
-    /// Answers a fault of this region: maps its pages and resumes.
-    pub(super) fn answer(
+    /// Maps the pages of a fault of this region.
+    pub(super) fn map_all(
         &mut self,
         driver: &mut Driver<ProcessBus>,
         record: &Eqe,
@@ -200,11 +200,7 @@ impl Region {
         for page in first..=last.min((self.len / PAGE).saturating_sub(1)) {
             self.map(driver, page)?;
         }
-        match driver.resume(record.token.get(), Status::Ok) {
-            // The fault may be over.
-            Ok(_) | Err(Error::Refused(Status::BadToken)) => Ok(()),
-            Err(error) => Err(error),
-        }
+        Ok(())
     }
 
     fn map(&mut self, driver: &mut Driver<ProcessBus>, page: u64) -> Result<(), Error> {
@@ -217,5 +213,18 @@ impl Region {
         let va = self.va.saturating_add(page.saturating_mul(PAGE));
         let entry = self.frame(page) | tq::READ | tq::WRITE;
         driver.give_page(tq::MAP, self.key, va, entry).map(drop)
+    }
+}
+
+/// Answers a fault.
+pub(super) fn answer(
+    driver: &mut Driver<ProcessBus>,
+    record: &Eqe,
+    status: Status,
+) -> Result<(), Error> {
+    match driver.resume(record.token.get(), status) {
+        // The fault may be over.
+        Ok(_) | Err(Error::Refused(Status::BadToken)) => Ok(()),
+        Err(error) => Err(error),
     }
 }

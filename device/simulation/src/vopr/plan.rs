@@ -63,6 +63,10 @@ pub struct PlanNic {
     pub on_demand: bool,
     /// Time from a fault record to its answer, in nanoseconds.
     pub pager_delay: u64,
+    /// log2 of the records in its fault queue.
+    pub fault_depth: u8,
+    /// Its pager maps pages at once, and answers later that it has failed: connections that still wait end then.
+    pub pager_fails: bool,
     /// Fault policy of its queue pairs when they are made.
     pub policy: FaultPolicy,
 }
@@ -242,7 +246,9 @@ impl Plan {
         let mut events = self.events.iter();
         links.all(is_exact)
             && self.port.is_none()
-            && !nics.iter().any(|nic| nic.on_demand && loses_by(nic.policy))
+            && !nics
+                .iter()
+                .any(|nic| nic.on_demand && (nic.pager_fails || loses_by(nic.policy)))
             && !events.any(|event| ends.contains(&event.nic) && loses(event))
             && !self.is_separated(flow)
     }
@@ -295,8 +301,13 @@ impl fmt::Display for Plan {
                 let delay = Duration::from_nanos(nic.pager_delay);
                 write!(
                     f,
-                    ", memory on demand, policy {}, faults answered after {delay:?}",
-                    nic.policy.name()
+                    ", memory on demand, policy {}, 2^{} fault records, {} after {delay:?}",
+                    nic.policy.name(),
+                    nic.fault_depth,
+                    match nic.pager_fails {
+                        true => "mapped at once, failed",
+                        false => "answered",
+                    }
                 )?;
             }
             writeln!(f)?;

@@ -2,14 +2,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use faultline_abi::Status;
 use faultline_abi::admin::{Counter, EQ_FAULTS};
 use faultline_abi::event::Eqe;
 use faultline_nic::FaultPolicy;
 use faultline_simulator::driver::Eq;
 
 use super::flow::Connection;
-use super::memory::Copy;
-use super::plan::{Event, Plan, What};
+use super::memory::{Copy, Region, answer};
+use super::plan::{Event, Plan, PlanNic, What};
 use super::processes::Processes;
 use super::report::{Failure, Report};
 
@@ -35,6 +36,10 @@ struct Host {
     eq: Option<Eq>,
     waiting: VecDeque<(u64, Eqe)>,
     delay: u64,
+    /// log2 of the records in its fault queue.
+    depth: u8,
+    /// It maps pages at once, and answers later that it has failed.
+    fails: bool,
     /// Its guest boots until then.
     down: Option<Down>,
     /// Memory of regions that are not registered any more.
@@ -61,10 +66,12 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn new(plan: &'a Plan) -> Result<Self, Failure> {
-        let host = |delay| Host {
+        let host = |nic: &PlanNic| Host {
             eq: None,
             waiting: VecDeque::new(),
-            delay,
+            delay: nic.pager_delay,
+            depth: nic.fault_depth,
+            fails: nic.pager_fails,
             down: None,
             former: Vec::new(),
         };
@@ -72,7 +79,7 @@ impl<'a> Run<'a> {
             plan,
             processes: Processes::new(plan)?,
             flows: Vec::new(),
-            hosts: plan.nics.iter().map(|nic| host(nic.pager_delay)).collect(),
+            hosts: plan.nics.iter().map(host).collect(),
             events: VecDeque::new(),
             links_up: BTreeMap::new(),
             report: Report::default(),
@@ -92,7 +99,7 @@ impl<'a> Run<'a> {
 
     fn start_pager(&mut self, index: usize) -> Result<(), Failure> {
         if let (Some(host), Some(pager)) = (self.processes.host(index), self.hosts.get_mut(index)) {
-            let eq = host.driver.create_eq(EQ_FAULTS, 2, 8)?;
+            let eq = host.driver.create_eq(EQ_FAULTS, 2, pager.depth)?;
             host.driver.arm_eq(&eq);
             pager.eq = Some(eq);
             pager.waiting.clear();
@@ -428,6 +435,11 @@ impl<'a> Run<'a> {
                 let due = now.saturating_add(pager.delay);
                 pager.waiting.push_back((due, record));
                 (any, worked) = (true, true);
+                if pager.fails
+                    && let Some(region) = region_of(&mut self.flows, index, &record)
+                {
+                    region.map_all(&mut host.driver, &record)?;
+                }
             }
             if any {
                 host.driver.arm_eq(eq);
@@ -436,17 +448,18 @@ impl<'a> Run<'a> {
                 && let Some((_, record)) = pager.waiting.pop_front()
             {
                 worked = true;
-                self.report.add("page faults", 1);
-                let key = record.key.get();
-                let connections = self
-                    .flows
-                    .iter_mut()
-                    .filter_map(|flow| flow.connection.as_mut());
-                let mut sides = connections.flat_map(Connection::sides);
-                let side = sides.find(|side| side.host == index && side.region.key == key);
-                if let Some(side) = side {
-                    side.region.answer(&mut host.driver, &record)?;
+                let Some(region) = region_of(&mut self.flows, index, &record) else {
+                    continue;
+                };
+                let (name, status) = match pager.fails {
+                    true => ("failed page faults", Status::BadRange),
+                    false => ("page faults", Status::Ok),
+                };
+                self.report.add(name, 1);
+                if !pager.fails {
+                    region.map_all(&mut host.driver, &record)?;
                 }
+                answer(&mut host.driver, &record, status)?;
             }
         }
         Ok(worked)
@@ -531,6 +544,18 @@ impl<'a> Run<'a> {
             ..self.report
         })
     }
+}
+
+/// The region of a fault record of a host.
+fn region_of<'a>(
+    flows: &'a mut [RunningFlow<'_>],
+    host: usize,
+    record: &Eqe,
+) -> Option<&'a mut Region> {
+    let connections = flows.iter_mut().filter_map(|flow| flow.connection.as_mut());
+    let mut sides = connections.flat_map(Connection::sides);
+    let side = sides.find(|side| side.host == host && side.region.key == record.key.get())?;
+    Some(&mut side.region)
 }
 
 /// Runs a plan.

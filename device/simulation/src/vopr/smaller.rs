@@ -36,6 +36,8 @@ impl Plan {
             add(&|plan| on_nic(plan, index, |nic| nic.links[1] = None));
             add(&|plan| on_nic(plan, index, |nic| nic.on_demand = false));
             add(&|plan| on_nic(plan, index, |nic| nic.policy = FaultPolicy::Rnr));
+            add(&|plan| on_nic(plan, index, |nic| nic.fault_depth = 8));
+            add(&|plan| on_nic(plan, index, |nic| nic.pager_fails = false));
             add(&|plan| on_nic(plan, index, |nic| nic.engine = 0));
             add(&|plan| on_nic(plan, index, |nic| nic.process = 0));
         }
