@@ -49,8 +49,9 @@ pub(super) struct Connection<'a> {
     pub(super) generation: usize,
     /// What is requested on it.
     pub(super) requests: &'a [Request],
-    /// Nothing loses, repeats or reorders its packets, although its service may not repair that.
-    pub(super) keeps_packets: bool,
+    /// Nothing loses, repeats or reorders its messages, although its service may not repair that.
+    pub(super) keeps_messages: bool,
+    loses_packets: bool,
     repeats_packets: bool,
     is_separated: bool,
     /// A queue pair has had the policy `terminate`, or a pager answers that faults have failed.
@@ -226,7 +227,8 @@ impl<'a> Connection<'a> {
             index,
             generation,
             requests: flow.requests.get(first..).unwrap_or(&[]),
-            keeps_packets: plan.keeps_packets(flow),
+            keeps_messages: plan.keeps_messages(flow),
+            loses_packets: plan.loses_packets(flow),
             repeats_packets: plan.repeats_packets(flow),
             is_separated: plan.is_separated(flow),
             may_terminate: may_terminate || may_fail,
@@ -425,7 +427,11 @@ impl<'a> Connection<'a> {
         let is_permitted = match status {
             LOC_PROT_ERR => self.may_fail,
             _ if !is_reliable => false,
-            RETRY_EXC_ERR => self.is_separated || self.responder.is_gone || self.may_terminate,
+            RETRY_EXC_ERR => {
+                // Under policy `terminate` the NAK may be lost.
+                let is_lost = self.may_terminate && self.loses_packets;
+                self.is_separated || self.responder.is_gone || is_lost
+            }
             REM_OP_ERR => self.may_terminate,
             REM_ACCESS_ERR => self.may_fail,
             _ => false,
@@ -474,7 +480,7 @@ impl<'a> Connection<'a> {
         self.expect("opcode of a receive", cqe.opcode.into(), RECV.into())?;
         let imm = u32::from_be_bytes(cqe.imm.to_bytes()) as usize;
         let has_imm = |index: usize| self.opcode_of_send(index) == WR_SEND_IMM;
-        let index = match self.plan.transport.is_reliable() || self.keeps_packets {
+        let index = match self.plan.transport.is_reliable() || self.keeps_messages {
             true => self.sends().nth(count).unwrap_or(usize::MAX),
             false => imm,
         };
@@ -550,7 +556,7 @@ impl<'a> Connection<'a> {
         let sends = self.sends().count();
         let is_reliable = self.plan.transport.is_reliable();
         let is_whole = !self.is_cut() && !self.has_failed;
-        if is_whole && (is_reliable || self.keeps_packets) && !self.may_terminate {
+        if is_whole && (is_reliable || self.keeps_messages) && !self.may_terminate {
             // All messages have arrived.
             if arrived != sends {
                 return Err(Failure::Completions(self.index, arrived, sends));
@@ -573,6 +579,6 @@ impl<'a> Connection<'a> {
 
     /// True if a request that has succeeded was carried out.
     pub(super) fn is_exact(&self) -> bool {
-        self.plan.transport.is_reliable() || (self.keeps_packets && !self.may_terminate)
+        self.plan.transport.is_reliable() || (self.keeps_messages && !self.may_terminate)
     }
 }

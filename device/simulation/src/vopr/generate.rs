@@ -181,7 +181,7 @@ impl Plan {
             pvid: has_vlans.then(|| 7 + u16::from(random.chance(200))),
             on_demand: random.chance(400),
             pager_delay: between(random, 1000, 200_000),
-            fault_depth: match random.chance(300) {
+            fault_depth: match random.chance(400) {
                 true => 1,
                 false => 8,
             },

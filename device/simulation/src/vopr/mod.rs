@@ -11,6 +11,7 @@
 //! - memory has what was sent to it, and nothing else was written; each atomic returns what the ones before it have left
 //! - datagrams and messages of UC arrive whole or not at all; none is lost if nothing in the plan loses packets
 //! - a NIC that was reset writes to no memory of its host until its driver has started again
+//! - a stalled ingress goes on when pagers have answered, before its time limit
 //! - the clock advances
 //!
 //! A plan that fails is made smaller while it fails ([`shrink`]). The paths of frames are those of the emulator

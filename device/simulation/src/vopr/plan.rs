@@ -227,38 +227,49 @@ impl Plan {
         vlan(flow.from) != vlan(flow.to)
     }
 
-    /// True if nothing in the plan loses, repeats or reorders packets of a flow of an unreliable service.
-    pub(super) fn keeps_packets(&self, flow: &Flow) -> bool {
+    /// True if packets of a flow may be lost, repeated or reordered on their way.
+    pub(super) fn loses_packets(&self, flow: &Flow) -> bool {
         let is_exact = |link: &LinkModel| {
             let chances = [link.loss, link.duplicate, link.reorder, link.corrupt];
             chances == [0; 4] && link.queue_bytes == 0
         };
         let ends = [flow.from, flow.to];
-        let nics = ends.iter().filter_map(|nic| self.nics.get(*nic));
-        let nics: Vec<&PlanNic> = nics.collect();
+        let mut links = self.ends(flow).flat_map(|nic| nic.links.iter().flatten());
+        let loses = |event: &Event| matches!(event.what, What::Drop(..) | What::LinkDown(_));
+        let mut events = self.events.iter();
+        !links.all(is_exact)
+            || self.port.is_some()
+            || events.any(|event| ends.contains(&event.nic) && loses(event))
+            || self.is_separated(flow)
+    }
+
+    /// True if nothing in the plan loses, repeats or reorders messages of a flow, although its service repairs nothing.
+    pub(super) fn keeps_messages(&self, flow: &Flow) -> bool {
+        let ends = [flow.from, flow.to];
         let loses_by = |policy| matches!(policy, FaultPolicy::Drop | FaultPolicy::Terminate);
-        let mut links = nics.iter().flat_map(|nic| nic.links.iter().flatten());
         let loses = |event: &Event| match event.what {
-            What::Drop(..) | What::LinkDown(_) | What::Reset(_) => true,
+            What::Reset(_) => true,
             What::Policy(policy) => loses_by(policy),
-            What::Move(_) | What::Evict => false,
+            _ => false,
         };
         let mut events = self.events.iter();
-        links.all(is_exact)
-            && self.port.is_none()
-            && !nics
-                .iter()
-                .any(|nic| nic.on_demand && (nic.pager_fails || loses_by(nic.policy)))
+        let mut nics = self.ends(flow).filter(|nic| nic.on_demand);
+        !self.loses_packets(flow)
+            && !nics.any(|nic| nic.pager_fails || loses_by(nic.policy))
             && !events.any(|event| ends.contains(&event.nic) && loses(event))
-            && !self.is_separated(flow)
+    }
+
+    /// Both NICs of a flow.
+    fn ends(&self, flow: &Flow) -> impl Iterator<Item = &PlanNic> {
+        let ends = [flow.from, flow.to].into_iter();
+        ends.filter_map(|nic| self.nics.get(nic))
     }
 
     /// True if a packet of a flow may arrive twice.
     pub(super) fn repeats_packets(&self, flow: &Flow) -> bool {
-        let nics = [flow.from, flow.to];
-        let nics = nics.iter().filter_map(|nic| self.nics.get(*nic));
         let ports = self.port.iter().flat_map(|port| &port.links);
-        let mut links = nics.flat_map(|nic| &nic.links).chain(ports).flatten();
+        let links = self.ends(flow).flat_map(|nic| &nic.links);
+        let mut links = links.chain(ports).flatten();
         links.any(|link| link.duplicate > 0)
     }
 }

@@ -46,6 +46,8 @@ pub enum Failure {
     Order(usize, &'static str, u64, u64),
     /// A request of a flow has ended with this status and vendor error.
     Status(usize, u8, u8),
+    /// The ingress of this NIC was paused until its time limit, although pagers have answered.
+    StallTimeout(usize),
     /// The clock does not advance.
     Stuck,
     /// A driver's command has failed.
@@ -57,16 +59,17 @@ impl Failure {
     pub fn kind(&self) -> String {
         match self {
             Self::Packets(violations) => {
+                // The rule is behind the last bracket.
                 let first = violations.first().map_or("", String::as_str);
-                // The name of the rule, without numbers of packets.
-                let rule = first.chars().filter(|c| !c.is_ascii_hexdigit());
-                format!("packets {}", rule.collect::<String>())
+                let rule = first.rsplit_once('[').map_or(first, |(_, rule)| rule);
+                format!("packets {rule}")
             }
             Self::Data(_, what, _) => format!("data {what}"),
             Self::Forbidden(_, what) => format!("forbidden {what}"),
             Self::Completions(_, found, wanted) => format!("completions {}", found < wanted),
             Self::Order(_, what, _, _) => format!("order {what}"),
             Self::Status(_, status, _) => format!("status {status}"),
+            Self::StallTimeout(_) => "stall timeout".to_owned(),
             Self::Stuck => "stuck".to_owned(),
             Self::Driver(error) => format!("driver {error}"),
         }
@@ -96,6 +99,10 @@ impl fmt::Display for Failure {
                     "flow {flow}: a request has ended with status {status}, vendor error {vendor}"
                 )
             }
+            Self::StallTimeout(nic) => write!(
+                f,
+                "NIC {nic}: the ingress was paused until its time limit, although all faults were answered"
+            ),
             Self::Stuck => write!(f, "the clock does not advance"),
             Self::Driver(error) => write!(f, "a driver: {error}"),
         }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use faultline_abi::Status;
 use faultline_abi::admin::{Counter, EQ_FAULTS};
 use faultline_abi::event::Eqe;
+use faultline_fabric::nic_port::NicPort;
 use faultline_nic::FaultPolicy;
 use faultline_simulator::driver::Eq;
 
@@ -216,7 +217,7 @@ impl<'a> Run<'a> {
                 self.report.add("moves", 1);
             }
             What::Drop(dir, count) => {
-                let drop = |port: &mut faultline_fabric::nic_port::NicPort| {
+                let drop = |port: &mut NicPort| {
                     port.faults.drop_frames(dir, count);
                 };
                 self.processes.with_port(nic, drop);
@@ -276,24 +277,28 @@ impl<'a> Run<'a> {
     }
 
     /// Adds the counters of a NIC, which a reset clears.
-    fn add_counters(&mut self, nic: usize) {
+    fn add_counters(&mut self, nic: usize) -> Result<(), Failure> {
         let names = [
             (Counter::page_fault_drops, "drops by policy"),
             (Counter::page_fault_rnr, "RNR NAKs by policy"),
             (Counter::stalls, "stalls by policy"),
         ];
         for (counter, name) in names {
-            let count =
-                |port: &mut faultline_fabric::nic_port::NicPort| port.nic.counters().get(counter);
+            let count = |port: &mut NicPort| port.nic.counters().get(counter);
             let count = self.processes.with_port(nic, count);
             self.report.add(name, count.unwrap_or(0));
+        }
+        let timeouts = |port: &mut NicPort| port.nic.counters().get(Counter::stall_timeouts);
+        match self.processes.with_port(nic, timeouts) {
+            None | Some(0) => Ok(()),
+            Some(_) => Err(Failure::StallTimeout(nic)),
         }
     }
 
     /// The guest of a NIC reboots: its NIC is reset, and its connections end.
     fn reset(&mut self, nic: usize, until: u64) -> Result<(), Failure> {
         self.take_completions()?;
-        self.add_counters(nic);
+        self.add_counters(nic)?;
         self.processes.reset_nic(nic);
         for connection in self
             .connections()
@@ -519,7 +524,9 @@ impl<'a> Run<'a> {
                 return Err(Failure::Forbidden(index, "memory that is not registered"));
             }
         }
-        (0..self.hosts.len()).for_each(|nic| self.add_counters(nic));
+        for nic in 0..self.hosts.len() {
+            self.add_counters(nic)?;
+        }
         let watched = self.processes.watched();
         if !watched.violations.is_empty() {
             return Err(Failure::Packets(watched.violations));
