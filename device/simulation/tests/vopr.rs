@@ -6,7 +6,7 @@ use faultline_simulation::vopr::{Plan, Report, run, shrink};
 const SEEDS: u64 = 200;
 
 /// Runs of a plan that is made smaller.
-const SHRINKS: usize = 400;
+const SHRINKS: usize = 1000;
 
 /// What must happen in these seeds, and how often at least.
 const HAPPENS: [(&str, u64); 26] = [

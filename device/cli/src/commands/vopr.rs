@@ -8,7 +8,7 @@ use faultline_simulation::vopr::{Failure, Plan, run, shrink};
 use super::print;
 
 /// Most runs that make a plan that fails smaller.
-const SHRINKS: usize = 2000;
+const SHRINKS: usize = 6000;
 
 /// Run random processes in virtual time, and check that their NICs keep their promises.
 ///

@@ -31,6 +31,9 @@ pub use plan::{Event, Flow, Plan, PlanNic, PlanPort, Request, Transport, What};
 pub use report::{Failure, Report};
 pub use run::run;
 
+/// Runs of a smaller plan, with links that lose different packets.
+const OTHER_LINKS: u64 = 4;
+
 /// Makes a plan that fails smaller, as long as it fails in the same way. Returns the smallest one that was found, and its failure; `None` if the plan
 /// does not fail. At most so many runs are made.
 pub fn shrink(plan: &Plan, mut runs: usize) -> Option<(Plan, Failure)> {
@@ -39,17 +42,18 @@ pub fn shrink(plan: &Plan, mut runs: usize) -> Option<(Plan, Failure)> {
     let kind = failure.kind();
     loop {
         let mut found = None;
-        for smaller in smallest.smaller() {
-            if runs == 0 {
-                break;
-            }
+        // Links that lose other packets may show what is lost on these no more: some others are tried.
+        let smaller = smallest.smaller();
+        let mut plans = smaller
+            .iter()
+            .flat_map(|plan| (0..OTHER_LINKS).map(|change| plan.with_other_links(change)));
+        while found.is_none()
+            && runs > 0
+            && let Some(plan) = plans.next()
+        {
             runs = runs.saturating_sub(1);
-            if let Err(error) = run(&smaller)
-                && error.kind() == kind
-            {
-                found = Some((smaller, error));
-                break;
-            }
+            let failure = run(&plan).err().filter(|failure| failure.kind() == kind);
+            found = failure.map(|failure| (plan, failure));
         }
         match found {
             Some(found) => (smallest, failure) = found,

@@ -79,6 +79,19 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// The same with links that lose, repeat and reorder other packets; 0: no others.
+    pub fn with_other_links(&self, change: u64) -> Self {
+        let mut plan = self.clone();
+        let nics = plan.nics.iter_mut().flat_map(|nic| &mut nic.links);
+        let ports = plan.port.iter_mut().flat_map(|port| &mut port.links);
+        for link in nics.chain(ports).flatten() {
+            link.seed = link.seed.wrapping_add(change);
+        }
+        plan
+    }
+}
+
 /// Removes a NIC without flows.
 fn without_nic(plan: &mut Plan, index: usize) {
     let is_used = |flow: &Flow| flow.from == index || flow.to == index;
