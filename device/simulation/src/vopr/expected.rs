@@ -3,7 +3,7 @@
 use faultline_simulator::Driver;
 
 use super::flow::Connection;
-use super::plan::{MESSAGE, PART, Request};
+use super::plan::{MESSAGE, PART, PART_OCTETS, Request};
 use super::processes::Processes;
 use super::report::Failure;
 use crate::process::ProcessBus;
@@ -111,8 +111,8 @@ pub(super) fn judge(connection: &Connection<'_>, processes: &mut Processes) -> R
         };
         let driver = &host.driver;
         let content = side.region.content(driver);
-        let (source, rest) = content.split_at_checked(PART as usize).unwrap_or_default();
-        let (own_sink, rest) = rest.split_at_checked(PART as usize).unwrap_or_default();
+        let (source, rest) = content.split_at_checked(PART_OCTETS).unwrap_or_default();
+        let (own_sink, rest) = rest.split_at_checked(PART_OCTETS).unwrap_or_default();
         let wrong = |what, offset| Err(Failure::Data(connection.index, what, offset));
         let flow = (connection.index, connection.generation);
         let wanted = (0..PART).map(|at| octet(flow, which, at));
@@ -168,7 +168,7 @@ pub(super) fn judge(connection: &Connection<'_>, processes: &mut Processes) -> R
 
 /// What was written to each octet of a sink: of READs at the requester (0), of WRITEs at the responder.
 fn written(connection: &Connection<'_>, which: u64) -> Vec<Written> {
-    let mut written = vec![Written::Not; PART as usize];
+    let mut written = vec![Written::Not; PART_OCTETS];
     let posted = connection.requests.iter().enumerate();
     for (index, request) in posted.take(connection.posted) {
         let is_done = index < connection.successes && (which == 0 || connection.is_exact());
@@ -216,10 +216,8 @@ fn slots(
     for (index, octets) in octets.chunks(MESSAGE as usize).take(SLOTS).enumerate() {
         match connection.received.get(index) {
             Some(Some(_)) => message(connection, driver, index)?,
-            _ if is_whole && !connection.is_cut() => {
-                if octets.iter().any(|octet| *octet != 0) {
-                    return Err(Failure::Data(connection.index, "an empty slot", index));
-                }
+            _ if is_whole && !connection.is_cut() && octets.iter().any(|octet| *octet != 0) => {
+                return Err(Failure::Data(connection.index, "an empty slot", index));
             }
             _ => {}
         }

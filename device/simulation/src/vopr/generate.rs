@@ -178,7 +178,7 @@ impl Plan {
             process: usize::from(port.is_some() && random.chance(500)),
             engine: index(random, engines),
             links: [link(random), link(random)],
-            pvid: has_vlans.then(|| 7 + u16::from(random.chance(200))),
+            pvid: has_vlans.then(|| if random.chance(200) { 8 } else { 7 }),
             on_demand: random.chance(400),
             pager_delay: between(random, 1000, 200_000),
             fault_depth: match random.chance(400) {

@@ -13,6 +13,8 @@ use crate::process::{NicShape, PortShape, ProcessShape};
 
 /// Octets of the source and of the sink in the memory of a flow.
 pub(super) const PART: u64 = 64 << 10;
+/// The same as a length.
+pub(super) const PART_OCTETS: usize = 64 << 10;
 /// Octets for the payload of a SEND.
 pub(super) const MESSAGE: u32 = 4096;
 /// Octets in front of the payload of a datagram: the GRH.
@@ -187,7 +189,10 @@ pub enum What {
 impl Plan {
     /// Number of processes.
     pub(super) fn processes(&self) -> usize {
-        1 + usize::from(self.port.is_some())
+        match self.port {
+            Some(_) => 2,
+            None => 1,
+        }
     }
 
     /// The process of a NIC.
