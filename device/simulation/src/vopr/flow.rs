@@ -8,14 +8,14 @@ use faultline_abi::cqe::{
 use faultline_abi::qp::{QPS_ERR, QPT_UD, QPT_XRC_TGT};
 use faultline_abi::wqe::{WR_COMP_SWAP, WR_FETCH_ADD, WR_READ, WR_SEND, WR_SEND_IMM, WR_WRITE};
 use faultline_nic::FaultPolicy;
-use faultline_simulator::{Connect, Cq, CqConfig, Qp, QpConfig, Send, Srq};
+use faultline_simulator::{Connect, Cq, CqConfig, Driver, Qp, QpConfig, Send, Srq};
 
-use super::expected::{self, COUNTER, LEN, RESULTS, SLOTS, octet, sink, slot};
 use super::memory::Region;
+use super::places::{COUNTER, LEN, RESULTS, SLOTS, octet, operands, sink, slot};
 use super::plan::{Flow, GRH, MESSAGE, PART, Plan, Request, Transport};
 use super::processes::Processes;
 use super::report::{Failure, Report};
-use crate::process::ProcessHost;
+use crate::process::{ProcessBus, ProcessHost};
 
 /// Addresses of regions.
 const VA: u64 = 0x7f00_0000_0000;
@@ -299,7 +299,7 @@ impl<'a> Connection<'a> {
                 Request::FetchAdd(_) => (WR_FETCH_ADD, (result, 8), COUNTER),
                 Request::CompareSwap(_) => (WR_COMP_SWAP, (result, 8), COUNTER),
             };
-            let (compare_add, swap) = expected::operands(self.requests, index);
+            let (compare_add, swap) = operands(self.requests, index);
             let (remote_addr, _, rkey) = self.responder.region.sge(remote, 0);
             let datagram = self.plan.transport == Transport::Ud;
             let send = Send {
@@ -504,7 +504,28 @@ impl<'a> Connection<'a> {
         let Some(host) = processes.host(self.responder.host) else {
             return Ok(());
         };
-        expected::message(self, &host.driver, count)
+        self.judge_message(&host.driver, count)
+    }
+
+    /// A message has the octets that were sent.
+    pub(super) fn judge_message(
+        &self,
+        driver: &Driver<ProcessBus>,
+        index: usize,
+    ) -> Result<(), Failure> {
+        let request = self.received.get(index).copied().flatten();
+        let request = request.and_then(|request| self.requests.get(request));
+        let Some(Request::Send(at, len)) = request.copied() else {
+            return Ok(());
+        };
+        let place = slot(index).saturating_add(self.headers().into());
+        let octets = self.responder.region.read(driver, place, len);
+        let wanted = (u64::from(at)..).map(|at| octet((self.index, self.generation), 0, at));
+        let mut pairs = octets.iter().zip(wanted);
+        match pairs.position(|(is, wanted)| *is != wanted) {
+            None => Ok(()),
+            Some(offset) => Err(Failure::Data(self.index, "a message", offset)),
+        }
     }
 
     /// Octets in front of the payload of a message.
@@ -543,11 +564,7 @@ impl<'a> Connection<'a> {
     }
 
     /// What must hold of a closed connection.
-    pub(super) fn judge(
-        &self,
-        processes: &mut Processes,
-        report: &mut Report,
-    ) -> Result<(), Failure> {
+    pub(super) fn judge(&self, report: &mut Report) -> Result<(), Failure> {
         if !self.is_over() {
             let wanted = self.requests.len();
             return Err(Failure::Completions(self.index, self.ended, wanted));
@@ -574,7 +591,7 @@ impl<'a> Connection<'a> {
                 report.add("lost messages", sends.saturating_sub(arrived) as u64);
             }
         }
-        expected::judge(self, processes)
+        Ok(())
     }
 
     /// True if a request that has succeeded was carried out.

@@ -21,6 +21,7 @@ mod expected;
 mod flow;
 mod generate;
 mod memory;
+mod places;
 mod plan;
 mod processes;
 mod report;

@@ -9,6 +9,7 @@ use faultline_fabric::nic_port::NicPort;
 use faultline_nic::FaultPolicy;
 use faultline_simulator::driver::Eq;
 
+use super::expected;
 use super::flow::Connection;
 use super::memory::{Copy, Region, answer};
 use super::plan::{Event, Plan, PlanNic, What};
@@ -390,7 +391,8 @@ impl<'a> Run<'a> {
         connection.close(&mut self.processes)?;
         self.processes.run_for(QUIET);
         connection.take_completions(&mut self.processes, &mut self.report)?;
-        connection.judge(&mut self.processes, &mut self.report)?;
+        connection.judge(&mut self.report)?;
+        expected::judge(&connection, &mut self.processes)?;
         connection.destroy(&mut self.processes)?;
         for side in [connection.requester, connection.responder] {
             if !side.is_gone
@@ -514,7 +516,8 @@ impl<'a> Run<'a> {
         self.take_completions()?;
         for flow in &self.flows {
             if let Some(connection) = &flow.connection {
-                connection.judge(&mut self.processes, &mut self.report)?;
+                connection.judge(&mut self.report)?;
+                expected::judge(connection, &mut self.processes)?;
             }
         }
         for index in 0..self.hosts.len() {
