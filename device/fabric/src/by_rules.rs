@@ -17,6 +17,7 @@ impl<O: Outside> Fabric<O> {
     #[inline(always)]
     pub(crate) fn rules_take(
         &mut self,
+        out: &mut O,
         now: Instant,
         from: PortId,
         place: Place,
@@ -36,18 +37,21 @@ impl<O: Outside> Fabric<O> {
         };
         match ignores {
             true => None,
-            false => self.ask_rules(now, from, place, frame),
+            false => self.ask_rules(out, now, from, place, frame),
         }
     }
 
     #[cold]
     fn ask_rules(
         &mut self,
+        out: &mut O,
         now: Instant,
         from: PortId,
         (site, dir): Place,
         frame: Frame<'_>,
     ) -> Option<ByRule> {
+        // The frame before may have been the last one that had to overtake them.
+        self.pass_kept_frames(out, now);
         let header = frame.header();
         let qpn = self.queue_pair_of((site, dir), frame);
         let facts = PacketFacts {
@@ -106,7 +110,7 @@ impl<O: Outside> Fabric<O> {
     }
 
     /// Carries out the next request of the rules. Returns its NIC, and the part for the owner: a request that only the owner can carry
-    /// out, or a problem to be noted.
+    /// out, one about the port (link, speed, MTU), which is done, or a problem to be noted.
     pub fn poll_request(
         &mut self,
         now: Instant,
@@ -121,28 +125,48 @@ impl<O: Outside> Fabric<O> {
             )),
             false => request.carry_out(&mut port.nic, now, memory),
         };
-        let left = result.map(|request| match request? {
+        match result {
             // The event is written to memory: in a turn, and not before the function may access memory.
-            CallerRequest::Link(up) => {
-                port.link_changed |= port.nic.change_link(up);
-                None
-            }
-            CallerRequest::Speed(mbps) => {
+            Ok(Some(CallerRequest::Link(up))) => port.link_changed |= port.nic.change_link(up),
+            Ok(Some(CallerRequest::Speed(mbps))) => {
                 let mbps = mbps.unwrap_or(faultline_nic::DEFAULT_LINK_SPEED_MBPS);
                 port.nic.set_link_speed(mbps);
-                None
             }
-            CallerRequest::Mtu(mtu) => {
-                port.faults.set_mtu(mtu);
-                None
-            }
-            request => Some(request),
-        });
-        Some((id, left))
+            Ok(Some(CallerRequest::Mtu(mtu))) => port.faults.set_mtu(mtu),
+            Ok(_) | Err(_) => {}
+        }
+        Some((id, result))
     }
 
     /// Passes what rules have kept until now: frames, doorbells and interrupts. Returns true if there was anything.
     pub fn pass_kept(&mut self, out: &mut O, now: Instant) -> bool {
+        let mut worked = self.pass_kept_frames(out, now);
+        while let Some(late) = self.rules.as_mut().and_then(|rules| rules.poll_late()) {
+            worked = true;
+            let has_bus_master = |nic| self.nics.get(nic).is_some_and(|port| port.bus_master);
+            match late {
+                Late::Doorbell { nic, page, bell } if has_bus_master(nic) => {
+                    out.seen(now, Seen::LateDoorbell { nic, page, bell });
+                    self.doorbell(now, nic, page, bell);
+                }
+                Late::Interrupt { nic, vector } if has_bus_master(nic) => {
+                    out.interrupt(now, nic, vector);
+                }
+                Late::Doorbell { .. } | Late::Interrupt { .. } => {}
+            }
+        }
+        worked
+    }
+
+    /// Passes the frames that rules have kept until now. Returns true if there were any. It is called as soon as a rule has taken a frame,
+    /// so a frame that is only changed keeps its place, and before rules are asked about the next one. A kept frame may meet another rule,
+    /// which takes it again: then the call that has passed it passes it once more.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn pass_kept_frames(&mut self, out: &mut O, now: Instant) -> bool {
+        if std::mem::replace(&mut self.passes_kept, true) {
+            return false;
+        }
         let mut worked = false;
         while let Some(kept) = self.rules.as_mut().and_then(|rules| rules.poll_frame(now)) {
             worked = true;
@@ -162,20 +186,7 @@ impl<O: Outside> Fabric<O> {
                 Direction::Rx => self.receive_after_rules(out, now, kept.site, octets),
             }
         }
-        while let Some(late) = self.rules.as_mut().and_then(|rules| rules.poll_late()) {
-            worked = true;
-            let has_bus_master = |nic| self.nics.get(nic).is_some_and(|port| port.bus_master);
-            match late {
-                Late::Doorbell { nic, page, bell } if has_bus_master(nic) => {
-                    out.seen(now, Seen::LateDoorbell { nic, page, bell });
-                    self.doorbell(now, nic, page, bell);
-                }
-                Late::Interrupt { nic, vector } if has_bus_master(nic) => {
-                    out.interrupt(now, nic, vector);
-                }
-                Late::Doorbell { .. } | Late::Interrupt { .. } => {}
-            }
-        }
+        self.passes_kept = false;
         worked
     }
 }

@@ -56,7 +56,7 @@ impl<O: Outside> Fabric<O> {
             None => port.fate(Direction::Tx, frame.as_frame()),
             Some(cause) => Fate::barred(cause),
         });
-        let dropped = self.drop_at_nic(now, from, place, frame.as_frame(), fate);
+        let dropped = self.drop_at_nic(out, now, from, place, frame.as_frame(), fate);
         let is_dropped = dropped.is_some();
         let is_on_link = !is_dropped
             && !self.links.is_empty()
@@ -71,7 +71,12 @@ impl<O: Outside> Fabric<O> {
             self.show(out, now, (from, place), fate, frame.as_frame());
         }
         let to = match route {
-            None => None,
+            None => {
+                if is_dropped {
+                    self.pass_kept_frames(out, now);
+                }
+                None
+            }
             Some(route) => self.follow(out, now, (from, route), &mut frame),
         };
         let seen = Seen::Sent {
@@ -363,10 +368,11 @@ impl<O: Outside> Fabric<O> {
         }
         let place = (to, Direction::Rx);
         let fate = port.fate(place.1, frame);
-        if let Some(dropped) = self.drop_at_nic(now, from, place, frame, fate) {
+        if let Some(dropped) = self.drop_at_nic(out, now, from, place, frame, fate) {
             if out.watches_frames() {
                 self.show(out, now, (from, place), dropped, frame);
             }
+            self.pass_kept_frames(out, now);
             return false;
         }
         self.receive(out, now, (from, to), frame)
@@ -376,6 +382,7 @@ impl<O: Outside> Fabric<O> {
     #[inline(always)]
     fn drop_at_nic(
         &mut self,
+        out: &mut O,
         now: Instant,
         from: PortId,
         place: Place,
@@ -385,7 +392,7 @@ impl<O: Outside> Fabric<O> {
         if fate != Fate::Passed {
             return Some((fate, None));
         }
-        let rule = self.rules_take(now, from, place, frame)?;
+        let rule = self.rules_take(out, now, from, place, frame)?;
         Some((Fate::Rule, Some(rule)))
     }
 
@@ -399,11 +406,15 @@ impl<O: Outside> Fabric<O> {
         place: Place,
         frame: Frame<'_>,
     ) -> bool {
-        let rule = self.rules_take(now, from, place, frame);
-        if rule.is_some() && out.watches_frames() {
+        let rule = self.rules_take(out, now, from, place, frame);
+        if rule.is_none() {
+            return false;
+        }
+        if out.watches_frames() {
             self.show(out, now, (from, place), (Fate::Rule, rule), frame);
         }
-        rule.is_some()
+        self.pass_kept_frames(out, now);
+        true
     }
 
     /// A NIC receives a packet that its rules have kept.

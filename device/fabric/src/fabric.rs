@@ -38,6 +38,8 @@ pub struct Fabric<O: Outside> {
     pub(crate) shared_pauses: SharedPauses,
     /// The rules of the scenario that runs.
     pub rules: Option<Box<Rules>>,
+    /// Frames that rules have kept are being passed.
+    pub(crate) passes_kept: bool,
     /// A frame as octets.
     pub(crate) octets: Vec<u8>,
     /// A frame as octets that leaves the switch with another VLAN tag than it came with.
@@ -79,6 +81,7 @@ impl<O: Outside> Fabric<O> {
             holds,
             shared_pauses,
             rules: None,
+            passes_kept: false,
             octets: Vec::new(),
             tagged: Vec::new(),
             sender_of_other: 0,
