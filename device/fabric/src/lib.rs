@@ -21,6 +21,7 @@
 //! - [`others`]: frames for and of other fabrics of the process
 //! - [`outside`]: what a fabric asks of its owner, and shows
 //! - [`port_faults`]: MTU and injected faults of a NIC's port
+//! - [`scenario`]: the beginning of a scenario, and the facts about its run
 //! - [`shared_pauses`]: priorities that link models pause for senders of other fabrics
 //! - `sight`: what a fabric shows of frames at interfaces
 //! - [`switch`]: the learning switch
@@ -49,6 +50,7 @@ pub mod nic_port;
 pub mod others;
 pub mod outside;
 pub mod port_faults;
+pub mod scenario;
 pub mod shared_pauses;
 mod sight;
 pub mod switch;

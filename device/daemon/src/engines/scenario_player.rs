@@ -4,13 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use faultline_abi::admin::Counter;
 use faultline_fabric::PortId;
-use faultline_fabric::nic_port::NicPort;
-use faultline_nic::{Instant, Nanos};
+use faultline_fabric::scenario::Beginning;
+use faultline_nic::Instant;
 use faultline_scenario::plan::Plan;
-use faultline_scenario::rules::{CallerRequest, Rules};
-use faultline_scenario::verdict::{Facts, judge};
+use faultline_scenario::rules::CallerRequest;
+use faultline_scenario::verdict::judge;
 
 use crate::engines::engine::Engine;
 use crate::engines::scenario::{
@@ -192,9 +191,8 @@ impl Engine {
         if self.scenario.is_some() || self.ended_scenario.is_some() {
             return false;
         }
-        let nics = self.fabric.nics.values().map(|port| &port.nic);
-        let rules = Rules::prepare(plan, nics, self.now());
-        self.fabric.rules = Some(Box::new(rules));
+        let now = self.now();
+        self.fabric.prepare_rules(plan, now);
         self.scenario = Some(Box::new(RunningScenario {
             name,
             counters: Vec::new(),
@@ -207,21 +205,15 @@ impl Engine {
     /// One step of what precedes the beginning of a scenario that was started: the rules learn some of the queue pairs. Returns
     /// false if more steps are needed.
     pub fn prepare_scenario(&mut self) -> bool {
-        let nics = self.fabric.nics.values().map(|port| &port.nic);
-        match &mut self.fabric.rules {
-            Some(rules) if !rules.has_begun() => {
-                if !rules.take_existing(nics) {
-                    return false;
+        let now = self.now();
+        match self.fabric.begin_rules(now) {
+            Beginning::Before => return false,
+            Beginning::After => {}
+            Beginning::Now(counters) => {
+                if let Some(scenario) = &mut self.scenario {
+                    scenario.counters = counters;
                 }
             }
-            Some(_) | None => return true,
-        }
-        let (now, counters) = (self.now(), self.counters());
-        if let Some(scenario) = &mut self.scenario {
-            scenario.counters = counters;
-        }
-        if let Some(rules) = &mut self.fabric.rules {
-            rules.begin(now);
         }
         true
     }
@@ -255,24 +247,8 @@ impl Engine {
             let problem = "the scenario was stopped before it had begun";
             rules.note_problem(problem.to_owned());
         }
-        let ended = Nanos(now.0.saturating_sub(rules.start().0));
         let before = std::mem::take(&mut scenario.counters);
-        let increased = |(now, before): (Vec<u64>, Vec<u64>)| {
-            let values = now.into_iter().zip(before);
-            let values = values.map(|(now, before)| now.saturating_sub(before));
-            let names = Counter::ALL.iter().map(|counter| counter.name().to_owned());
-            names.zip(values).collect()
-        };
-        let facts = Facts {
-            ended: Some(ended),
-            counters: self
-                .counters()
-                .into_iter()
-                .zip(before)
-                .map(increased)
-                .collect(),
-            traffic: Vec::new(),
-        };
+        let facts = self.fabric.facts_at_end(now, before);
         let rules = self.fabric.rules.as_mut()?;
         let verdict = judge(rules, &facts);
         rules.stop();
@@ -282,14 +258,8 @@ impl Engine {
         self.resume_unless_paused();
         Some(StoppedScenario {
             name: scenario.name,
-            time: ended,
+            time: facts.ended.unwrap_or_default(),
             verdict,
         })
-    }
-
-    /// Counters of each NIC, in the order of `Counter::ALL`.
-    fn counters(&self) -> Vec<Vec<u64>> {
-        let values = |port: &NicPort| port.nic.counters().values().to_vec();
-        self.fabric.nics.values().map(values).collect()
     }
 }
