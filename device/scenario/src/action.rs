@@ -51,7 +51,8 @@ pub enum Action {
     Fatal(Nothing),
     /// The device is reset, as by a function-level reset without the guest's knowledge.
     Reset(Nothing),
-    /// The device is removed: its client is disconnected.
+    /// The device is removed, as by surprise hot-unplug: registers read as ones, it accesses no memory, and its packets are lost. Only a
+    /// client that connects again brings it back.
     Remove(Nothing),
     /// All NICs of the process stand still, with the device clock.
     Pause(For),
