@@ -336,6 +336,16 @@ impl<T: Copy + Ord> ModelledLink<T> {
         self.counts
     }
 
+    /// Octets of all frames that are on the line or wait for it, of [`MAX_OCTETS`].
+    pub fn octets(&self) -> usize {
+        self.held
+    }
+
+    /// Changes the rate, in Mbit/s; 0: not limited. Frames that were sent before arrive when they would have.
+    pub fn set_rate(&mut self, mbps: u32) {
+        self.model.rate_mbps = mbps;
+    }
+
     fn is_hit(&mut self, probability: u32) -> bool {
         probability > 0 && self.random.u32(..1_000_000) < probability
     }

@@ -119,6 +119,13 @@ impl LinkModels {
         paused
     }
 
+    /// Changes the rate of a direction of a link, in Mbit/s; 0: not limited. Returns false if it has no model.
+    pub fn set_rate(&mut self, port: PortId, dir: Direction, mbps: u32) -> bool {
+        let mut all = self.all.iter_mut();
+        let link = all.find(|(place, _)| *place == (port, dir));
+        link.map(|(_, link)| link.set_rate(mbps)).is_some()
+    }
+
     /// When the next frame arrives.
     pub fn next_deadline(&self) -> Option<Instant> {
         let deadlines = self.all.iter().filter_map(|(_, line)| line.next_deadline());

@@ -12,7 +12,7 @@ use faultline_wire::Gid;
 
 use crate::error::SimulationError;
 use crate::pager::{PAGE, Pager};
-use crate::world::{HostBus, RAM, State, mac_of};
+use crate::process::{ProcessBus, RAM, State, mac_of};
 
 /// Bit of the vector of asynchronous events.
 const ASYNC: u64 = 1 << 0;
@@ -26,7 +26,7 @@ const FIRST_VA: u64 = 0x7f00_0000_0000;
 /// A host.
 #[derive(Debug)]
 pub(crate) struct Host {
-    pub driver: Driver<HostBus>,
+    pub driver: Driver<ProcessBus>,
     pub pd: u32,
     pager: Pager,
     /// Queue of completion events.
@@ -91,10 +91,7 @@ impl Host {
         simulator: &Simulator,
         default_service: u64,
     ) -> Result<Self, SimulationError> {
-        let bus = HostBus {
-            state: Rc::clone(state),
-            host,
-        };
+        let bus = ProcessBus::new(Rc::clone(state), host);
         let refused = |what| failed(host, what);
         let mut driver = Driver::new(bus).map_err(refused("start of the driver"))?;
         let eq = driver.create_eq(0, 1, 10).map_err(refused("event queue"))?;
@@ -132,9 +129,11 @@ impl Host {
 
     /// READs and atomics that may be outstanding on a queue pair.
     pub(crate) fn max_rd_atomic(&self) -> u8 {
-        let state = self.driver.bus.state.borrow();
-        let node = state.nodes.get(self.driver.bus.host);
-        let limit = node.map_or(u32::MAX, |node| node.nic.config().limits.max_rd_atomic);
+        let limit = self
+            .driver
+            .bus
+            .with_nic(|nic| nic.config().limits.max_rd_atomic);
+        let limit = limit.unwrap_or(u32::MAX);
         u8::try_from(limit).unwrap_or(u8::MAX)
     }
 

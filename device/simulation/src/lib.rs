@@ -6,10 +6,9 @@
 //!
 //! - [`scenario`]: a scenario with its rules, and the verdict on it
 //! - [`mod@run`]: traffic from beginning to end
-//! - [`observer`]: where rules see and change what happens
-//! - `world`: NICs, wire and clock
+//! - `record`: what is kept of a run
 //! - `pager`, `connection`, `hosts`: the software of the hosts; `limits`: what a scenario may ask of it
-//! - [`process`]: engines with their fabrics, as in the emulator
+//! - [`process`]: engines with their fabrics, as in the emulator, and the clock
 //! - [`trace`]: what has happened, and its hash
 //! - [`vopr`]: random processes that must keep their promises
 //!
@@ -24,15 +23,15 @@ mod connection;
 mod error;
 mod hosts;
 mod limits;
-pub mod observer;
 mod pager;
 pub mod process;
+mod record;
 pub mod run;
 pub mod scenario;
 pub mod trace;
 pub mod vopr;
-mod world;
 
 pub use error::{SimulationError, Stuck};
+pub use record::FaultTimes;
 pub use run::{Ending, Options, Results, run};
 pub use scenario::{Outcome, expect_legal_packets, simulate};

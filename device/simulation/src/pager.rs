@@ -10,7 +10,7 @@ use faultline_scenario::traffic::FaultService;
 use faultline_simulator::driver::Eq;
 use faultline_simulator::{Bus, Driver, Error};
 
-use crate::world::HostBus;
+use crate::process::ProcessBus;
 
 /// Bytes of a page.
 pub(crate) const PAGE: u64 = 4096;
@@ -18,7 +18,7 @@ const PAGE_BYTES: usize = 4096;
 /// Most pages that one record makes present.
 const MAX_PAGES: u64 = 1024;
 
-type HostDriver = Driver<HostBus>;
+type HostDriver = Driver<ProcessBus>;
 
 /// An on-demand region.
 #[derive(Debug)]

@@ -4,12 +4,16 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use faultline_abi::admin::Counter;
 use faultline_abi::cqe::Cqe;
+use faultline_fabric::link_model::LinkModel;
+use faultline_fabric::scenario::CounterValues;
 use faultline_nic::{Nanos, Nic, NicConfig};
-use faultline_oracle::{Oracle, Place};
+use faultline_oracle::Oracle;
 use faultline_scenario::file::Scenario;
+use faultline_scenario::plan::Plan;
 use faultline_scenario::profile::{self, Profile};
+use faultline_scenario::rules::Rules;
+use faultline_scenario::traffic::Simulator;
 use faultline_scenario::verdict::{Facts, TrafficFact};
 use faultline_simulator::Rng;
 use faultline_telemetry::opcode_name;
@@ -18,10 +22,10 @@ use crate::connection::{Connection, Flow};
 use crate::error::{SimulationError, Stuck};
 use crate::hosts::{Host, nic_name};
 use crate::limits::check;
-use crate::observer::{Nothing, SharedObserver};
 use crate::pager::Pager;
+use crate::process::{NicShape, ProcessShape, State, Watch};
+use crate::record::{FaultTimes, Record};
 use crate::trace::{Detail, Trace};
-use crate::world::{Shape, State, Step};
 
 /// Time from a fault record to its answer if neither the scenario nor its profile says another: as a driver under Linux takes.
 const FAULT_SERVICE: Nanos = Nanos(50_000);
@@ -59,7 +63,7 @@ pub struct Options<'a> {
 pub enum Ending {
     /// All traffic has completed or failed, or there is none and nothing can happen any more.
     Finished,
-    /// The observer has ended the run.
+    /// A rule has ended the run.
     Ended,
     /// The traffic has not ended at the limit of the scenario.
     Limit(Stuck),
@@ -99,6 +103,8 @@ pub struct Results {
     pub packets: Vec<BTreeMap<String, u64>>,
     /// Diagnostics of each NIC by kind.
     pub diagnostics: Vec<BTreeMap<String, u64>>,
+    /// Page faults whose accesses were carried out, in this order.
+    pub faults: Vec<FaultTimes>,
     /// What the packet checker has found, if the options ask for it. Its times are since the start, and its frames are the lines
     /// of the trace that begin with `tx`, counted from 1.
     pub packets_checked: Option<Oracle>,
@@ -129,21 +135,25 @@ struct Run {
     notes: Vec<String>,
 }
 
-/// Runs a scenario's traffic. The observer sees everything from the start of the traffic on: the drivers of the hosts have then
-/// started, and the programs create their objects.
+/// Runs a scenario's traffic, without its rules.
 ///
 /// # Errors
 /// The scenario can't be simulated.
-pub fn run(
+pub fn run(scenario: &Scenario, options: Options<'_>) -> Result<Results, SimulationError> {
+    play(scenario, options, None).map(|(results, _)| results)
+}
+
+/// Runs a scenario's traffic with the rules of a plan, which it returns. They play a part from the start of the traffic on: the drivers
+/// of the hosts have then started, and the programs create their objects.
+pub(crate) fn play(
     scenario: &Scenario,
     mut options: Options<'_>,
-    observer: SharedObserver,
-) -> Result<Results, SimulationError> {
+    plan: Option<Plan>,
+) -> Result<(Results, Option<Box<Rules>>), SimulationError> {
     let seed = options.seed.unwrap_or(scenario.seed);
     check(scenario)?;
-    let mut run = Run::new(scenario, &mut options)?;
-    run.begin(&observer, scenario.limit.nanos(), options.check_packets);
-    let counters = run.counters();
+    let mut run = Run::new(scenario, &mut options, seed)?;
+    let counters = run.begin(plan, scenario.limit.nanos(), options.check_packets);
     let mut rng = Rng::new(seed);
     let ending = match run.add_traffic(scenario, options.only_traffic, &mut rng) {
         Ok(()) => run.go()?,
@@ -154,11 +164,15 @@ pub fn run(
         Err(error) => return Err(error),
     };
     if let Some(inspect) = options.inspect {
-        for (host, node) in run.state.borrow_mut().nodes.iter_mut().enumerate() {
-            inspect(host, &mut node.nic);
+        let mut state = run.state.borrow_mut();
+        for host in 0..run.hosts.len() {
+            if let Some(port) = state.nic(host) {
+                inspect(host, &mut port.nic);
+            }
         }
     }
-    Ok(run.results(seed, ending, &counters))
+    let rules = run.state.borrow_mut().take_rules();
+    Ok((run.results(seed, ending, counters), rules))
 }
 
 /// The profile of the NICs.
@@ -185,16 +199,32 @@ pub(crate) fn profile_of(
     })
 }
 
-type CounterValues = Vec<Vec<(&'static str, u64)>>;
+/// The process of a scenario: one engine, and links with the time of the wire.
+fn shape_of(simulator: &Simulator, seed: u64) -> ProcessShape {
+    let wire = LinkModel {
+        delay_ns: simulator.wire_delay.nanos(),
+        ..LinkModel::default()
+    };
+    let nic = NicShape {
+        links: [(!simulator.by_reference).then_some(wire), None],
+        ..NicShape::default()
+    };
+    ProcessShape {
+        engines: 1,
+        nics: vec![nic; usize::from(simulator.hosts)],
+        seed,
+        ..ProcessShape::default()
+    }
+}
 
 impl Run {
-    fn new(scenario: &Scenario, options: &mut Options<'_>) -> Result<Self, SimulationError> {
+    fn new(
+        scenario: &Scenario,
+        options: &mut Options<'_>,
+        seed: u64,
+    ) -> Result<Self, SimulationError> {
         let simulator = &scenario.simulator;
-        let shape = Shape {
-            hosts: simulator.hosts,
-            wire_delay: simulator.wire_delay.nanos(),
-            by_reference: simulator.by_reference,
-        };
+        let shape = shape_of(simulator, seed);
         let profile = profile_of(scenario, options)?;
         let configure = &mut |config: &mut NicConfig| {
             profile.apply(config);
@@ -206,9 +236,8 @@ impl Run {
                 configure(config);
             }
         };
-        let nothing = Rc::new(RefCell::new(Nothing));
-        let trace = Trace::new(options.trace);
-        let state = State::new(shape, configure, nothing, trace);
+        let watch = Watch::of_scenario(shape.nics.len(), options.trace);
+        let (state, _) = State::new(&shape, watch, configure);
         let state = Rc::new(RefCell::new(state));
         let of_profile = profile.latency.fault_service.map(|time| time.0);
         let service = options.fault_service.or(of_profile);
@@ -232,34 +261,17 @@ impl Run {
         })
     }
 
-    /// The observer takes part from now on.
-    fn begin(&mut self, observer: &SharedObserver, limit: u64, check_packets: bool) {
+    /// The traffic and the rules begin. Returns the counters of the NICs.
+    fn begin(&mut self, plan: Option<Plan>, limit: u64, check_packets: bool) -> CounterValues {
         let mut state = self.state.borrow_mut();
         (self.start, self.limit) = (state.now, limit);
-        if check_packets {
-            let mut checker = Oracle::new(Place::Adapter);
-            checker.set_all_ready();
-            state.checker = Some(checker);
-        }
-        state.begin(observer, limit);
+        state.limit = state.now.saturating_add(limit);
+        state.watch.borrow_mut().begin(self.start, check_packets);
+        state.begin_scenario(plan)
     }
 
     fn has_ended(&self) -> bool {
-        let state = self.state.borrow();
-        let observer = state.observer.borrow();
-        observer.has_ended()
-    }
-
-    fn counters(&self) -> CounterValues {
-        let state = self.state.borrow();
-        let nodes = state.nodes.iter();
-        let values = nodes.map(|node| {
-            let counters = node.nic.counters();
-            let all = Counter::ALL.iter();
-            all.map(|counter| (counter.name(), counters.get(*counter)))
-                .collect()
-        });
-        values.collect()
+        self.state.borrow().has_ended()
     }
 
     /// Creates the connections.
@@ -335,7 +347,7 @@ impl Run {
                     });
                 }
             }
-            if self.state.borrow().broken {
+            if self.state.borrow().is_stuck {
                 return Err(SimulationError::Clock {
                     at: self.since_start(),
                 });
@@ -354,8 +366,7 @@ impl Run {
             let paused = self.state.borrow().paused;
             let software = self.next_at().map(|at| at.saturating_sub(paused));
             let until = software.unwrap_or(u64::MAX).min(end);
-            let step = self.state.borrow_mut().step(until);
-            if step == Step::Done {
+            if self.state.borrow_mut().step(until) {
                 continue;
             }
             let next = self.state.borrow().next_at();
@@ -378,8 +389,8 @@ impl Run {
     fn work(&mut self) -> bool {
         let now = self.now();
         let mut any = self.move_gids();
-        for (index, host) in self.hosts.iter_mut().enumerate() {
-            let interrupts = self.state.borrow_mut().take_interrupts(index);
+        for host in &mut self.hosts {
+            let interrupts = host.driver.bus.take_interrupts();
             any |= host.work(now, interrupts);
         }
         any |= self.read_completions(now);
@@ -445,7 +456,7 @@ impl Run {
     fn take_completion(&mut self, flow: &Flow, host: usize, side: usize, cqe: &Cqe, now: u64) {
         let qpn = cqe.qpn.get();
         let status = cqe.status;
-        self.state.borrow_mut().note(
+        self.state.borrow().note(
             host,
             format_args!(
                 "completion qp {qpn} status {status} vendor error {} wqe {}",
@@ -596,9 +607,9 @@ impl Run {
         facts
     }
 
-    fn packets(&self) -> Vec<BTreeMap<String, u64>> {
+    fn packets(&self, record: &Record) -> Vec<BTreeMap<String, u64>> {
         let mut packets = vec![BTreeMap::new(); self.hosts.len()];
-        for ((nic, is_sent, opcode), count) in &self.state.borrow().counts.packets {
+        for ((nic, is_sent, opcode), count) in &record.packets {
             if let Some(packets) = packets.get_mut(*nic) {
                 let dir = if *is_sent { "tx" } else { "rx" };
                 packets.insert(format!("{dir} {}", opcode_name(*opcode)), *count);
@@ -607,9 +618,9 @@ impl Run {
         packets
     }
 
-    fn diagnostics(&self) -> Vec<BTreeMap<String, u64>> {
+    fn diagnostics(&self, record: &Record) -> Vec<BTreeMap<String, u64>> {
         let mut diagnostics = vec![BTreeMap::new(); self.hosts.len()];
-        for ((nic, kind), count) in &self.state.borrow().counts.diagnostics {
+        for ((nic, kind), count) in &record.diagnostics {
             if let Some(diagnostics) = diagnostics.get_mut(*nic) {
                 diagnostics.insert((*kind).to_owned(), *count);
             }
@@ -617,7 +628,7 @@ impl Run {
         diagnostics
     }
 
-    fn results(mut self, seed: u64, ending: Ending, before: &CounterValues) -> Results {
+    fn results(mut self, seed: u64, ending: Ending, before: CounterValues) -> Results {
         for host in &mut self.hosts {
             host.read_events();
         }
@@ -629,27 +640,22 @@ impl Run {
                 self.notes.push(format!("{}: {failure}", nic_name(index)));
             }
         }
-        let counters = self.counters().into_iter().zip(before);
-        let counters = counters.map(|(after, before)| {
-            let values = after.into_iter().zip(before);
-            let values = values.map(|((name, after), (_, before))| {
-                (name.to_owned(), after.saturating_sub(*before))
-            });
-            values.collect()
-        });
         let time = Nanos(self.since_start());
         let facts = Facts {
             ended: match ending {
                 Ending::Finished | Ending::Ended => Some(time),
                 Ending::Limit(_) | Ending::Stuck(_) => None,
             },
-            counters: counters.collect(),
             traffic,
+            ..self.state.borrow().facts_since(before)
         };
-        let (packets, diagnostics) = (self.packets(), self.diagnostics());
-        let mut state = self.state.borrow_mut();
-        let trace = std::mem::replace(&mut state.trace, Trace::new(Detail::Nothing));
-        let packets_checked = state.checker.take();
+        let (record, packets_checked) = {
+            let state = self.state.borrow();
+            let mut watch = state.watch.borrow_mut();
+            (watch.record.take(), watch.oracle.take())
+        };
+        let record = record.unwrap_or_else(|| Record::new(Detail::Nothing, 0));
+        let (packets, diagnostics) = (self.packets(&record), self.diagnostics(&record));
         Results {
             ending,
             time,
@@ -658,10 +664,11 @@ impl Run {
             completions: std::mem::take(&mut self.completions),
             packets,
             diagnostics,
+            faults: record.faults,
             packets_checked,
             problems: std::mem::take(&mut self.problems),
             notes: std::mem::take(&mut self.notes),
-            trace,
+            trace: record.trace,
         }
     }
 }

@@ -5,6 +5,7 @@
 mod library;
 mod many_connections;
 mod process;
+mod process_rules;
 mod profiles;
 mod scenarios;
 mod traffic;

@@ -16,8 +16,8 @@ const LEN: u32 = 32 << 10;
 const MS: u64 = 1_000_000;
 
 /// One side of a connection.
-struct Side {
-    cq: Cq,
+pub(crate) struct Side {
+    pub(crate) cq: Cq,
     qp: Qp,
     mr: Mr,
 }
@@ -41,7 +41,7 @@ fn connect(host: &mut ProcessHost, own: &Side, path: Connect) {
 }
 
 /// A connection between two hosts of a process.
-fn pair(process: &mut Process, hosts: [usize; 2]) -> [Side; 2] {
+pub(crate) fn connection(process: &mut Process, hosts: [usize; 2]) -> [Side; 2] {
     let sides = hosts.map(|host| side(&mut process.hosts[host]));
     for (own, peer) in [(0, 1), (1, 0)] {
         let path = process.hosts[hosts[peer]].path(&sides[peer].qp);
@@ -64,7 +64,12 @@ fn post(host: &mut ProcessHost, from: &mut Side, to: &Mr, count: usize) {
     }
 }
 
-fn statuses(host: &mut ProcessHost, cq: &mut Cq) -> Vec<u8> {
+/// Posts WRITEs to the other side of a connection.
+pub(crate) fn post_write(host: &mut ProcessHost, from: &mut Side, to: &Side, count: usize) {
+    post(host, from, &to.mr, count);
+}
+
+pub(crate) fn statuses(host: &mut ProcessHost, cq: &mut Cq) -> Vec<u8> {
     std::iter::from_fn(|| host.driver.poll(cq))
         .map(|cqe| cqe.status)
         .collect()
@@ -154,7 +159,10 @@ fn into_a_narrow_link(engines: usize, pause_bytes: u32) -> (u64, u64) {
         first_address: 0,
     })
     .unwrap();
-    let mut pairs = [pair(&mut process, [0, 2]), pair(&mut process, [1, 2])];
+    let mut pairs = [
+        connection(&mut process, [0, 2]),
+        connection(&mut process, [1, 2]),
+    ];
     for (host, [from, to]) in pairs.iter_mut().enumerate() {
         post(&mut process.hosts[host], from, &to.mr, 8);
     }
@@ -199,7 +207,7 @@ fn nics_of_different_vlans_do_not_reach_each_other() {
             first_address: 0,
         })
         .unwrap();
-        let [mut from, to] = pair(&mut process, [0, 1]);
+        let [mut from, to] = connection(&mut process, [0, 1]);
         post(&mut process.hosts[0], &mut from, &to.mr, 1);
         process.run_for(2000 * MS);
         assert_eq!(statuses(&mut process.hosts[0], &mut from.cq), [expected]);
@@ -218,7 +226,7 @@ fn a_nic_that_moves_keeps_its_connection() {
         first_address: 0,
     })
     .unwrap();
-    let [mut from, to] = pair(&mut process, [0, 1]);
+    let [mut from, to] = connection(&mut process, [0, 1]);
     let mut ended = 0;
     for (turn, engine) in [1, 2, 0, 2, 1].into_iter().enumerate() {
         post(&mut process.hosts[0], &mut from, &to.mr, 4);

@@ -84,15 +84,22 @@ fn the_packet_checker_sees_what_the_nics_send() {
     }
 }
 
-/// Frames that are passed at once keep their place.
+/// Frames that are passed at once keep their place, with and without a wire, where they are sent and where they arrive. Rules are not
+/// asked about the packet that follows.
 #[test]
 fn a_packet_that_is_only_marked_is_not_overtaken() {
-    let text = "[[traffic]]\nop = \"send\"\nsize = 64\n\
-                [[rule]]\nnic = \"nic1\"\non = { dir = \"rx\", opcode = \"SEND\", every = 3 }\ndo = { ecn_mark = {} }";
-    let (scenario, plan) = load("marked.toml", text);
-    let outcome = run(&scenario, &plan);
-    assert!(outcome.passed(), "{:?}", outcome.verdict);
-    assert!(!outcome.results.diagnostics[1].contains_key("sequence_nak_sent"));
+    for (by_reference, dir) in [(false, "rx"), (false, "tx"), (true, "rx"), (true, "tx")] {
+        let nic = if dir == "rx" { "nic1" } else { "nic0" };
+        let text = format!(
+            "[simulator]\nby_reference = {by_reference}\n[[traffic]]\nop = \"send\"\nsize = 2000\n\
+             [[rule]]\nnic = \"{nic}\"\non = {{ dir = \"{dir}\", opcode = \"rc_send_first\", every = 3 }}\ndo = {{ ecn_mark = {{}} }}"
+        );
+        let (scenario, plan) = load("marked.toml", &text);
+        let outcome = run(&scenario, &plan);
+        assert!(outcome.passed(), "{:?}", outcome.verdict);
+        let refused = outcome.results.diagnostics[1].contains_key("sequence_nak_sent");
+        assert!(!refused, "{by_reference} {dir}");
+    }
 }
 
 /// Pauses are a part of the time that the limit limits, also one in which the run ends.

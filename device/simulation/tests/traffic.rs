@@ -1,30 +1,28 @@
 //! Each kind of traffic from beginning to end, and how runs end.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-
-use faultline_nic::Instant;
 use faultline_scenario::file::Scenario;
-use faultline_scenario::trigger::Direction;
-use faultline_simulation::observer::{Frame, Nothing, Observer};
-use faultline_simulation::{Ending, Options, Results, SimulationError, run};
+use faultline_scenario::read::read;
+use faultline_simulation::{Ending, Options, Results, SimulationError, run, simulate};
 
 fn scenario(text: &str) -> Scenario {
     toml::from_str(text).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-fn observed(text: &str, observer: impl Observer + 'static) -> Results {
-    let observer = Rc::new(RefCell::new(observer));
-    run(&scenario(text), Options::default(), observer).unwrap_or_else(|error| panic!("{error}"))
+fn results(text: &str) -> Results {
+    run(&scenario(text), Options::default()).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn results(text: &str) -> Results {
-    observed(text, Nothing)
+/// The same with the rules of the text.
+fn results_with_rules(text: &str) -> Results {
+    let scenario = read("rules.toml", text).unwrap_or_else(|problems| panic!("{problems}"));
+    let plan = scenario.plan_simulation().unwrap();
+    simulate(&scenario, &plan, Options::default())
+        .unwrap()
+        .results
 }
 
 fn refusal(text: &str) -> SimulationError {
-    let observer = Rc::new(RefCell::new(Nothing));
-    match run(&scenario(text), Options::default(), observer) {
+    match run(&scenario(text), Options::default()) {
         Err(error) => error,
         Ok(results) => panic!("{text}: {results:?}"),
     }
@@ -76,19 +74,17 @@ fn each_operation_of_each_service_completes_with_its_data() {
     }
 }
 
-/// Takes all packets that arrive.
-struct Sink;
-
-impl Observer for Sink {
-    fn frame(&mut self, _: Instant, _: usize, dir: Direction, _: u32, _: &Frame<'_>) -> bool {
-        dir == Direction::Tx
-    }
-}
+/// Drops all packets that arrive.
+const SINK: &str = r#"
+[[rule]]
+on = { dir = "rx", opcode = "any" }
+do = { drop = {} }
+"#;
 
 #[test]
 fn a_connection_without_answers_fails_its_messages() {
     let text = "[[traffic]]\nop = \"write\"\ncount = 9\ndepth = 2\ntimeout = 8\nretry_count = 2";
-    let found = observed(text, Sink);
+    let found = results_with_rules(&format!("{text}{SINK}"));
     assert_eq!(found.ending, Ending::Finished);
     let traffic = &found.facts.traffic[0];
     assert_eq!((traffic.done, traffic.failed), (0, 9));
@@ -100,7 +96,7 @@ fn a_connection_without_answers_fails_its_messages() {
 #[test]
 fn traffic_that_waits_for_ever_is_named() {
     let text = "[[traffic]]\nname = \"lost\"\nop = \"write\"\ntimeout = 0\ncount = 3";
-    let found = observed(text, Sink);
+    let found = results_with_rules(&format!("{text}{SINK}"));
     let Ending::Stuck(stuck) = &found.ending else {
         panic!("{:?}", found.ending)
     };
@@ -168,13 +164,12 @@ fn impossible_values_are_refused_with_their_key() {
 }
 
 /// Loses interrupts of completion events.
-struct Silence;
-
-impl Observer for Silence {
-    fn interrupt(&mut self, _: Instant, _: usize, vector: u16) -> bool {
-        vector != 1
-    }
-}
+const SILENCE: &str = r#"
+[[rule]]
+on = { interrupt = 1 }
+do = { drop = {} }
+fired = "0.."
+"#;
 
 #[test]
 fn a_lost_interrupt_is_noticed_only_by_software_that_waits_for_events() {
@@ -183,9 +178,9 @@ fn a_lost_interrupt_is_noticed_only_by_software_that_waits_for_events() {
         let found = results(&format!("{text}{wait}"));
         assert_eq!(found.ending == Ending::Finished, ends, "{wait}");
     }
-    let polled = observed(&format!("{text}\"poll\""), Silence);
+    let polled = results_with_rules(&format!("{text}\"poll\"{SILENCE}"));
     assert_eq!(polled.ending, Ending::Finished);
-    let waited = observed(&format!("{text}\"events\""), Silence);
+    let waited = results_with_rules(&format!("{text}\"events\"{SILENCE}"));
     assert!(
         matches!(waited.ending, Ending::Stuck(_)),
         "{:?}",
@@ -261,5 +256,16 @@ fn damming_loses_only_what_is_posted_during_a_wait() {
     let found = results(text);
     assert_eq!(found.ending, Ending::Finished);
     assert_eq!(found.facts.counters[1]["page_faults"], 8);
+    assert_eq!(found.facts.counters[0]["local_ack_timeout_err"], 0);
+}
+
+/// Software posts twice as much at one instant as a modelled link holds.
+#[test]
+fn a_wire_without_rules_loses_nothing() {
+    let text = "[[traffic]]\nop = \"write\"\nsize = 4194304\nmtu = 4096\ncount = 2\ndepth = 2\nconnections = 4";
+    let found = results(text);
+    assert_eq!(found.ending, Ending::Finished);
+    assert_eq!(found.facts.traffic[0].done, 8);
+    assert_eq!(found.facts.counters[1]["packet_seq_err_sent"], 0);
     assert_eq!(found.facts.counters[0]["local_ack_timeout_err"], 0);
 }

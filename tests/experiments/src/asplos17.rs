@@ -5,7 +5,9 @@ use anyhow::{Context, Result};
 use crate::chart::{self, Scale, Texts};
 use crate::document::{Experiment, Picture, Table};
 use crate::measured::{Measured, Place};
-use crate::simulated::{FaultTimes, Setup};
+use faultline_simulation::FaultTimes;
+
+use crate::simulated::Setup;
 use crate::units::{median, quantity, time};
 
 /// The paper's minor fault in nanoseconds, and the NIC's share of it.
@@ -41,7 +43,7 @@ fn simulated(profile: &'static str) -> Result<Parts> {
     let messages: Vec<Message> = completions
         .filter_map(|completion| Some((completion.posted?.0, completion.completed.0)))
         .collect();
-    let pairs: Vec<(Message, FaultTimes)> = messages.into_iter().zip(run.faults).collect();
+    let pairs: Vec<(Message, FaultTimes)> = messages.into_iter().zip(run.results.faults).collect();
     let of = |part: &dyn Fn(&(Message, FaultTimes)) -> u64| {
         let values: Vec<f64> = pairs.iter().map(|pair| part(pair) as f64).collect();
         median(&values).context("no fault")

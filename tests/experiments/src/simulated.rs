@@ -1,13 +1,9 @@
 //! Runs of the simulator with the NICs of a profile.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-
 use anyhow::{Context, Result, anyhow, ensure};
-use faultline_nic::{Diagnostic, Instant, Nic, NicConfig};
+use faultline_nic::NicConfig;
 use faultline_scenario::file::Scenario;
 use faultline_scenario::profile;
-use faultline_simulation::observer::Observer;
 use faultline_simulation::trace::Detail;
 use faultline_simulation::{Ending, Options, Results, run};
 
@@ -20,49 +16,11 @@ pub struct Setup {
     only_traffic: Option<usize>,
 }
 
-/// The times of a page fault, since the start of the traffic, in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FaultTimes {
-    /// The access met the absent page.
-    pub raised: u64,
-    /// The driver has answered.
-    pub resumed: u64,
-    /// The access was carried out.
-    pub done: u64,
-}
-
 /// What a run has brought.
 #[derive(Debug)]
 pub struct Run {
     /// Results of the simulator.
     pub results: Results,
-    /// Page faults whose accesses were carried out, in this order.
-    pub faults: Vec<FaultTimes>,
-}
-
-#[derive(Debug, Default)]
-struct Faults {
-    start: u64,
-    done: Vec<FaultTimes>,
-}
-
-impl Observer for Faults {
-    fn start(&mut self, now: Instant, _: &[&Nic]) {
-        self.start = now.0;
-    }
-
-    fn diagnostic(&mut self, now: Instant, _: usize, diagnostic: &Diagnostic, _: &Nic) {
-        if let Diagnostic::FaultDone {
-            raised, resumed, ..
-        } = diagnostic
-        {
-            self.done.push(FaultTimes {
-                raised: raised.0.saturating_sub(self.start),
-                resumed: resumed.0.saturating_sub(self.start),
-                done: now.0.saturating_sub(self.start),
-            });
-        }
-    }
 }
 
 impl Setup {
@@ -106,11 +64,9 @@ impl Setup {
             configure: Some(&mut change),
             ..Options::default()
         };
-        let faults = Rc::new(RefCell::new(Faults::default()));
-        let results = run(&self.scenario, options, Rc::clone(&faults) as _)?;
+        let results = run(&self.scenario, options)?;
         ensure!(results.problems.is_empty(), "{:?}", results.problems);
-        let faults = std::mem::take(&mut faults.borrow_mut().done);
-        Ok(Run { results, faults })
+        Ok(Run { results })
     }
 
     /// Runs the scenario. All messages must complete.

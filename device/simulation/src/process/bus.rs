@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use faultline_abi::doorbell::Doorbell;
-use faultline_nic::{Dma, Instant};
+use faultline_nic::{Dma, Instant, Nic};
 use faultline_simulator::Bus;
 
 use super::{RAM, State};
@@ -17,8 +17,13 @@ pub struct ProcessBus {
 }
 
 impl ProcessBus {
-    pub(super) fn new(state: Rc<RefCell<State>>, host: usize) -> Self {
+    pub(crate) fn new(state: Rc<RefCell<State>>, host: usize) -> Self {
         Self { state, host }
+    }
+
+    /// Looks at the NIC.
+    pub(crate) fn with_nic<T>(&self, look: impl FnOnce(&Nic) -> T) -> Option<T> {
+        Some(look(&self.state.borrow_mut().nic(self.host)?.nic))
     }
 
     /// Vectors of interrupts since the last call, as bits.
@@ -33,7 +38,7 @@ impl ProcessBus {
 /// Addresses outside of the memory read as zero, and are not written.
 impl Bus for ProcessBus {
     fn ram_len(&self) -> u64 {
-        RAM as u64
+        RAM
     }
 
     fn read(&self, addr: u64, buf: &mut [u8]) {
@@ -53,16 +58,14 @@ impl Bus for ProcessBus {
     fn read_register(&mut self, offset: u32) -> u32 {
         let mut state = self.state.borrow_mut();
         let (host, now) = (self.host, Instant(state.now));
-        let engine = state.engine_of(host);
-        let port = engine.and_then(|engine| engine.fabric.nics.get_mut(host));
+        let port = state.present_nic(host);
         port.map_or(u32::MAX, |port| port.nic.read_register(now, offset))
     }
 
     fn write_register(&mut self, offset: u32, value: u32) {
         let mut state = self.state.borrow_mut();
         let (host, now) = (self.host, Instant(state.now));
-        let engine = state.engine_of(host);
-        if let Some(port) = engine.and_then(|engine| engine.fabric.nics.get_mut(host)) {
+        if let Some(port) = state.present_nic(host) {
             port.nic.write_register(now, offset, value);
         }
     }
@@ -71,7 +74,7 @@ impl Bus for ProcessBus {
         let mut state = self.state.borrow_mut();
         let (host, now) = (self.host, Instant(state.now));
         if let Some(engine) = state.engine_of(host) {
-            engine.fabric.doorbell(now, host, page, bell);
+            engine.ring(now, host, page, bell);
         }
         state.settle();
     }

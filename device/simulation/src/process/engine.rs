@@ -7,11 +7,14 @@ use std::rc::Rc;
 use faultline_fabric::fabric::TakenNic;
 use faultline_fabric::frame::{Frame, FrameMut, Octets};
 use faultline_fabric::holds::Holds;
+use faultline_fabric::link_model::MAX_OCTETS;
 use faultline_fabric::others::OtherFrame;
 use faultline_fabric::outside::{Outside, Seen};
 use faultline_fabric::shared_pauses::SharedPauses;
 use faultline_fabric::{Fabric, PortId, Switch};
 use faultline_nic::{Dma, Instant, Origin, Segment, TxFrame};
+use faultline_scenario::rules::CallerRequest;
+use faultline_scenario::trigger::Direction;
 use faultline_simulator::{Memory, RAM_BASE};
 
 use super::peer::SimPeer;
@@ -102,13 +105,24 @@ pub(super) struct Around {
     /// By NIC: vectors that its driver has not seen yet, as bits.
     pub(super) interrupts: Vec<u64>,
     pub(super) watch: Rc<RefCell<Watch>>,
+    /// NICs that a scenario has removed, of all engines.
+    pub(super) removed: Rc<RefCell<BTreeSet<PortId>>>,
+    /// Requests of rules for the owner of the process.
+    pub(super) requests: Vec<(PortId, CallerRequest)>,
+}
+
+/// What the engines of a process share.
+#[derive(Clone, Debug)]
+pub(super) struct Shared {
+    pub(super) watch: Rc<RefCell<Watch>>,
+    pub(super) removed: Rc<RefCell<BTreeSet<PortId>>>,
 }
 
 impl SimEngine {
     pub(super) fn new(
         (own, owners): (usize, &[usize]),
         (switch, holds, pauses): (Switch, Holds, SharedPauses),
-        watch: Rc<RefCell<Watch>>,
+        Shared { watch, removed }: Shared,
     ) -> Self {
         let payload = Memory::with_device(PAYLOAD, 0);
         let mut fabric = Fabric::new(owners.len(), switch, holds, pauses);
@@ -126,6 +140,8 @@ impl SimEngine {
                 held: BTreeSet::new(),
                 interrupts: vec![0; owners.len()],
                 watch,
+                removed,
+                requests: Vec::new(),
             },
             received: Vec::new(),
             payload,
@@ -143,23 +159,34 @@ impl SimEngine {
         if !self.fabric.pauses_others() {
             worked |= self.take_from_others(&mut now, true);
         }
-        let (fabric, around) = (&mut self.fabric, &mut self.around);
-        worked |= fabric.take_frames(around, now);
-        let nics = fabric.nics.ports();
+        worked |= self.fabric.take_frames(&mut self.around, now);
+        let nics = self.fabric.nics.ports();
         for nic in 0..nics {
-            let Some(mut turn) = fabric.turn(nic) else {
+            let Some(mut turn) = self.fabric.turn(nic) else {
                 continue;
             };
             worked |= turn.run_timers(now);
-            fabric.take_early_diagnostics(around, now, nic);
-            worked |= fabric.transmit(around, now, nic);
+            self.fabric
+                .take_early_diagnostics(&mut self.around, now, nic);
+            worked |= self.run_scenario(now);
+            if self.has_room(nic) {
+                worked |= self.fabric.transmit(&mut self.around, now, nic);
+            }
         }
-        fabric.flush_externals();
+        self.fabric.flush_externals();
         for nic in 0..nics {
-            worked |= fabric.send_interrupts(around, now, nic);
+            worked |= self.fabric.send_interrupts(&mut self.around, now, nic);
         }
-        fabric.take_diagnostics(around, now);
-        worked
+        self.fabric.take_diagnostics(&mut self.around, now);
+        worked | self.run_scenario(now)
+    }
+
+    /// True if the modelled link of a NIC has room for what it sends in a turn. Otherwise the NIC waits. In virtual time, software posts
+    /// as much as it may at one instant.
+    fn has_room(&self, nic: PortId) -> bool {
+        let mut links = self.fabric.links.iter();
+        let found = links.find(|(port, dir, _)| (*port, *dir) == (nic, Direction::Tx));
+        found.is_none_or(|(.., link)| link.octets() < MAX_OCTETS / 2)
     }
 
     /// Takes all frames of other engines.
@@ -246,7 +273,8 @@ impl Outside for Around {
     type Memory = Memory;
     type Peer = SimPeer;
 
-    fn interrupt(&mut self, _: Instant, nic: PortId, vector: u16) {
+    fn interrupt(&mut self, now: Instant, nic: PortId, vector: u16) {
+        self.watch.borrow_mut().interrupt(now, nic, vector);
         if let Some(vectors) = self.interrupts.get_mut(nic) {
             *vectors |= 1_u64.checked_shl(u32::from(vector)).unwrap_or(0);
         }

@@ -5,6 +5,7 @@
 //! order of passes. There are no doorbell pages: a doorbell reaches its NIC at once.
 //!
 //! - `engine`: an engine with its fabric, and the links between engines
+//! - `owner`: what the owner of a fabric does for a scenario
 //! - `peer`: the peer of an external port
 //! - `watch`: judges and counts the events of all engines
 //! - `bus`: the way of a driver to its NIC
@@ -12,11 +13,13 @@
 
 mod bus;
 mod engine;
+mod owner;
 mod peer;
 mod restart;
 mod watch;
 
 use std::cell::{RefCell, RefMut};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use faultline_abi::admin::QP_FLAG_SIG_ALL;
@@ -33,16 +36,15 @@ use faultline_scenario::trigger::Direction;
 use faultline_simulator::{Connect, Cq, CqConfig, Driver, Memory, Qp, QpConfig, Rng};
 use faultline_wire::{Gid, MacAddr};
 
-use crate::world::mac_of;
 pub use bus::ProcessBus;
-use engine::{Link, SimEngine};
+use engine::{Link, Shared, SimEngine};
 pub use peer::PeerHandle;
 use peer::SimPeer;
-use watch::Watch;
+pub(crate) use watch::Watch;
 pub use watch::Watched;
 
-/// Memory of each guest.
-const RAM: usize = 16 << 20;
+/// Memory of each guest. Pages exist when they are written to, so that much of it costs nothing.
+pub(crate) const RAM: u64 = 256 << 20;
 /// Passes at one instant. A process that needs more does not advance.
 const PASSES_AT_ONCE: u32 = 1_000_000;
 
@@ -107,25 +109,44 @@ pub struct Process {
     peers: Vec<PeerHandle>,
 }
 
+/// MAC address of a host.
+pub(crate) fn mac_of(host: usize) -> MacAddr {
+    let last = u8::try_from(host).unwrap_or(u8::MAX).saturating_add(1);
+    MacAddr([2, 0, 0, 0, 0, last])
+}
+
 /// What drivers and the owner of the process share.
 #[derive(Debug)]
-struct State {
+pub(crate) struct State {
     /// The device clock, in nanoseconds.
-    now: u64,
+    pub(crate) now: u64,
+    /// How long the device clock has stood still: the clock of the hosts is so much later.
+    pub(crate) paused: u64,
+    /// When the last pause was, and how long.
+    last_pause: (u64, u64),
+    /// Nothing happens after this time of the device clock.
+    pub(crate) limit: u64,
+    /// Hosts whose driver is to move the entries of its GID table.
+    pub(crate) moved_gids: Vec<usize>,
     /// Passes at this instant.
     passes: u32,
     engines: Vec<SimEngine>,
     /// Engine by NIC.
     owners: Vec<usize>,
     memories: Vec<Memory>,
-    watch: Rc<RefCell<Watch>>,
+    pub(crate) watch: Rc<RefCell<Watch>>,
+    removed: Rc<RefCell<BTreeSet<PortId>>>,
     random: Rng,
     /// The clock does not advance.
-    is_stuck: bool,
+    pub(crate) is_stuck: bool,
 }
 
 impl State {
-    fn new(shape: &ProcessShape, configure: &dyn Fn(&mut NicConfig)) -> (Self, Vec<PeerHandle>) {
+    pub(crate) fn new(
+        shape: &ProcessShape,
+        watch: Watch,
+        configure: &mut dyn FnMut(&mut NicConfig),
+    ) -> (Self, Vec<PeerHandle>) {
         let nics = shape.nics.len();
         let count = shape.engines.max(1);
         let owners: Vec<usize> = shape
@@ -133,7 +154,10 @@ impl State {
             .iter()
             .map(|nic| nic.engine.min(count.saturating_sub(1)))
             .collect();
-        let watch = Rc::new(RefCell::new(Watch::new(nics)));
+        let shared = Shared {
+            watch: Rc::new(RefCell::new(watch)),
+            removed: Rc::default(),
+        };
         let switch = Switch::new();
         let parts =
             SharedPauses::of_engines(count).zip(Holds::of_engines(count, shape.ports.len()));
@@ -141,7 +165,7 @@ impl State {
             .enumerate()
             .map(|(own, (pauses, holds))| {
                 let switch = switch.sibling();
-                SimEngine::new((own, &owners), (switch, holds, pauses), Rc::clone(&watch))
+                SimEngine::new((own, &owners), (switch, holds, pauses), shared.clone())
             })
             .collect();
         Link::connect(&mut engines);
@@ -151,7 +175,8 @@ impl State {
             let mut config = NicConfig::new(mac);
             configure(&mut config);
             let device = usize::try_from(config.limits.device_memory).unwrap_or(0);
-            let memory = Memory::with_device(RAM, device);
+            let ram = usize::try_from(RAM).unwrap_or(usize::MAX);
+            let memory = Memory::with_device(ram, device);
             memories.push(memory.clone());
             let mut port = NicPort::new(Nic::new(config));
             port.bus_master = true;
@@ -189,11 +214,16 @@ impl State {
         }
         let state = Self {
             now: 0,
+            paused: 0,
+            last_pause: (0, 0),
+            limit: u64::MAX,
+            moved_gids: Vec::new(),
             passes: 0,
             engines,
             owners,
             memories,
-            watch,
+            watch: shared.watch,
+            removed: shared.removed,
             random: Rng::new(shape.seed),
             is_stuck: false,
         };
@@ -218,6 +248,7 @@ impl State {
                 return worked;
             }
             worked = true;
+            self.take_requests();
             self.passes = self.passes.saturating_add(1);
             if self.passes > PASSES_AT_ONCE {
                 self.is_stuck = true;
@@ -227,20 +258,21 @@ impl State {
     }
 
     /// When something happens next.
-    fn next_at(&self) -> Option<u64> {
+    pub(crate) fn next_at(&self) -> Option<u64> {
         let deadlines = self.engines.iter().filter_map(SimEngine::next_deadline);
         deadlines.min().map(|at| at.0.max(self.now))
     }
 
     /// The next thing happens. Returns false if there is none until then. What happens at this instant is one thing: the software of
     /// hosts sees it before the clock moves.
-    fn step(&mut self, until: u64) -> bool {
+    pub(crate) fn step(&mut self, until: u64) -> bool {
         if self.is_stuck {
             return false;
         }
         if self.settle() {
             return true;
         }
+        let until = until.min(self.limit);
         match self.next_at().filter(|at| *at <= until && !self.is_stuck) {
             None => false,
             Some(at) => {
@@ -254,6 +286,13 @@ impl State {
                 self.settle();
                 true
             }
+        }
+    }
+
+    /// Moves the clock.
+    pub(crate) fn advance_to(&mut self, at: u64) {
+        if at > self.now {
+            (self.now, self.passes) = (at, 0);
         }
     }
 }
@@ -306,7 +345,9 @@ impl Process {
         shape: &ProcessShape,
         configure: &dyn Fn(&mut NicConfig),
     ) -> Result<Self, faultline_simulator::Error> {
-        let (state, peers) = State::new(shape, configure);
+        let (state, peers) = State::new(shape, Watch::new(shape.nics.len()), &mut |config| {
+            configure(config);
+        });
         let state = Rc::new(RefCell::new(state));
         let host = |id: usize| {
             let address = shape.first_address.saturating_add(id);
@@ -354,10 +395,7 @@ impl Process {
 
     /// Nothing happens until then.
     pub fn advance_to(&self, ns: u64) {
-        let mut state = self.state.borrow_mut();
-        if ns > state.now {
-            (state.now, state.passes) = (ns, 0);
-        }
+        self.state.borrow_mut().advance_to(ns);
     }
 
     /// True if the clock does not advance any more, because something is done again and again at one instant.

@@ -1,5 +1,6 @@
-//! The events of all engines: packets are judged, and frames and diagnostics enter a hash.
+//! The events of all engines: packets are judged, and frames and diagnostics enter a hash, or the record of a scenario.
 
+use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use faultline_fabric::frame::{Frame, Octets};
@@ -9,6 +10,9 @@ use faultline_nic::{Instant, Nic};
 use faultline_oracle::{Oracle, Place, QueuePair, Violation};
 use faultline_scenario::trigger::Direction;
 use faultline_simulator::Memory;
+
+use crate::record::Record;
+use crate::trace::Detail;
 
 /// A summary of what was seen.
 #[derive(Clone, Debug, Default)]
@@ -23,44 +27,99 @@ pub struct Watched {
     pub hash: u64,
 }
 
-/// Judges packets, and counts.
-#[derive(Debug)]
-pub(super) struct Watch {
-    oracle: Oracle,
-    nics: usize,
+/// What a process summarizes.
+#[derive(Debug, Default)]
+struct Summary {
     packets: u64,
     dropped: u64,
     hash: DefaultHasher,
+}
+
+/// Judges packets, and keeps a summary of a process, or the record of a scenario.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    nics: usize,
+    /// Times of the oracle are since then.
+    start: u64,
+    pub(crate) oracle: Option<Oracle>,
+    summary: Option<Summary>,
+    pub(crate) record: Option<Record>,
     octets: Vec<u8>,
 }
 
+fn oracle() -> Oracle {
+    let mut oracle = Oracle::new(Place::Adapter);
+    oracle.set_all_ready();
+    oracle
+}
+
 impl Watch {
-    pub(super) fn new(nics: usize) -> Self {
-        let mut oracle = Oracle::new(Place::Adapter);
-        (0..nics).for_each(|nic| oracle.set_ready(nic, true));
+    /// For a process.
+    pub(crate) fn new(nics: usize) -> Self {
         Self {
-            oracle,
             nics,
-            packets: 0,
-            dropped: 0,
-            hash: DefaultHasher::new(),
+            start: 0,
+            oracle: Some(oracle()),
+            summary: Some(Summary::default()),
+            record: None,
             octets: Vec::new(),
         }
     }
 
+    /// For a scenario.
+    pub(crate) fn of_scenario(nics: usize, detail: Detail) -> Self {
+        Self {
+            oracle: None,
+            summary: None,
+            record: Some(Record::new(detail, 0)),
+            ..Self::new(nics)
+        }
+    }
+
+    /// The traffic of a scenario begins. `checks`: packets are judged from now on.
+    pub(crate) fn begin(&mut self, now: u64, checks: bool) {
+        self.start = now;
+        self.oracle = checks.then(oracle);
+        if let Some(record) = &mut self.record {
+            record.begin(now);
+        }
+    }
+
     pub(super) fn watched(&self) -> Watched {
-        let violations = self.oracle.violations().iter();
-        Watched {
-            violations: violations.map(Violation::to_string).collect(),
-            packets: self.packets,
-            dropped: self.dropped,
-            hash: self.hash.finish(),
+        let oracle = self.oracle.iter();
+        let violations = oracle.flat_map(|oracle| oracle.violations());
+        let violations = violations.map(Violation::to_string).collect();
+        match &self.summary {
+            None => Watched {
+                violations,
+                ..Watched::default()
+            },
+            Some(summary) => Watched {
+                violations,
+                packets: summary.packets,
+                dropped: summary.dropped,
+                hash: summary.hash.finish(),
+            },
         }
     }
 
     /// A queue pair of a NIC begins another connection.
     pub(super) fn renew(&mut self, nic: PortId, qpn: u32) {
-        self.oracle.renew(nic, qpn);
+        if let Some(oracle) = &mut self.oracle {
+            oracle.renew(nic, qpn);
+        }
+    }
+
+    /// An interrupt is on its way to the host of a NIC.
+    pub(super) fn interrupt(&mut self, now: Instant, nic: PortId, vector: u16) {
+        self.note(now.0, nic, format_args!("interrupt {vector}"));
+    }
+
+    /// Adds a line to the trace of a scenario.
+    pub(crate) fn note(&mut self, now: u64, nic: PortId, what: fmt::Arguments<'_>) {
+        if let Some(record) = &mut self.record {
+            record.note(now, nic, what);
+        }
     }
 
     pub(super) fn seen(&mut self, now: Instant, seen: &Seen<'_, Memory>) {
@@ -68,18 +127,21 @@ impl Watch {
             Seen::Frame(sight) => self.frame(now, sight),
             Seen::Diagnostic {
                 nic, diagnostic, ..
-            } => (now.0, *nic, format!("{diagnostic:?}")).hash(&mut self.hash),
+            } => {
+                if let Some(summary) = &mut self.summary {
+                    (now.0, *nic, format!("{diagnostic:?}")).hash(&mut summary.hash);
+                }
+                if let Some(record) = &mut self.record {
+                    record.diagnostic(now, *nic, diagnostic);
+                }
+            }
             _ => {}
         }
     }
 
     fn frame(&mut self, now: Instant, sight: &Sight<'_, Memory>) {
-        let packets = sight.frame.packets();
-        if sight.fate != Fate::Passed {
-            self.dropped = self.dropped.saturating_add(packets.into());
-        }
         let mut octets = std::mem::take(&mut self.octets);
-        for packet in 0..packets {
+        for packet in 0..sight.frame.packets() {
             let bytes = match sight.frame {
                 Frame::Octets(Octets { bytes, .. }) => bytes,
                 Frame::ByReference(frame) => {
@@ -92,38 +154,59 @@ impl Watch {
                     }
                 }
             };
-            let (port, dir) = sight.place;
-            (now.0, port, dir == Direction::Tx, sight.fate as u8).hash(&mut self.hash);
-            bytes.hash(&mut self.hash);
-            self.judge(now, sight, bytes);
+            self.packet(now, sight, bytes);
+        }
+        if let Some(summary) = &mut self.summary
+            && sight.fate != Fate::Passed
+        {
+            let packets = u64::from(sight.frame.packets());
+            summary.dropped = summary.dropped.saturating_add(packets);
         }
         self.octets = octets;
     }
 
-    fn judge(&mut self, now: Instant, sight: &Sight<'_, Memory>, bytes: &[u8]) {
+    fn packet(&mut self, now: Instant, sight: &Sight<'_, Memory>, bytes: &[u8]) {
         let (port, dir) = sight.place;
+        if let Some(summary) = &mut self.summary {
+            (now.0, port, dir == Direction::Tx, sight.fate as u8).hash(&mut summary.hash);
+            bytes.hash(&mut summary.hash);
+        }
         if port >= self.nics || sight.is_again {
             return;
         }
+        if let Some(record) = &mut self.record {
+            record.packet(now.0, sight.place, sight.fate, bytes);
+        }
+        // What is lost later was sent all the same.
+        if dir == Direction::Tx
+            && let Some(summary) = &mut self.summary
+        {
+            summary.packets = summary.packets.saturating_add(1);
+        }
+        self.judge(now.0.saturating_sub(self.start), sight, bytes);
+    }
+
+    fn judge(&mut self, at: u64, sight: &Sight<'_, Memory>, bytes: &[u8]) {
+        let (port, dir) = sight.place;
+        let Some(oracle) = &mut self.oracle else {
+            return;
+        };
         match dir {
-            // What is lost later was sent all the same.
             Direction::Tx => {
-                self.packets = self.packets.saturating_add(1);
-                let pair = sight
-                    .device
-                    .and_then(|nic| nic.queue_pair_info(sight.sender));
+                let device = sight.device;
+                let pair = device.and_then(|nic| nic.queue_pair_info(sight.sender));
                 let sender = pair.map(|pair| QueuePair {
                     qpn: sight.sender,
                     mtu: Some(pair.mtu),
                     read_limit: pair.max_rd_atomic.map(u32::from),
                 });
-                self.oracle.sent(now.0, port, sender, bytes);
+                oracle.sent(at, port, sender, bytes);
             }
             Direction::Rx if sight.fate != Fate::Passed => {}
             Direction::Rx if sight.device.is_some_and(Nic::holds_input) => {
-                self.oracle.held(now.0, port, bytes);
+                oracle.held(at, port, bytes);
             }
-            Direction::Rx => self.oracle.received(now.0, port, bytes),
+            Direction::Rx => oracle.received(at, port, bytes),
         }
     }
 }
