@@ -56,7 +56,7 @@ impl<O: Outside> Fabric<O> {
             None => port.fate(Direction::Tx, frame.as_frame()),
             Some(cause) => Fate::barred(cause),
         });
-        let dropped = self.drop_at_nic(out, now, from, place, frame.as_frame(), fate);
+        let dropped = self.drop_at_nic(out, now, (from, place), frame.as_frame(), fate);
         let is_dropped = dropped.is_some();
         let is_on_link = !is_dropped
             && !self.links.is_empty()
@@ -368,7 +368,7 @@ impl<O: Outside> Fabric<O> {
         }
         let place = (to, Direction::Rx);
         let fate = port.fate(place.1, frame);
-        if let Some(dropped) = self.drop_at_nic(out, now, from, place, frame, fate) {
+        if let Some(dropped) = self.drop_at_nic(out, now, (from, place), frame, fate) {
             if out.watches_frames() {
                 self.show(out, now, (from, place), dropped, frame);
             }
@@ -384,8 +384,7 @@ impl<O: Outside> Fabric<O> {
         &mut self,
         out: &mut O,
         now: Instant,
-        from: PortId,
-        place: Place,
+        (from, place): (PortId, Place),
         frame: Frame<'_>,
         fate: Fate,
     ) -> Option<(Fate, Option<ByRule>)> {
