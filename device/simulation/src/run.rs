@@ -341,7 +341,7 @@ impl Run {
             let mut rounds = 0_u32;
             while self.work() {
                 rounds = rounds.saturating_add(1);
-                if rounds > ROUNDS_AT_ONCE {
+                if rounds > ROUNDS_AT_ONCE || self.state.borrow().is_stuck {
                     return Err(SimulationError::Clock {
                         at: self.since_start(),
                     });
