@@ -32,6 +32,7 @@ pub(crate) struct Host {
     /// Queue of completion events.
     pub eq: Eq,
     gids: Vec<Gid>,
+    has_full_table: bool,
     next_va: u64,
     /// Queue pairs in the order of their creation.
     pub qpns: Vec<u32>,
@@ -114,6 +115,7 @@ impl Host {
             pager,
             eq,
             gids: vec![gid],
+            has_full_table: false,
             next_va: FIRST_VA,
             qpns: Vec::new(),
             notified: BTreeSet::new(),
@@ -225,14 +227,26 @@ impl Host {
         }
     }
 
-    /// Moves the entries of the GID table by one place.
+    /// Moves the entries of the GID table by one place. When there is no further place, they stay where they are: a rule may ask for it
+    /// at each command, and these are commands.
     pub(crate) fn move_gids(&mut self, host: usize) -> Result<(), Error> {
         let mac = mac_of(host);
-        self.gids.insert(0, Gid([0; 16]));
-        for (index, gid) in (0_u32..).zip(&self.gids) {
-            match *gid == Gid([0; 16]) {
-                true => self.driver.clear_gid(index)?,
-                false => self.driver.set_gid(index, *gid, mac)?,
+        if self.has_full_table {
+            return Ok(());
+        }
+        let before = self.gids.clone();
+        self.gids.insert(0, Gid::ZERO);
+        let moved = (0_u32..)
+            .zip(&self.gids)
+            .filter(|(_, gid)| **gid != Gid::ZERO);
+        for (index, gid) in moved {
+            let set = self.driver.set_gid(index, *gid, mac);
+            self.has_full_table = set.is_err();
+            set?;
+        }
+        for (index, (before, now)) in (0_u32..).zip(before.iter().zip(&self.gids)) {
+            if *before != Gid::ZERO && *now == Gid::ZERO {
+                self.driver.clear_gid(index)?;
             }
         }
         Ok(())
