@@ -90,6 +90,11 @@ impl<O: Outside> Fabric<O> {
         }
     }
 
+    /// Work of NICs that have received frames, since the start, in the unit of [`Nic::work`](faultline_nic::Nic::work).
+    pub fn received_work(&self) -> u64 {
+        self.received_work
+    }
+
     /// Begins the turn of a source of frames.
     #[inline]
     pub fn begin_turn(&self) -> TurnLimit {

@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
+use faultline_abi::admin::QP_FLAG_SIG_ALL;
 use faultline_abi::cqe::{RETRY_EXC_ERR, SUCCESS};
 use faultline_abi::qp::QPT_RC;
-use faultline_abi::wqe::WR_WRITE;
+use faultline_abi::wqe::{WR_SEND, WR_WRITE};
 use faultline_fabric::link_model::LinkModel;
 use faultline_fabric::vlan::VlanMembership;
+use faultline_nic::TURN_WORK;
 use faultline_scenario::trigger::Direction;
 use faultline_simulation::process::{NicShape, PortShape, Process, ProcessHost, ProcessShape};
 use faultline_simulator::driver::ALL_ACCESS;
-use faultline_simulator::{Connect, Cq, Mr, Qp, Send};
+use faultline_simulator::{Connect, Cq, CqConfig, Mr, Qp, QpConfig, Send};
 
 const LEN: u32 = 32 << 10;
 const MS: u64 = 1_000_000;
@@ -238,4 +240,100 @@ fn a_nic_that_moves_keeps_its_connection() {
     }
     assert_eq!(ended, 20);
     assert!(process.watched().violations.is_empty());
+}
+
+/// NIC 0 sends a message to each of `pairs` queue pairs of NIC 1 that is longer than its receives, all at once. Each ends a connection with a
+/// thousand receives. Returns the most work of NIC 1 in one pass of its engine.
+fn connections_that_end(shape: &ProcessShape, pairs: usize) -> u64 {
+    const LOG_DEPTH: u8 = 10;
+    let mut process = Process::new(shape).unwrap();
+    let of_host = |host: &mut ProcessHost| {
+        let cq = host.driver.create_cq(CqConfig {
+            log_depth: 16,
+            eqn: host.eqn,
+            uctx: 0,
+        });
+        let cq = cq.unwrap();
+        let qps: Vec<Qp> = (0..pairs)
+            .map(|_| {
+                let config = QpConfig {
+                    kind: QPT_RC,
+                    pd: host.pd,
+                    uctx: 0,
+                    send_cqn: cq.cqn,
+                    recv_cqn: cq.cqn,
+                    srqn: None,
+                    log_depth: LOG_DEPTH,
+                    max_sge: 1,
+                    flags: QP_FLAG_SIG_ALL,
+                };
+                host.driver.create_qp(&config).unwrap()
+            })
+            .collect();
+        let access = ALL_ACCESS;
+        let mr = host.driver.reg_mr(host.pd, 0x7f00_0000_0000, 4096, access);
+        (cq, qps, mr.unwrap())
+    };
+    let (_, mut from, source) = of_host(&mut process.hosts[0]);
+    let (mut cq, mut to, target) = of_host(&mut process.hosts[1]);
+    for (from, to) in from.iter().zip(&mut to) {
+        let paths = [process.hosts[1].path(to), process.hosts[0].path(from)];
+        for (host, qpn, path) in [(0, from.qpn, paths[0]), (1, to.qpn, paths[1])] {
+            let driver = &mut process.hosts[host].driver;
+            driver.connect(qpn, QPT_RC, &path).unwrap();
+        }
+        for tag in 0..(1 << LOG_DEPTH) - 1 {
+            let driver = &mut process.hosts[1].driver;
+            driver.post_recv(to, tag, &[(target.va, 8, target.key)]);
+        }
+    }
+    let send = Send {
+        opcode: WR_SEND,
+        sges: &[(source.va, 100, source.key)],
+        ..Send::default()
+    };
+    for from in &mut from {
+        process.hosts[0].driver.post_send(from, &send);
+    }
+    process.run_for(100 * MS);
+    let ended = statuses(&mut process.hosts[1], &mut cq);
+    assert_eq!(ended.len(), pairs * ((1 << LOG_DEPTH) - 1));
+    process.longest_pass(shape.nics[1].engine)
+}
+
+/// Whether they come out of a modelled link, or from another engine. A link with a delay delivers all of them at one instant.
+#[test]
+fn frames_that_cost_much_wait_for_their_turn() {
+    let link = LinkModel {
+        delay_ns: 100_000,
+        ..LinkModel::default()
+    };
+    let shape = |engines| ProcessShape {
+        engines,
+        nics: vec![
+            NicShape {
+                links: [Some(link), None],
+                ..NicShape::default()
+            },
+            NicShape {
+                engine: engines - 1,
+                ..NicShape::default()
+            },
+        ],
+        ports: Vec::new(),
+        seed: 3,
+        first_address: 0,
+    };
+    for (what, shape) in [("a modelled link", shape(1)), ("another engine", shape(2))] {
+        let one = connections_that_end(&shape, 1);
+        let pairs = 24;
+        assert!(one * pairs > 2 * TURN_WORK, "{what}: {one} is too little");
+        let most = connections_that_end(&shape, usize::try_from(pairs).unwrap());
+        // The last one of a turn may begin before the limit is reached, and answers come back in the same pass.
+        assert!(most <= TURN_WORK + 2 * one, "{what}: {most}, one is {one}");
+        assert!(
+            most >= TURN_WORK,
+            "{what}: {most}, the limit was not reached"
+        );
+    }
 }

@@ -91,6 +91,8 @@ pub(super) struct SimEngine {
     received: Vec<Link>,
     /// What the fabric has in place of the memory of guests of other engines.
     payload: Memory,
+    /// The most work of NICs that have received frames in a pass.
+    pub(super) longest_pass: u64,
 }
 
 /// What is around its fabric.
@@ -145,11 +147,20 @@ impl SimEngine {
             },
             received: Vec::new(),
             payload,
+            longest_pass: 0,
         }
     }
 
     /// Makes a pass. Returns true if there was work.
     pub(super) fn pass(&mut self, now: Instant) -> bool {
+        let before = self.fabric.received_work();
+        let worked = self.run(now);
+        let work = self.fabric.received_work().saturating_sub(before);
+        self.longest_pass = self.longest_pass.max(work);
+        worked
+    }
+
+    fn run(&mut self, now: Instant) -> bool {
         let (fabric, around) = (&mut self.fabric, &mut self.around);
         if !around.is_any_full() {
             around.held.clear();

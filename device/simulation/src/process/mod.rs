@@ -408,6 +408,13 @@ impl Process {
         self.state.borrow().watch.borrow().watched()
     }
 
+    /// The most work of NICs of an engine that have received frames in one pass.
+    pub fn longest_pass(&self, engine: usize) -> u64 {
+        let state = self.state.borrow();
+        let engine = state.engines.get(engine);
+        engine.map_or(0, |engine| engine.longest_pass)
+    }
+
     /// Looks at a NIC, or changes it.
     pub fn with_port<T>(&self, nic: PortId, look: impl FnOnce(&mut NicPort) -> T) -> Option<T> {
         let mut state = self.state.borrow_mut();
