@@ -676,6 +676,12 @@ void faultline_net_stop(struct faultline_dev *dev)
 		faultline_stop(net->netdev);
 	netif_device_detach(net->netdev);
 	rtnl_unlock();
+	/*
+	 * A change of addresses that has found the netdev attached has queued
+	 * its work when it releases this lock; later ones queue none.
+	 */
+	netif_addr_lock_bh(net->netdev);
+	netif_addr_unlock_bh(net->netdev);
 	cancel_work_sync(&net->reset_work);
 	cancel_work_sync(&net->mode_work);
 	faultline_net_cleanup_hw(net);
