@@ -135,8 +135,7 @@ const TESTS: &[GuestTest] = &[
         .shows("The netdev receives only frames to its addresses and groups."),
     client("netdev_own_address", "netdev_own_address")
         .shows(
-            "An interface works with another MAC address, and takes no traffic of its \
-             neighbour's.",
+            "An interface gets no other MAC address, and sends nothing from its neighbour's.",
         )
         .runs(PATH),
     roles(
