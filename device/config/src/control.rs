@@ -50,6 +50,14 @@ pub enum ControlConfigError {
         /// Its mode.
         mode: u32,
     },
+    /// Another user owns the file, and knows the token.
+    #[error("the token file {} belongs to user {owner}: it must belong to the user of this process, or to root", path.display())]
+    TokenOwner {
+        /// The file.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+    },
     /// The token is too short or has other characters.
     #[error(
         "the token file {} must have one line of {MIN_TOKEN} or more printable ASCII characters without spaces, for \
@@ -71,6 +79,11 @@ impl ControlSettings {
     }
 }
 
+/// True if a file of this user is as good as one's own.
+fn is_trusted(owner: u32, own: u32) -> bool {
+    owner == own || owner == 0
+}
+
 /// Reads the token from a file that other users can't access.
 pub fn read_token(path: &Path) -> Result<String, ControlConfigError> {
     let read_error = |error| ControlConfigError::ReadToken {
@@ -79,7 +92,16 @@ pub fn read_token(path: &Path) -> Result<String, ControlConfigError> {
     };
     let file = std::fs::File::open(path).map_err(read_error)?;
     // Of the opened file: the path may name another one meanwhile.
-    let mode = file.metadata().map_err(read_error)?.mode() & 0o7777;
+    let metadata = file.metadata().map_err(read_error)?;
+    // The owner of this folder is the effective user of the process (proc(5)).
+    let own = std::fs::metadata("/proc/self").map_err(read_error)?.uid();
+    if !is_trusted(metadata.uid(), own) {
+        return Err(ControlConfigError::TokenOwner {
+            path: path.to_owned(),
+            owner: metadata.uid(),
+        });
+    }
+    let mode = metadata.mode() & 0o7777;
     if mode & 0o007 != 0 {
         return Err(ControlConfigError::TokenMode {
             path: path.to_owned(),
@@ -119,6 +141,21 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn a_token_of_another_user_is_known_to_that_user() {
+        assert!(is_trusted(1000, 1000) && is_trusted(0, 1000));
+        assert!(!is_trusted(1001, 1000) && !is_trusted(1000, 0));
+        // Only root can give a file away.
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("token");
+        std::fs::write(&path, "0123456789abcdef\n").unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+        if std::os::unix::fs::chown(&path, Some(12345), None).is_ok() {
+            let error = read_token(&path).unwrap_err().to_string();
+            assert!(error.contains("belongs to user 12345"), "{error}");
+        }
+    }
 
     #[test]
     fn a_token_is_read_from_a_private_file_only() {

@@ -134,9 +134,7 @@ const TESTS: &[GuestTest] = &[
         .within(60)
         .shows("The netdev receives only frames to its addresses and groups."),
     client("netdev_own_address", "netdev_own_address")
-        .shows(
-            "An interface gets no other MAC address, and sends nothing from its neighbour's.",
-        )
+        .shows("An interface gets no other MAC address, and sends nothing from its neighbour's.")
         .runs(PATH),
     roles(
         "netdev_strange_frames",
