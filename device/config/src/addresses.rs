@@ -85,6 +85,7 @@ mod tests {
         assert_eq!(parse("10.0.0.1"), range([10, 0, 0, 1], 128));
         assert_eq!(parse("10.0.0.0/8"), range([10, 0, 0, 0], 104));
         assert_eq!(parse("0.0.0.0/0"), range([0; 4], 96));
+        // That range has no address of IPv4.
         assert_eq!(parse("::/0"), AddressRange::new(Gid([0; 16]), 0));
         for wrong in [
             "10.0.0.0/33",

@@ -186,6 +186,8 @@ impl<O: Outside> Fabric<O> {
     /// Adds a NIC that another fabric had.
     pub fn put_nic(&mut self, nic: TakenNic<O::Memory>) {
         let id = nic.id;
+        // What frames of the other fabric have taught is not claimed here.
+        self.switch.forget(id);
         self.nics.replace(id, Some(nic.port));
         let of_other = self.memories.replace(id, Some(nic.memory));
         self.memories_of_others.replace(id, of_other);

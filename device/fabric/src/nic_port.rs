@@ -20,6 +20,8 @@ pub struct NicPort {
     pub link_changed: bool,
     /// Diagnostics that the NIC had no room for.
     pub lost_diagnostics: u64,
+    /// Frames have passed the port at the last look.
+    was_up: bool,
 }
 
 impl NicPort {
@@ -31,6 +33,7 @@ impl NicPort {
             faults: PortFaults::default(),
             link_changed: false,
             lost_diagnostics: 0,
+            was_up: false,
         }
     }
 
@@ -40,6 +43,13 @@ impl NicPort {
             true => self.nic.next_deadline(),
             false => None,
         }
+    }
+
+    /// Returns true if frames have passed the port until now, and do not pass it any more.
+    #[inline]
+    pub(crate) fn goes_down(&mut self) -> bool {
+        let is_up = self.nic.is_link_up() && self.nic.is_interface_up();
+        std::mem::replace(&mut self.was_up, is_up) && !is_up
     }
 
     /// True if it pauses all that send to it. A NIC without bus mastering accepts no frames, so its pause would never end, and is ignored.

@@ -11,7 +11,7 @@
 //!
 //! An address that is learned at a port stays there until it is silent for some time: frames from another port with this source address
 //! are dropped too, and no port gets it as its present address. So a guest cannot take the address of a gateway either. Ports
-//! without source check, such as external ones, can: behind them an address may move.
+//! without source check, such as external ones, can take it from each other: behind them an address may move.
 //!
 //! Each engine of a process has a switch of its own, which learns from the frames that it forwards. Assigned addresses, and the ports at
 //! which addresses were learned, are common to all of them. A change of assigned addresses is made under a lock, and the other switches
@@ -81,6 +81,8 @@ pub struct Switch {
     /// VLAN, addresses and route of the last frame of each port: most frames of a port repeat them.
     recent: Vec<Option<Recent>>,
     clash: Option<Clash>,
+    /// Value of `moved` at the last look.
+    seen_moves: u64,
     /// By port: the present address that it did not get, and the epoch in which it was asked for.
     refused: HashMap<PortId, (MacAddr, u64)>,
 }
@@ -95,6 +97,8 @@ struct Common {
     learned: Mutex<Places>,
     /// How often one of them was removed.
     forgotten: AtomicU64,
+    /// How often one of them has moved to another port.
+    moved: AtomicU64,
 }
 
 /// Addresses that are assigned to ports.
@@ -170,6 +174,27 @@ impl Switch {
         if self.common.version.load(Ordering::Relaxed) != self.version {
             self.change(|_| false);
         }
+        if self.common.moved.load(Ordering::Relaxed) != self.seen_moves {
+            self.drop_moved();
+        }
+    }
+
+    /// Forgets addresses that have moved to a port of another switch.
+    #[cold]
+    fn drop_moved(&mut self) {
+        let common = &self.common;
+        let places = lock(&common.learned);
+        self.seen_moves = common.moved.load(Ordering::Relaxed);
+        self.recent.clear();
+        let per_port = &mut self.per_port;
+        self.learned.retain(|(vlan, address), learned| {
+            let at = place_of(&places, *vlan, *address);
+            let is_kept = !learned.is_own || at == Some(learned.port);
+            if !is_kept && let Some(count) = per_port.get_mut(&learned.port) {
+                *count = count.saturating_sub(1);
+            }
+            is_kept
+        });
     }
 
     /// Takes the common table, and changes it. `change` returns true if it has changed something.
@@ -398,7 +423,8 @@ impl Switch {
             return true;
         }
         let known = match self.learned.get_mut(&(vlan, src)) {
-            Some(known) if known.port == port => {
+            // An address is claimed where its frames come in.
+            Some(known) if known.port == port && (known.is_own || !is_own) => {
                 known.is_fresh = true;
                 return true;
             }
@@ -408,8 +434,19 @@ impl Switch {
             .per_port
             .get(&port)
             .is_none_or(|count| *count < MAX_ADDRESSES_PER_PORT);
-        if is_own && !self.claim(port, vlan, src, has_room) {
-            return false;
+        match is_own {
+            true => match self.claim(port, vlan, src, has_room) {
+                Claim::Refused => return false,
+                Claim::OfAnother => return true,
+                Claim::Own => {}
+            },
+            // Where it is, another switch knows.
+            false => {
+                let at = place_of(&lock(&self.common.learned), vlan, src);
+                if at.is_some_and(|at| at != port) {
+                    return true;
+                }
+            }
         }
         if !has_room {
             return true;
@@ -429,27 +466,31 @@ impl Switch {
         true
     }
 
-    /// Makes `port` the port of an address for all switches, if there is room for it. Returns false if that is another port, and the
-    /// address may not move.
-    fn claim(&self, port: PortId, vlan: u16, src: MacAddr, has_room: bool) -> bool {
-        let mut learned = lock(&self.common.learned);
-        let place = |places: &mut Vec<(u16, PortId)>| {
-            let found = places.iter_mut().find(|place| place.0 == vlan);
-            found.map(|place| {
-                let may_move = place.1 == port || self.is_unchecked(port);
-                if may_move && has_room {
+    /// Makes `port` the port of an address for all switches, if there is room for it. An address moves between ports without source check
+    /// only: a frame that comes back through one of them, or that somebody there forges, takes no address from a NIC.
+    fn claim(&self, port: PortId, vlan: u16, src: MacAddr, has_room: bool) -> Claim {
+        let common = &self.common;
+        let mut learned = lock(&common.learned);
+        let places = learned.get_mut(&src);
+        let found = places.and_then(|places| places.iter_mut().find(|place| place.0 == vlan));
+        match found {
+            Some(place) if place.1 == port => Claim::Own,
+            Some(place) if self.is_unchecked(port) && self.is_unchecked(place.1) => {
+                if has_room {
                     place.1 = port;
+                    common.moved.fetch_add(1, Ordering::Relaxed);
                 }
-                may_move
-            })
-        };
-        if let Some(may_move) = learned.get_mut(&src).and_then(place) {
-            return may_move;
+                Claim::Own
+            }
+            Some(_) if self.is_unchecked(port) => Claim::OfAnother,
+            Some(_) => Claim::Refused,
+            None => {
+                if has_room {
+                    learned.entry(src).or_default().push((vlan, port));
+                }
+                Claim::Own
+            }
         }
-        if has_room {
-            learned.entry(src).or_default().push((vlan, port));
-        }
-        true
     }
 
     /// Route of a frame of a VLAN to `dst`.
@@ -505,6 +546,25 @@ impl Switch {
 /// A switch whose engine has panicked has left a whole table: each change is made by functions that do not panic.
 fn lock<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What becomes of an address from which a port sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Claim {
+    /// It is at this port.
+    Own,
+    /// It stays at another port, and the frame is passed.
+    OfAnother,
+    /// It stays at another port, and the frame is dropped.
+    Refused,
+}
+
+/// The port at which an address was learned.
+fn place_of(places: &Places, vlan: u16, address: MacAddr) -> Option<PortId> {
+    let mut of_address = places.get(&address)?.iter();
+    of_address
+        .find(|place| place.0 == vlan)
+        .map(|place| place.1)
 }
 
 /// Where addresses were learned.

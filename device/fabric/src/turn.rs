@@ -41,6 +41,10 @@ impl<M: Dma> Turn<'_, M> {
             port.nic.handle_deadline(now, self.memory);
             worked = true;
         }
+        // What is behind it may be reached another way now.
+        if port.goes_down() {
+            self.switch.forget(self.id);
+        }
         // A command may have changed the address of the NIC.
         self.switch.set_present_address(self.id, port.nic.mac());
         worked

@@ -341,7 +341,10 @@ impl Requester {
             Syndrome::RnrNak { timer } => {
                 self.acknowledge(psn, next);
                 // A NAK behind a response that is missing is ignored: the request before it is sent again first.
-                if self.acked == Some(psn) && !is_held {
+                // One that the network has doubled does not prolong the wait.
+                let waits = |wait: RnrWait| wait.psn == psn && at < wait.until;
+                let is_again = self.rnr.is_some_and(waits);
+                if self.acked == Some(psn) && !is_held && !is_again {
                     let until = at.saturating_add(rnr_timer_ns(timer));
                     self.rnr = Some(RnrWait { psn, until });
                 }

@@ -19,8 +19,8 @@ pub fn path(folder: &Path, name: &str) -> Result<PathBuf, Error> {
         true => Path::new("."),
         false => folder,
     };
-    let path = folder.join(name);
-    if !path.canonicalize()?.starts_with(folder.canonicalize()?) {
+    let path = folder.join(name).canonicalize()?;
+    if !path.starts_with(folder.canonicalize()?) {
         return Err(Error::other("it is not in the folder of the scenario"));
     }
     // Others may have no end, or never begin.

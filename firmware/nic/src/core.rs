@@ -17,7 +17,7 @@ use crate::eq::Eq;
 use crate::fault::{FaultUnit, RepairTime, Token};
 use crate::flow_control::FlowControl;
 use crate::gate::Gate;
-use crate::gid_table::GidTable;
+use crate::gid_table::{GidTable, Source};
 use crate::ingress::Ingress;
 use crate::injection::point::Point;
 use crate::injection::table::Injections;
@@ -135,7 +135,7 @@ pub(crate) struct Core {
     /// Queue pairs that have something to send.
     ready: VecDeque<u32>,
     /// Responses that queue pairs had not sent when they were destroyed.
-    pub(crate) final_acks: VecDeque<RoceHeader>,
+    pub(crate) final_acks: VecDeque<(RoceHeader, Option<Source>)>,
     /// Timers: time and queue pair; each queue pair at most once.
     timers: BTreeSet<(Instant, u32)>,
     /// Ends of moderation periods: time and completion queue; each at most once.

@@ -33,8 +33,12 @@ impl Source {
 #[derive(Debug)]
 pub(crate) struct GidTable {
     entries: Vec<Option<GidEntry>>,
-    /// Counts the changes of each entry.
+    /// Number of the contents of each entry.
     generations: Vec<u32>,
+    /// What an entry had before it became empty, with its number: an interface that goes down and up gets its entries again as they were.
+    former: Vec<Option<(GidEntry, u32)>>,
+    /// The next number.
+    next_generation: u32,
     /// MAC addresses of its entries, each once: an interface above the netdev may have its own, such as macvlan.
     macs: Vec<MacAddr>,
     /// GIDs of its entries with their VLANs, sorted, each once.
@@ -47,32 +51,37 @@ impl GidTable {
         Self {
             entries: vec![None; entries as usize],
             generations: vec![0; entries as usize],
+            former: vec![None; entries as usize],
+            next_generation: 1,
             macs: Vec::new(),
             addresses: Vec::new(),
         }
     }
 
-    /// Changes an entry. Returns false if there is none with this number.
-    pub(crate) fn set(&mut self, index: u32, entry: Option<GidEntry>) -> bool {
+    /// Changes an entry. Returns true if it has changed, and `None` if there is none with this number.
+    pub(crate) fn set(&mut self, index: u32, entry: Option<GidEntry>) -> Option<bool> {
         let index = index as usize;
-        let (Some(old), Some(generation)) =
-            (self.entries.get_mut(index), self.generations.get_mut(index))
-        else {
-            return false;
-        };
+        let old = self.entries.get_mut(index)?;
+        let generation = self.generations.get_mut(index)?;
+        let former = self.former.get_mut(index)?;
         if *old == entry {
-            return true;
+            return Some(false);
         }
+        let again = former.filter(|(before, _)| entry == Some(*before));
+        *former = old.map(|old| (old, *generation));
         *old = entry;
-        *generation = generation.wrapping_add(1);
+        *generation = again.map_or(self.next_generation, |(_, number)| number);
+        self.next_generation = self.next_generation.wrapping_add(1);
         let entries = || self.entries.iter().flatten();
         self.macs = entries().map(|entry| entry.mac).collect();
         self.macs.sort_unstable();
         self.macs.dedup();
-        self.addresses = entries().map(|entry| (entry.gid, entry.vlan)).collect();
+        // VLAN 0 is none.
+        let vlan = |entry: &GidEntry| entry.vlan.filter(|vlan| *vlan != 0);
+        self.addresses = entries().map(|entry| (entry.gid, vlan(entry))).collect();
         self.addresses.sort_unstable();
         self.addresses.dedup();
-        true
+        Some(true)
     }
 
     /// An entry, and a reference to its contents. `None`: it is empty, or there is none.
@@ -118,24 +127,36 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_is_current_until_its_entry_changes() {
+    fn a_reference_is_current_while_its_entry_has_the_same_contents() {
         let mut table = GidTable::new(2);
-        assert!(table.set(0, Some(entry(1, None))));
+        assert_eq!(table.set(0, Some(entry(1, None))), Some(true));
         let (_, source) = table.get(0).unwrap();
-        assert!(table.set(0, Some(entry(1, None))));
-        assert!(table.set(1, Some(entry(2, None))));
+        assert_eq!(table.set(0, Some(entry(1, None))), Some(false));
+        assert_eq!(table.set(1, Some(entry(2, None))), Some(true));
         assert!(table.is_current(source), "nothing has changed");
-        assert!(table.set(0, None));
+        assert_eq!(table.set(0, None), Some(true));
         assert!(!table.is_current(source) && table.get(0).is_none());
-        assert!(table.set(0, Some(entry(1, None))));
-        assert!(!table.is_current(source), "it is another entry");
-        assert!(!table.set(2, None), "there is no third entry");
+        table.set(0, Some(entry(1, None)));
+        assert!(table.is_current(source), "it is as it was");
+        table.set(0, Some(entry(3, None)));
+        assert!(!table.is_current(source));
+        let (_, other) = table.get(0).unwrap();
+        table.set(0, None);
+        table.set(0, Some(entry(4, None)));
+        assert!(!table.is_current(source) && !table.is_current(other));
+        assert_eq!(table.set(2, None), None, "there is no third entry");
     }
 
     #[test]
     fn an_address_is_a_gid_in_a_vlan() {
         let mut table = GidTable::new(4);
-        for (index, entry) in (0..).zip([entry(1, None), entry(1, Some(7)), entry(2, Some(7))]) {
+        let entries = [
+            entry(1, None),
+            entry(1, Some(7)),
+            entry(2, Some(7)),
+            entry(5, Some(0)),
+        ];
+        for (index, entry) in (0..).zip(entries) {
             table.set(index, Some(entry));
         }
         let gid = |last| Gid::from_ipv4([10, 0, 0, last]);
@@ -143,6 +164,7 @@ mod tests {
         assert!(table.has_address(gid(2), Some(7)));
         assert!(!table.has_address(gid(2), None));
         assert!(!table.has_address(gid(3), Some(7)));
+        assert!(table.has_address(gid(5), None), "VLAN 0 is a priority");
         table.set(2, None);
         assert!(!table.has_address(gid(2), Some(7)));
         assert!(table.has_mac(MacAddr([2, 0, 0, 0, 0, 1])));

@@ -445,13 +445,18 @@ impl Nic {
             self.end_pauses(now);
         }
         let paused = self.core.flow_control.paused();
-        let may_leave = |header: &mut RoceHeader| !paused.contains(priority::of_packet(header));
+        let may_leave =
+            |(header, _): &mut (RoceHeader, _)| !paused.contains(priority::of_packet(header));
         if self.is_running()
-            && self.core.netdev.is_up()
-            && let Some(header) = self.core.final_acks.pop_front_if(may_leave)
+            && let Some((header, source)) = self.core.final_acks.pop_front_if(may_leave)
         {
             frame.set_packet(header);
-            (self.last_sender, self.last_barred) = (0, None);
+            let barred = self.core.bars_sent(frame, source);
+            (self.last_sender, self.last_barred) = (0, barred);
+            if let Some(cause) = barred {
+                self.note_barred(now, 0, cause, 1);
+                return true;
+            }
             self.count_sent(CounterSet::DEVICE, frame, frame.len() as u64);
             self.sniff(now, mem, frame, mem);
             return true;

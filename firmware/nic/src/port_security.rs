@@ -26,6 +26,10 @@ impl AddressRange {
     }
 
     fn contains(&self, address: Gid) -> bool {
+        // IPv4 addresses are in no range of IPv6, although they are mapped.
+        if self.first.is_ipv4_mapped() != address.is_ipv4_mapped() {
+            return false;
+        }
         let differ = u128::from_be_bytes(self.first.0) ^ u128::from_be_bytes(address.0);
         differ.leading_zeros() >= u32::from(self.bits)
     }
@@ -37,7 +41,12 @@ pub struct PortSecurity {
     ranges: Vec<AddressRange>,
 }
 
+const ICMP: u8 = 1;
+const IGMP: u8 = 2;
 const UDP: u8 = 17;
+/// Types of ICMP (RFC 792, RFC 1256).
+const ICMP_REDIRECT: u8 = 5;
+const ICMP_ROUTER_ADVERTISEMENT: u8 = 9;
 const ICMPV6: u8 = 58;
 /// Extension headers of IPv6 (RFC 8200, RFC 6275).
 const HOP_BY_HOP: u8 = 0;
@@ -51,11 +60,12 @@ const ROUTER_ADVERTISEMENT: u8 = 134;
 const NEIGHBOUR_SOLICITATION: u8 = 135;
 const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const REDIRECT: u8 = 137;
-const LISTENER_REPORTS: [u8; 4] = [130, 131, 132, 143];
+const LISTENER_REPORTS: [u8; 3] = [131, 132, 143];
 /// UDP ports of DHCP.
 const DHCP_SERVER: u16 = 67;
 const DHCP_CLIENT: u16 = 68;
 const DHCPV6_SERVER: u16 = 547;
+const DHCPV6_CLIENT: u16 = 546;
 /// The unspecified addresses: of a host that has none yet.
 const NONE_V4: Gid = Gid::from_ipv4([0; 4]);
 const NONE_V6: Gid = Gid([0; 16]);
@@ -110,6 +120,11 @@ fn ipv6_at(bytes: &[u8], at: usize) -> Option<Gid> {
     Some(Gid(*bytes.get(at..)?.first_chunk()?))
 }
 
+/// True of a UDP datagram that is from a server, or that a client would take for an answer of one.
+fn is_dhcpv6_server(datagram: &[u8]) -> Option<bool> {
+    Some(be16(datagram, 0)? == DHCPV6_SERVER || be16(datagram, 2)? == DHCPV6_CLIENT)
+}
+
 // `None`: a header is cut off, or contradicts itself.
 impl Check<'_> {
     fn permits(&self, address: Gid) -> bool {
@@ -124,19 +139,27 @@ impl Check<'_> {
         }
         let source = ipv4_at(packet, 12)?;
         let is_first = be16(packet, 6)? & 0x1fff == 0;
-        let ports = match byte(packet, 9)? == UDP && is_first {
+        let protocol = byte(packet, 9)?;
+        if protocol == ICMP && is_first {
+            let kind = byte(packet, header_len)?;
+            if matches!(kind, ICMP_REDIRECT | ICMP_ROUTER_ADVERTISEMENT) {
+                return Some(false);
+            }
+        }
+        let ports = match protocol == UDP && is_first {
             true => {
                 let to = header_len.saturating_add(2);
                 Some((be16(packet, header_len)?, be16(packet, to)?))
             }
             false => None,
         };
-        if ports.is_some_and(|(from, _)| from == DHCP_SERVER) {
+        // A client does not look from which port an answer comes.
+        if ports.is_some_and(|(from, to)| from == DHCP_SERVER || to == DHCP_CLIENT) {
             return Some(false);
         }
-        // A client of DHCP that has no address yet.
-        let is_client = source == NONE_V4 && ports == Some((DHCP_CLIENT, DHCP_SERVER));
-        Some(is_client || self.permits(source))
+        // A host that has no address yet asks for one, and reports its groups.
+        let asks = ports == Some((DHCP_CLIENT, DHCP_SERVER)) || protocol == IGMP;
+        Some(source == NONE_V4 && asks || self.permits(source))
     }
 
     fn arp(&self, packet: &[u8], source: MacAddr) -> Option<bool> {
@@ -158,7 +181,7 @@ impl Check<'_> {
         let source = ipv6_at(packet, 8)?;
         let payload = packet.get(HEADER_LEN..)?;
         let permitted = match byte(packet, 6)? {
-            UDP => be16(payload, 0)? != DHCPV6_SERVER,
+            UDP => !is_dhcpv6_server(payload)?,
             ICMPV6 => self.icmpv6(payload, source)?,
             HOP_BY_HOP => {
                 // Only reports of groups have it (RFC 3810).
@@ -171,7 +194,7 @@ impl Check<'_> {
             FRAGMENT => {
                 let inner = byte(payload, 0)?;
                 let is_first = be16(payload, 2)? & 0xfff8 == 0;
-                let is_server = inner == UDP && is_first && be16(payload, 8)? == DHCPV6_SERVER;
+                let is_server = inner == UDP && is_first && is_dhcpv6_server(payload.get(8..)?)?;
                 let is_plain = ![ICMPV6, HOP_BY_HOP, ROUTING, FRAGMENT, DESTINATION, MOBILITY]
                     .contains(&inner);
                 is_plain && !is_server
@@ -195,5 +218,25 @@ impl Check<'_> {
             ROUTER_SOLICITATION => true,
             _ => source != NONE_V6,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_has_addresses_of_one_version() {
+        let mac = MacAddr([2, 0, 0, 0, 0, 1]);
+        let permits = |first, bits, address| {
+            let range = AddressRange::new(first, bits).unwrap();
+            PortSecurity::new(vec![range]).permits(mac, address)
+        };
+        let (v4, v6) = (Gid::from_ipv4([10, 1, 2, 3]), Gid([0xfd; 16]));
+        assert!(permits(NONE_V6, 0, v6) && !permits(NONE_V6, 0, v4));
+        assert!(permits(NONE_V4, 96, v4) && !permits(NONE_V4, 96, v6));
+        assert!(permits(Gid::from_ipv4([10, 1, 0, 0]), 112, v4));
+        assert!(!permits(Gid::from_ipv4([10, 2, 0, 0]), 112, v4));
+        assert!(permits(v4, 128, Gid::link_local(mac)));
     }
 }

@@ -145,7 +145,12 @@ fn packages() -> Vec<String> {
 }
 
 fn wired(plain: Plan, wiring: Wiring) -> Plan {
-    Plan { wiring, ..plain }
+    Plan {
+        wiring,
+        // For path MTUs of 4096.
+        mtu: Some(4200),
+        ..plain
+    }
 }
 
 #[cfg(test)]

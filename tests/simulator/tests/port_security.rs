@@ -142,6 +142,19 @@ fn frames_v4() -> Frames {
         ("another protocol", ethernet(0x88b5, &[0; 46]), false),
         ("a service tag", ethernet(0x88a8, &[0, 7, 8, 0]), false),
         ("a header that is cut off", ethernet(0x0800, &[0x4f]), false),
+        (
+            "a DHCP server with another port",
+            ipv4(OWN, 17, &udp(1067, 68)),
+            false,
+        ),
+        (
+            "a report of groups without address",
+            ipv4([0; 4], 2, &[0x16; 8]),
+            true,
+        ),
+        ("an ICMP redirect", ipv4(OWN, 1, &[5; 8]), false),
+        ("an ICMP router advertisement", ipv4(OWN, 1, &[9; 8]), false),
+        ("an echo request", ipv4(OWN, 1, &[8; 8]), true),
     ]
 }
 
@@ -238,6 +251,11 @@ fn frames_v6() -> Frames {
         (
             "destination options",
             ipv6(OWN_V6, 60, &with_header(58, [0; 7], icmpv6(128, OWN_V6))),
+            false,
+        ),
+        (
+            "a DHCPv6 server with another port",
+            ipv6(OWN_V6, 17, &udp(1000, 546)),
             false,
         ),
     ]

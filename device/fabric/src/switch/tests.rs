@@ -134,7 +134,9 @@ fn floods_until_it_has_learned() {
     assert_eq!(switch.route(NO_VLAN, mac(1)), Route::To(3));
     assert!(!switch.learn((4, true), NO_VLAN, mac(1)));
     assert_eq!(switch.route(NO_VLAN, mac(1)), Route::To(3));
-    switch.allow_any_source(4);
+    for port in [3, 4] {
+        switch.allow_any_source(port);
+    }
     assert!(switch.learn((4, true), NO_VLAN, mac(1)));
     assert_eq!(switch.route(NO_VLAN, mac(1)), Route::To(4));
     assert_eq!(switch.route(NO_VLAN, MacAddr::BROADCAST), Route::Flood);
@@ -146,7 +148,9 @@ fn floods_until_it_has_learned() {
 fn a_table_change_invalidates_the_recent_route() {
     let mut switch = Switch::new();
     switch.set_present_address(0, mac(1));
-    switch.allow_any_source(2);
+    for port in [1, 2] {
+        switch.allow_any_source(port);
+    }
     assert_eq!(switch.forward(0, (mac(1), mac(2)), unread), Route::Flood);
     assert_eq!(switch.forward(1, (mac(2), mac(1)), unread), Route::To(0));
     assert_eq!(switch.forward(0, (mac(1), mac(2)), unread), Route::To(1));
@@ -202,6 +206,59 @@ fn a_learned_address_stays_where_it_is_until_it_is_silent() {
     }
     switch.set_present_address(1, mac(GATEWAY));
     is_at(&mut switch, 1);
+}
+
+/// A frame comes back through an external port, or somebody behind it forges the address.
+#[test]
+fn an_external_port_takes_no_address_that_was_learned_at_a_nic() {
+    let mut switch = Switch::new();
+    let mut other = switch.sibling();
+    switch.allow_any_source(5);
+    other.refresh();
+    switch.forward(1, (mac(9), mac(8)), unread);
+    // It is passed, and teaches nothing, here and where it is forwarded to.
+    assert_eq!(switch.forward(5, (mac(9), mac(8)), unread), Route::Flood);
+    other.forward_of_sibling(5, (mac(9), mac(8)), unread);
+    assert_eq!(switch.route(NO_VLAN, mac(9)), Route::To(1));
+    assert_eq!(other.route(NO_VLAN, mac(9)), Route::Flood);
+    assert_eq!(switch.forward(1, (mac(9), mac(7)), unread), Route::Flood);
+}
+
+/// Two external ports, of which the gateway uses the other one after a guest of another engine has learned its address first.
+#[test]
+fn an_address_that_has_moved_is_forgotten_by_all_switches() {
+    let mut first = Switch::new();
+    let mut second = first.sibling();
+    for port in [5, 6] {
+        first.allow_any_source(port);
+    }
+    second.refresh();
+    // Port 6 is one of the second switch here.
+    second.forward(6, (mac(9), mac(8)), unread);
+    assert_eq!(second.forward(1, (mac(1), mac(9)), unread), Route::To(6));
+    first.forward(5, (mac(9), mac(8)), unread);
+    second.refresh();
+    assert_eq!(second.forward(1, (mac(1), mac(9)), unread), Route::Flood);
+    // The old place gets it back only by its own frames.
+    second.forward(6, (mac(9), mac(8)), unread);
+    first.refresh();
+    assert_eq!(second.forward(1, (mac(1), mac(9)), unread), Route::To(6));
+    assert_eq!(first.forward(2, (mac(2), mac(9)), unread), Route::Flood);
+}
+
+/// A port moves to a switch that has learned its address from forwarded frames.
+#[test]
+fn an_address_is_claimed_where_its_frames_come_in() {
+    let mut old = Switch::new();
+    let mut new = old.sibling();
+    old.forward(1, (mac(9), mac(8)), unread);
+    new.forward_of_sibling(1, (mac(9), mac(8)), unread);
+    old.forget(1);
+    new.forward(1, (mac(9), mac(7)), unread);
+    for switch in [&mut old, &mut new] {
+        let forged = switch.forward(2, (mac(9), mac(8)), unread);
+        assert_eq!(forged, Route::Forged);
+    }
 }
 
 #[test]

@@ -57,11 +57,10 @@ impl Nic {
             return Err(Status::NotSupported);
         }
         let core = &mut self.core;
-        core.gate.changed(&core.config, &core.netdev);
-        match core.gids.set(index, entry) {
-            true => Ok(()),
-            false => Err(Status::BadGid),
+        if core.gids.set(index, entry).ok_or(Status::BadGid)? {
+            core.gate.changed(&core.config, &core.netdev);
         }
+        Ok(())
     }
 
     pub(super) fn set_netdev(&mut self, cmd: &SetNetdev) -> Result<(), Status> {

@@ -23,9 +23,10 @@ impl Nic {
         cause: DropCause,
         packets: u32,
     ) {
+        self.core.count_not_sent(cause, packets);
         if let Some(qp) = self.queues.qp_mut(number) {
             let reported = &mut qp.endpoint.reported_drops;
-            self.core.drop_sent(now, number, (cause, packets), reported);
+            self.core.report_not_sent(now, number, cause, reported);
         }
     }
 
@@ -140,15 +141,8 @@ impl Core {
         frame.saturating_sub(header.ethernet.header_len())
     }
 
-    /// Counts and reports packets of a queue pair that do not leave.
-    #[cold]
-    pub(crate) fn drop_sent(
-        &mut self,
-        now: Instant,
-        qpn: u32,
-        (cause, packets): (DropCause, u32),
-        reported: &mut Reported,
-    ) {
+    /// Counts packets that do not leave.
+    fn count_not_sent(&mut self, cause: DropCause, packets: u32) {
         let counter = match cause {
             DropCause::InterfaceDown => Counter::tx_interface_down,
             DropCause::OverMtu => Counter::tx_over_mtu,
@@ -156,6 +150,16 @@ impl Core {
             DropCause::SourceAddress => Counter::tx_bad_address,
         };
         self.counters.add(counter, u64::from(packets));
+    }
+
+    /// Reports packets of a queue pair that do not leave.
+    fn report_not_sent(
+        &mut self,
+        now: Instant,
+        qpn: u32,
+        cause: DropCause,
+        reported: &mut Reported,
+    ) {
         if self.gate.report_sent(reported, cause) {
             let sent = true;
             self.diagnose(now, Diagnostic::PacketDropped { qpn, sent, cause });

@@ -19,6 +19,11 @@ impl Nic {
         self.core.link_up
     }
 
+    /// True if software has taken the interface up.
+    pub fn is_interface_up(&self) -> bool {
+        self.core.netdev.is_up()
+    }
+
     /// Takes the link up or down, and tells the driver. A reset does not change the link.
     pub fn set_link<M: Dma>(&mut self, now: Instant, mem: &M, up: bool) {
         if self.change_link(up) {

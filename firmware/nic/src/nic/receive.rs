@@ -234,6 +234,9 @@ impl Nic {
                 return;
             };
             self.core.charge(work::of_frames(1, frame.bytes.len()));
+            if self.drops_all(now, 1) {
+                continue;
+            }
             let payload = Payload::Bytes(&frame.bytes);
             match (&frame.header, frame.only) {
                 (Some(header), Some(target)) => {
@@ -288,20 +291,22 @@ impl Nic {
     fn receive_roce<M: Dma>(&mut self, now: Instant, mem: &M, arrived: RocePackets<'_, M>) {
         let header = arrived.header;
         let set = self.set_for(header);
-        let counters = &mut self.core.counters;
-        counters.add_in(set, Counter::rx_roce_packets, u64::from(arrived.packets));
+        let is_multicast = header.bth.dest_qp == MULTICAST_QPN;
         let (payload, packets) = (arrived.payload.len(), arrived.packets);
+        let counters = &mut self.core.counters;
+        counters.add_in(set, Counter::rx_roce_packets, u64::from(packets));
+        // Of another NIC, for example one behind a bridge in the guest.
+        if !is_multicast && !self.core.is_own_address(header.ethernet.dst) {
+            self.core.counters.inc(Counter::rx_filtered);
+            return;
+        }
         if let Some(cause) = self.core.bars_received(header, payload, packets) {
             self.core
                 .drop_received(now, header.bth.dest_qp, cause, packets);
             return;
         }
-        if header.bth.dest_qp == MULTICAST_QPN {
+        if is_multicast {
             self.receive_multicast(now, mem, header, arrived.payload);
-            return;
-        }
-        if !self.core.is_own_address(header.ethernet.dst) {
-            self.core.counters.inc(Counter::rx_filtered);
             return;
         }
         if header.bth.opcode.info().service == Service::Cnp {

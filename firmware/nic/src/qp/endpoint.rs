@@ -45,6 +45,8 @@ pub(crate) struct Endpoint {
     pub path: Option<Path>,
     /// What was known of the peer of the connection when its last packet arrived.
     pub peer: Origin,
+    /// A packet of the peer has had a MAC address that was true.
+    has_true_peer: bool,
     /// Packets and bytes that it has sent and received.
     pub traffic: Traffic,
     /// It sends nothing before [`Nic::release`](crate::Nic::release).
@@ -73,6 +75,7 @@ impl Endpoint {
             mtu: len32(PathMtu::Mtu1024.bytes()),
             path: None,
             peer: Origin::Unknown,
+            has_true_peer: false,
             traffic: Traffic::default(),
             is_held: false,
             reported_drops: Reported::default(),
@@ -103,7 +106,7 @@ impl Endpoint {
         self.state = State::Reset;
         self.attr = initial_attr(fault_policy);
         self.path = None;
-        self.peer = Origin::Unknown;
+        self.forget_peer();
         self.is_held = false;
         self.reported_drops = Reported::default();
     }
@@ -137,6 +140,18 @@ impl Endpoint {
         cx.raise_async(event, self.number);
     }
 
+    /// A packet of the peer has arrived.
+    #[inline]
+    pub(crate) fn note_peer(&mut self, origin: Origin) {
+        self.peer = origin;
+        self.has_true_peer |= origin.has_true_mac();
+    }
+
+    /// The connection is one with another peer.
+    pub(crate) fn forget_peer(&mut self) {
+        (self.peer, self.has_true_peer) = (Origin::Unknown, false);
+    }
+
     /// True if a packet is from the peer of the connection (IBTA 9.6.1.4). Its MAC address is compared too if that is true, and on a
     /// connection whose peer is a guest of this process. A packet that a router has forwarded has that of the router.
     #[inline]
@@ -144,7 +159,7 @@ impl Endpoint {
         let Some(path) = &self.path else {
             return false;
         };
-        let has_mac = origin.has_true_mac() || self.peer.has_true_mac();
+        let has_mac = origin.has_true_mac() || self.has_true_peer;
         path.is_way_back(&header.ip) && (!has_mac || path.dmac() == header.ethernet.src)
     }
 

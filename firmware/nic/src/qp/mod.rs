@@ -40,7 +40,6 @@ use crate::flow_control::BlockedOn;
 use crate::frame::TxFrame;
 use crate::gid_table::Source;
 use crate::number::len32;
-use crate::origin::Origin;
 use crate::path::Path;
 use crate::receive_queue::RecvRing;
 use crate::references::References;
@@ -430,7 +429,7 @@ impl Qp {
         while core.final_acks.len() < MAX_FINAL_ACKS
             && let Some(header) = self.responder.take_short_reply(&self.endpoint)
         {
-            core.final_acks.push_back(header);
+            core.final_acks.push_back((header, self.source()));
         }
     }
 
@@ -488,7 +487,7 @@ impl Qp {
         state::merge(&mut self.endpoint.attr, change);
         if let Some(path) = path {
             self.endpoint.path = Some(path);
-            self.endpoint.peer = Origin::Unknown;
+            self.endpoint.forget_peer();
         }
         // A new path keeps a UDP source port that was requested.
         if mask & (abi::QP_ATTR_UDP_SPORT | abi::QP_ATTR_AV | abi::QP_ATTR_DEST_QPN) != 0

@@ -48,7 +48,7 @@ impl Qp {
         if is_marked {
             self.notify_congestion(cx);
         }
-        self.endpoint.peer = origin;
+        self.endpoint.note_peer(origin);
         if packets == 1 {
             return u32::from(self.receive_connected(cx, header, payload));
         }

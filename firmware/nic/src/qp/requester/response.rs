@@ -191,8 +191,11 @@ impl Requester {
         psn: Psn,
         timer: u8,
     ) -> Result<(), Failure> {
-        // The network has doubled it: the request was not sent again since, so there was no further retry.
+        // The network has doubled it: the request was not sent again since, so there was no further retry, and the wait goes on.
         let is_again = self.refused_waits && self.refused == psn && self.cursor_psn() == psn;
+        if is_again && self.rnr_deadline.is_some() {
+            return Ok(());
+        }
         let delay = cx.core.config.latency.rnr_wait(Nanos(rnr_timer_ns(timer)));
         cx.diagnose(Diagnostic::RnrNakReceived {
             qpn: qp.number,
