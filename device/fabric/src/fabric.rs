@@ -171,7 +171,7 @@ impl<O: Outside> Fabric<O> {
     /// Takes a NIC away.
     pub fn take_nic(&mut self, id: PortId) -> Option<TakenNic<O::Memory>> {
         self.release_nic(id);
-        // It learns what is behind the NIC where the NIC is.
+        // The engine that takes the NIC learns again which addresses are behind it.
         self.switch.forget(id);
         let port = self.nics.replace(id, None)?;
         let of_other = self.memories_of_others.replace(id, None);

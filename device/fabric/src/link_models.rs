@@ -96,6 +96,13 @@ impl LinkModels {
         all.map(|((port, dir), link)| (*port, *dir, link))
     }
 
+    /// The line of a direction of a link; none if it has no model.
+    pub fn get(&self, port: PortId, dir: Direction) -> Option<&ModelledLink<Mark>> {
+        let mut all = self.all.iter();
+        let found = all.find(|(place, _)| *place == (port, dir));
+        found.map(|(_, link)| link)
+    }
+
     /// Finds out what the links pause. Once for each pass: what a sender adds in its turn takes no turn of the same pass from
     /// others.
     pub fn update_pauses(&mut self, now: Instant) {

@@ -20,7 +20,7 @@ impl<O: Outside> Fabric<O> {
         self.rules = Some(Box::new(Rules::prepare(plan, nics, now)));
     }
 
-    /// One step of what precedes the beginning of rules: they learn some of the queue pairs. Returns
+    /// One step before rules begin: they learn some of the queue pairs that exist. Returns
     /// [`Beginning::Before`] if more steps are needed.
     pub fn begin_rules(&mut self, now: Instant) -> Beginning {
         let nics = self.nics.values().map(|port| &port.nic);

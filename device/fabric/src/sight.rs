@@ -114,7 +114,7 @@ impl<O: Outside> Fabric<O> {
         out.seen(now, Seen::Frame(sight));
     }
 
-    /// A frame at an interface, of which nothing is known besides itself.
+    /// A frame at an interface; nothing but its octets is known.
     fn sight<'a>(&'a self, place: Place, fate: Fate, frame: Frame<'a>) -> Sight<'a, O::Memory> {
         let mark = frame.mark();
         Sight {

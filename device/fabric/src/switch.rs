@@ -467,7 +467,7 @@ impl Switch {
     }
 
     /// Makes `port` the port of an address for all switches, if there is room for it. An address moves between ports without source check
-    /// only: a frame that comes back through one of them, or that somebody there forges, takes no address from a NIC.
+    /// only: a frame that one of them returns, or that a host behind it forges, takes no address from a NIC.
     fn claim(&self, port: PortId, vlan: u16, src: MacAddr, has_room: bool) -> Claim {
         let common = &self.common;
         let mut learned = lock(&common.learned);

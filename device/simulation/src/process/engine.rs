@@ -195,9 +195,8 @@ impl SimEngine {
     /// True if the modelled link of a NIC has room for what it sends in a turn. Otherwise the NIC waits. In virtual time, software posts
     /// as much as it may at one instant.
     fn has_room(&self, nic: PortId) -> bool {
-        let mut links = self.fabric.links.iter();
-        let found = links.find(|(port, dir, _)| (*port, *dir) == (nic, Direction::Tx));
-        found.is_none_or(|(.., link)| link.octets() < MAX_OCTETS / 2)
+        let link = self.fabric.links.get(nic, Direction::Tx);
+        link.is_none_or(|link| link.octets() < MAX_OCTETS / 2)
     }
 
     /// Takes all frames of other engines.

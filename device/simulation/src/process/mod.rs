@@ -277,7 +277,7 @@ impl State {
             None => false,
             Some(at) => {
                 if at > self.now {
-                    (self.now, self.passes) = (at, 0);
+                    self.advance_to(at);
                 } else {
                     // A deadline that no pass clears.
                     self.passes = self.passes.saturating_add(1);
@@ -431,9 +431,8 @@ impl Process {
     /// What a modelled link of a NIC has done.
     pub fn link_counts(&self, nic: PortId, dir: Direction) -> Option<LinkModelCounts> {
         let mut state = self.state.borrow_mut();
-        let mut links = state.engine_of(nic)?.fabric.links.iter();
-        let found = links.find(|(port, of, _)| (*port, *of) == (nic, dir));
-        found.map(|(_, _, link)| link.counts())
+        let link = state.engine_of(nic)?.fabric.links.get(nic, dir);
+        link.map(|link| link.counts())
     }
 
     /// Moves NICs to an engine. Frames between engines are delivered before.
