@@ -27,17 +27,13 @@ struct Allocation {
     refs: References,
 }
 
-impl Allocation {
-    fn end(&self) -> u64 {
-        self.first + self.pages
-    }
-}
-
 /// All allocations of a NIC.
 #[derive(Debug)]
 pub(crate) struct DeviceMemory {
     pages: u64,
     allocations: Table<Allocation>,
+    /// The same by their place: first page, and page after the last.
+    places: Vec<(u64, u64)>,
 }
 
 impl DeviceMemory {
@@ -46,6 +42,7 @@ impl DeviceMemory {
         Self {
             pages: bytes / PAGE,
             allocations: Table::new(max, 1),
+            places: Vec::new(),
         }
     }
 
@@ -56,31 +53,28 @@ impl DeviceMemory {
             return Err(Status::BadRange);
         }
         let pages = length.div_ceil(PAGE);
-        let first = self.first_fit(pages).ok_or(Status::NoDeviceMemory)?;
+        let (at, first) = self.first_fit(pages).ok_or(Status::NoDeviceMemory)?;
         let make = |_| Allocation {
             first,
             pages,
             refs: References::default(),
         };
         let dm = self.allocations.insert_with(make);
-        Ok((dm.ok_or(Status::NoResources)?, first * PAGE, pages * PAGE))
+        let dm = dm.ok_or(Status::NoResources)?;
+        self.places.insert(at, (first, first + pages));
+        Ok((dm, first * PAGE, pages * PAGE))
     }
 
-    fn first_fit(&self, pages: u64) -> Option<u64> {
-        let mut taken: Vec<(u64, u64)> = self
-            .allocations
-            .iter()
-            .map(|(_, allocation)| (allocation.first, allocation.end()))
-            .collect();
-        taken.sort_unstable();
-        let mut at = 0;
-        for (first, end) in taken {
-            if first - at >= pages {
-                return Some(at);
+    /// The first gap of so many pages: its index among the places, and its first page.
+    fn first_fit(&self, pages: u64) -> Option<(usize, u64)> {
+        let mut free = 0;
+        for (at, (first, end)) in self.places.iter().enumerate() {
+            if first - free >= pages {
+                return Some((at, free));
             }
-            at = end;
+            free = *end;
         }
-        (self.pages - at >= pages).then_some(at)
+        (self.pages - free >= pages).then_some((self.places.len(), free))
     }
 
     /// Frees an allocation that has no memory keys.
@@ -88,7 +82,9 @@ impl DeviceMemory {
         if self.allocations.get(dm).ok_or(Status::BadDm)?.refs.any() {
             return Err(Status::InUse);
         }
-        self.allocations.remove(dm);
+        if let Some(allocation) = self.allocations.remove(dm) {
+            self.places.retain(|(first, _)| *first != allocation.first);
+        }
         Ok(())
     }
 

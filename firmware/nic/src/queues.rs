@@ -146,7 +146,7 @@ impl Queue {
         match self {
             Self::Pair(qp) => qp.poll_transmit(cx, most, frame),
             Self::Work(wq) => {
-                wq.deliver_parked(cx);
+                wq.poll(cx);
                 false
             }
             Self::Rss(_) => false,

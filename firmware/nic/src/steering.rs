@@ -87,6 +87,8 @@ pub(crate) struct Steering {
     rules: Vec<Rule>,
     /// Flows of the other kinds, the oldest first.
     others: Vec<(u32, Flow)>,
+    /// How many of these are sniffers: each frame asks for it.
+    sniffers: usize,
 }
 
 /// True if the headers do not contradict each other, and the mask selects only fields of these headers.
@@ -121,6 +123,7 @@ impl Steering {
             flows: Table::new(max_flow, 1),
             rules: Vec::new(),
             others: Vec::new(),
+            sniffers: 0,
         }
     }
 
@@ -136,8 +139,7 @@ impl Steering {
 
     /// True if a flow receives a copy of every frame.
     pub(crate) fn has_sniffers(&self) -> bool {
-        let is_sniffer = |(_, flow): &(u32, Flow)| flow.kind == FLOW_KIND_SNIFFER;
-        self.others.iter().any(is_sniffer)
+        self.sniffers > 0
     }
 
     /// Adds a flow. `fields` are values and mask of a flow of kind NORMAL.
@@ -169,6 +171,7 @@ impl Steering {
                 .insert_with(|_| flow)
                 .ok_or(Status::NoResources)?;
             self.others.push((number, flow));
+            self.count_sniffers();
             return Ok(number);
         };
         if !mask_is_sound(headers, &mask) {
@@ -201,7 +204,13 @@ impl Steering {
         let flow = self.flows.remove(number)?;
         self.rules.retain(|rule| rule.number != number);
         self.others.retain(|(other, _)| *other != number);
+        self.count_sniffers();
         Some(flow)
+    }
+
+    fn count_sniffers(&mut self) {
+        let is_sniffer = |(_, flow): &&(u32, Flow)| flow.kind == FLOW_KIND_SNIFFER;
+        self.sniffers = self.others.iter().filter(is_sniffer).count();
     }
 
     /// Matches a frame with these first bytes against the flows that have precedence over the netdev.

@@ -106,6 +106,108 @@ fn a_flush_ends() {
     assert_eq!(flushed.len() as u32, DEPTH);
 }
 
+/// Completes a whole send queue and a whole receive queue as flushed: not at once, and in order.
+#[test]
+fn a_flush_gives_way() {
+    const LOG_DEPTH: u8 = 15;
+    const DEPTH: u32 = 1 << LOG_DEPTH;
+    let mut world = World::new(2, 1);
+    let mut cq = world.hosts[0].cq(17);
+    let peer_cq = world.hosts[1].cq(4);
+    let config = QpConfig {
+        log_depth: LOG_DEPTH,
+        max_sge: 1,
+        ..world.hosts[0].qp_config(QPT_RC, &cq)
+    };
+    let mut qp = world.hosts[0].driver.create_qp(&config).unwrap();
+    let peer = world.hosts[1].qp(QPT_RC, &peer_cq);
+    for (host, own, other) in [(0, qp.qpn, peer.qpn), (1, peer.qpn, qp.qpn)] {
+        let path = world.path(1 - host, other);
+        let driver = &mut world.hosts[host].driver;
+        driver.connect(own, QPT_RC, &path).unwrap();
+    }
+    world.lose(|_, _| true);
+    let driver = &mut world.hosts[0].driver;
+    for tag in 0..DEPTH {
+        driver.post_recv(&mut qp, tag, &[]);
+        driver.post_send(&mut qp, &Send::default());
+    }
+    let before = world.with_nic(0, |nic| nic.work());
+    let driver = &mut world.hosts[0].driver;
+    driver.set_state(qp.qpn, QPS_ERR).unwrap();
+    // Requests that are posted meanwhile are flushed after the others.
+    let early = world.completions(0, &mut cq);
+    assert!(early.len() < DEPTH as usize, "{}", early.len());
+    for _ in &early {
+        let driver = &mut world.hosts[0].driver;
+        driver.post_send(&mut qp, &Send::default());
+    }
+    world.run();
+    let work = world.with_nic(0, |nic| nic.work()) - before;
+    assert!(work > 4 * LONGEST, "{work}: too little to show anything");
+    assert!(world.longest_call() < LONGEST, "{}", world.longest_call());
+    let mut found = early;
+    found.extend(world.completions(0, &mut cq));
+    assert!(found.iter().all(|cqe| cqe.status == cqe::WR_FLUSH_ERR));
+    let is_receive = |cqe: &&cqe::Cqe| cqe.opcode & cqe::RECV != 0;
+    let received = found.iter().filter(is_receive).map(|cqe| cqe.wqe.get());
+    assert!(received.eq(0..DEPTH));
+    let sent = found.iter().filter(|cqe| !is_receive(cqe));
+    let sent: Vec<u32> = sent.map(|cqe| cqe.wqe.get()).collect();
+    assert!(sent.len() > DEPTH as usize);
+    assert!(sent.iter().copied().eq(0..sent.len() as u32));
+}
+
+/// The send queue of datagrams goes on after its flush, even if software does not wait for the end of the flush.
+#[test]
+fn a_queue_that_is_repaired_flushes_first() {
+    const LOG_DEPTH: u8 = 15;
+    const DEPTH: u32 = 1 << LOG_DEPTH;
+    let mut world = World::new(1, 1);
+    let host = &mut world.hosts[0];
+    let mut cq = host.cq(17);
+    let config = QpConfig {
+        log_depth: LOG_DEPTH,
+        max_sge: 1,
+        ..host.qp_config(QPT_RAW, &cq)
+    };
+    let mr = host.mr(4096);
+    let driver = &mut host.driver;
+    let mut qp = driver.create_qp(&config).unwrap();
+    driver.activate(qp.qpn, QPT_RAW, 0).unwrap();
+    let sges = [(mr.va, 64, mr.key)];
+    let good = Send {
+        opcode: wr::WR_RAW,
+        sges: &sges,
+        ..Send::default()
+    };
+    let bad = Send {
+        opcode: wr::WR_READ,
+        ..Send::default()
+    };
+    // All requests are announced together.
+    driver.write_send(&mut qp, &bad);
+    for _ in 1..DEPTH {
+        driver.write_send(&mut qp, &good);
+    }
+    driver.ring_sends(&qp);
+    assert_eq!(driver.query_qp(qp.qpn).unwrap().state, QPS_SQE);
+    let mut found = world.completions(0, &mut cq);
+    assert!(found.len() < DEPTH as usize, "{}", found.len());
+    let driver = &mut world.hosts[0].driver;
+    driver.set_state(qp.qpn, QPS_RTS).unwrap();
+    driver.post_send(&mut qp, &good);
+    world.run();
+    assert!(world.longest_call() < LONGEST, "{}", world.longest_call());
+    found.extend(world.completions(0, &mut cq));
+    let indices = found.iter().map(|cqe| cqe.wqe.get());
+    assert!(indices.eq(0..DEPTH + 1));
+    let statuses = found.iter().map(|cqe| cqe.status);
+    let flushed = std::iter::repeat_n(cqe::WR_FLUSH_ERR, DEPTH as usize - 1);
+    let expected = std::iter::once(cqe::LOC_QP_OP_ERR).chain(flushed);
+    assert!(statuses.eq(expected.chain([cqe::SUCCESS])));
+}
+
 /// Flows that differ only in their tag are one for a frame: the first.
 #[test]
 fn a_queue_pair_gets_a_frame_once() {

@@ -76,6 +76,8 @@ pub(crate) struct Qp {
     congestion: Option<Box<Congestion>>,
     /// The packet sent last was a reply.
     answered: bool,
+    /// A flush has given way to others and goes on in the next turn.
+    is_flushing: bool,
     /// Earliest timer that the core knows of.
     timer_at: Option<Instant>,
     /// Its share of the budget, however idle it is.
@@ -99,6 +101,7 @@ impl Qp {
             ready: Readiness::default(),
             congestion: None,
             answered: false,
+            is_flushing: false,
             timer_at: None,
             _held: held,
         }
@@ -155,11 +158,13 @@ impl Qp {
             _ if !is_news => {}
             State::Rts => {
                 cx.core.charge_doorbell(cx.now, requests);
-                let carried_out = self.requester.carry_out_at_once(&self.endpoint, cx);
-                self.check_send_queue(cx, carried_out);
+                if !self.is_flushing {
+                    let carried_out = self.requester.carry_out_at_once(&self.endpoint, cx);
+                    self.check_send_queue(cx, carried_out);
+                }
                 self.wake(cx.core);
             }
-            State::Err | State::Sqe => self.requester.flush(&self.endpoint, cx),
+            State::Err | State::Sqe => self.begin_flush(cx),
             // RESET, INIT, RTR: posting is the caller's mistake (IBTA 10.8.2). The request waits.
             _ => {}
         }
@@ -169,7 +174,7 @@ impl Qp {
     /// Handles a receive doorbell, which software rings only if the record requests it.
     pub(crate) fn ring_receive<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         if self.endpoint.state == State::Err {
-            self.responder.flush_queue(&self.endpoint, cx);
+            self.flush(cx);
         }
     }
 
@@ -218,6 +223,13 @@ impl Qp {
         most: usize,
         frame: &mut TxFrame,
     ) -> bool {
+        if self.is_flushing {
+            self.flush(cx);
+            // Work requests that were posted after the end of SQE wait for those that are flushed.
+            if self.is_flushing && self.endpoint.state.sends() {
+                return false;
+            }
+        }
         if self.responder.has_parked_to_deliver() {
             self.deliver_parked(cx);
         }
@@ -357,7 +369,25 @@ impl Qp {
             let status = failure.status;
             let cause = StateCause::SendFailed { status };
             self.endpoint.set_state(cx, State::Sqe, cause);
-            self.requester.flush(&self.endpoint, cx);
+            self.begin_flush(cx);
+        }
+    }
+
+    /// Flushes the send queue, and in ERR the receive queue (IBTA 10.3.1.6, 10.3.1.7).
+    fn begin_flush<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
+        self.requester.begin_flush();
+        self.flush(cx);
+    }
+
+    /// Goes on with the flush until the turn is over: the queues of a guest may be long, and others wait.
+    fn flush<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
+        let turn = cx.core.begin_turn();
+        let qp = &self.endpoint;
+        let is_over = self.requester.flush(qp, cx, turn)
+            && (qp.state != State::Err || self.responder.flush_queue(qp, cx, turn));
+        self.is_flushing = !is_over;
+        if self.is_flushing {
+            self.ready.give_way(cx.core, qp.number);
         }
     }
 
@@ -380,7 +410,8 @@ impl Qp {
     /// In SQD: raises the event, if one was requested, when all requests that had begun are complete (IBTA 10.3.1.5).
     fn check_drained<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         let qp = &mut self.endpoint;
-        if qp.state == State::Sqd && self.requester.is_idle() && qp.attr.sqd_notify != 0 {
+        let is_idle = self.requester.is_idle() && !self.is_flushing;
+        if qp.state == State::Sqd && is_idle && qp.attr.sqd_notify != 0 {
             qp.attr.sqd_notify = 0;
             cx.raise_async(event::SQ_DRAINED, qp.number);
         }
@@ -552,6 +583,7 @@ impl Qp {
         self.endpoint.reset(core.config.fault_policy);
         self.requester.reset();
         self.responder.reset(mem);
+        self.is_flushing = false;
         self.congestion = None;
     }
 
@@ -563,8 +595,8 @@ impl Qp {
         self.endpoint.set_state(cx, State::Err, cause);
         self.responder.notify_posted(cx.mem);
         self.stop_waiting(cx.core);
-        self.requester.flush(&self.endpoint, cx);
-        self.responder.flush(&self.endpoint, cx);
+        self.responder.abandon(&self.endpoint, cx);
+        self.begin_flush(cx);
         if self.responder.has_replies() {
             self.wake(cx.core);
         }

@@ -28,6 +28,14 @@ impl Readiness {
         self.interrupted = true;
     }
 
+    /// The queue with this number gives way to others and has more to do, whether it is in the ready queue or not.
+    pub(super) fn give_way(&mut self, core: &mut Core, number: u32) {
+        match self.queued {
+            true => self.interrupt(),
+            false => self.wake(core, number),
+        }
+    }
+
     /// The queue with this number was removed from the ready queue. It is appended again if it has more to do.
     pub(super) fn left(&mut self, core: &mut Core, number: u32) {
         self.queued = false;

@@ -10,6 +10,7 @@
 mod build;
 mod check;
 mod credits;
+mod flush;
 mod gone_back;
 mod local;
 mod pending;
@@ -115,6 +116,8 @@ pub(crate) struct Requester {
     datagram_source: Option<Source>,
     /// Work requests that are lost because they were posted while a timer ran: see [`crate::Pitfalls::damming`].
     dammed: Option<(u32, u32)>,
+    /// Index after the last work request that the current flush completes.
+    flush_end: u32,
 }
 
 impl Requester {
@@ -627,36 +630,6 @@ impl Requester {
             }
         }
         Ok(())
-    }
-
-    /// Completes everything in the send queue as flushed.
-    pub(crate) fn flush<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) {
-        while let Some(wr) = self.pop() {
-            qp.complete_send(cx, &wr, Some(Failure::FLUSHED));
-        }
-        self.flush_rendezvous(qp, cx);
-        self.clear();
-        while self.has_posted() {
-            let wr = self.read(qp, cx.mem);
-            qp.complete_send(cx, &wr, Some(Failure::FLUSHED));
-        }
-    }
-
-    /// Completes as flushed the tagged buffers that it reads into, or would read into; drops the other work requests.
-    pub(crate) fn flush_tagged<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) {
-        while let Some(wr) = self.pop() {
-            if let Some(request) = wr.device {
-                qp.complete_device_request(cx, request, Some(Failure::FLUSHED));
-            }
-        }
-        self.flush_rendezvous(qp, cx);
-    }
-
-    /// Completes the rendezvous that have not begun as flushed.
-    fn flush_rendezvous<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) {
-        while let Some(slot) = self.rendezvous.pop_front() {
-            qp.complete_rendezvous(cx, slot, Some(Failure::FLUSHED));
-        }
     }
 }
 

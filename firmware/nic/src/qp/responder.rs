@@ -166,12 +166,11 @@ impl Responder {
         left
     }
 
-    /// Ends what is in progress and flushes the receive work requests, because the queue pair has failed.
-    pub(crate) fn flush<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) {
+    /// Ends what is in progress, because the queue pair has failed. The receive queue is flushed later.
+    pub(crate) fn abandon<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) {
         self.message = None;
         self.drop_answers();
         self.flush_current(qp, cx);
-        self.flush_queue(qp, cx);
     }
 
     /// Receives a packet or frame, and executes it if it is the expected one. Addresses and P_Key have been checked.

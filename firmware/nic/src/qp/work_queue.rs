@@ -48,7 +48,23 @@ impl WorkQueue {
     /// Handles a receive doorbell, which software rings only if the record requests it.
     pub(crate) fn ring_receive<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         if self.endpoint.state == State::Err {
-            self.responder.flush_queue(&self.endpoint, cx);
+            self.flush(cx);
+        }
+    }
+
+    /// Flushes the queue until the turn is over; the rest waits for the next turn.
+    fn flush<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
+        let turn = cx.core.begin_turn();
+        if !self.responder.flush_queue(&self.endpoint, cx, turn) {
+            self.ready.give_way(cx.core, self.endpoint.number);
+        }
+    }
+
+    /// Does what has waited for its turn.
+    pub(crate) fn poll<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
+        match self.endpoint.state {
+            State::Err => self.flush(cx),
+            _ => self.deliver_parked(cx),
         }
     }
 
@@ -64,7 +80,7 @@ impl WorkQueue {
     }
 
     /// Delivers frames that have waited for their page, until another one is missing or the turn is over.
-    pub(crate) fn deliver_parked<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
+    fn deliver_parked<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         let turn = cx.core.begin_turn();
         while self.responder.has_parked_to_deliver() {
             if cx.core.is_over(turn) {
@@ -126,7 +142,8 @@ impl WorkQueue {
         self.endpoint.set_state(cx, State::Err, cause);
         self.responder.notify_posted(cx.mem);
         self.stop_waiting(cx.core);
-        self.responder.flush(&self.endpoint, cx);
+        self.responder.abandon(&self.endpoint, cx);
+        self.flush(cx);
     }
 
     /// Enters the error state, with an asynchronous event that says why.

@@ -193,16 +193,30 @@ impl Responder {
         }
     }
 
-    /// Flushes the receive work requests that are posted now. Later ones are flushed at their doorbell.
-    pub(crate) fn flush_queue<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) {
-        let Some(queue) = &mut self.queue else { return };
+    /// Flushes the receive work requests that are posted now, until the turn is over. Later ones are flushed at their
+    /// doorbell. Returns true if none is left.
+    pub(crate) fn flush_queue<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        turn: u64,
+    ) -> bool {
+        let Some(queue) = &mut self.queue else {
+            return true;
+        };
         let Ok(posted) = queue.posted(cx.mem, u32::MAX) else {
-            return;
+            return true;
         };
         for _ in 0..posted {
-            let Ok(wr) = queue.take(cx.mem) else { return };
+            if cx.core.is_over(turn) {
+                return false;
+            }
+            let Ok(wr) = queue.take(cx.mem) else {
+                return true;
+            };
             qp.fail_receive(cx, &wr, Failure::FLUSHED);
         }
+        true
     }
 }
 
