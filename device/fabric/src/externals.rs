@@ -79,12 +79,20 @@ impl<O: Outside> Fabric<O> {
             port.update_hold(now);
             has_changed |= self.holds.publish(index, port.holds());
         }
+        if self.holds.has_released() {
+            self.release_senders();
+        }
+        has_changed
+    }
+
+    /// Lets the queue pairs go on of ports that no longer hold senders.
+    #[cold]
+    fn release_senders(&mut self) {
         for (nic, queue_pair) in self.holds.take_released() {
             if let Some(port) = self.nics.get_mut(nic) {
                 port.nic.release(queue_pair);
             }
         }
-        has_changed
     }
 
     /// Holds the queue pair that has sent the last frame of a NIC of this fabric, if the external port to which the frame has gone holds
@@ -92,7 +100,7 @@ impl<O: Outside> Fabric<O> {
     #[inline]
     pub(crate) fn hold_sender(&mut self, from: PortId, to: Option<PortId>) {
         let index = to.and_then(|to| to.checked_sub(self.nics.ports()));
-        let may_hold = |index: &usize| self.holds.holds(*index) && self.holds.has_room();
+        let may_hold = |index: &usize| self.holds.holds(*index) && self.holds.has_room(from);
         if let Some(index) = index.filter(may_hold)
             && let Some(port) = self.nics.get_mut(from)
             && let Some(queue_pair) = port.nic.hold_sender()

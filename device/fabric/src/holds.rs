@@ -4,29 +4,30 @@
 //! frames go to these ports, and releases them when the port no longer holds senders. Nothing is locked. The engine with the ports wakes
 //! the others when that changes, and one that is about to sleep looks once more (`device/daemon/src/engines/sleep.rs`).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::switch::PortId;
 
-/// Most queue pairs of an engine that are held at a time. What further ones send is dropped if there is no room.
+/// Most queue pairs of a NIC that are held at a time. What further ones send is dropped if there is no room. Entries of queue pairs
+/// that were destroyed meanwhile count, too.
 const MOST_HELD: usize = 1 << 16;
 
-/// A queue pair that is held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Held {
-    /// Index of the external port.
-    port: usize,
-    nic: PortId,
-    queue_pair: u32,
-}
+/// A queue pair that is held, with its NIC.
+type Held = (PortId, u32);
 
 /// What an engine knows of holds.
 #[derive(Debug)]
 pub struct Holds {
     /// By external port: it holds senders.
     ports: Arc<[AtomicBool]>,
-    held: Vec<Held>,
+    /// By external port: the queue pairs that are held because of it.
+    held: Vec<Vec<Held>>,
+    /// By NIC: how many these are, so that no NIC takes the places of others.
+    of_nics: BTreeMap<PortId, usize>,
+    /// False if no queue pair is held: each pass asks.
+    is_any_held: bool,
 }
 
 impl Holds {
@@ -35,7 +36,9 @@ impl Holds {
         let ports: Arc<[AtomicBool]> = (0..ports).map(|_| AtomicBool::new(false)).collect();
         (0..engines).map(move |_| Self {
             ports: Arc::clone(&ports),
-            held: Vec::new(),
+            held: vec![Vec::new(); ports.len()],
+            of_nics: BTreeMap::new(),
+            is_any_held: false,
         })
     }
 
@@ -64,42 +67,58 @@ impl Holds {
         is_set(&self.ports, port)
     }
 
-    /// True if one more queue pair can be held.
+    /// True if one more queue pair of a NIC can be held.
     #[inline]
-    pub fn has_room(&self) -> bool {
-        self.held.len() < MOST_HELD
+    pub fn has_room(&self, nic: PortId) -> bool {
+        self.of_nics.get(&nic).is_none_or(|held| *held < MOST_HELD)
     }
 
     /// A queue pair of this engine is held because of a port.
     pub fn add(&mut self, port: usize, nic: PortId, queue_pair: u32) {
-        let held = Held {
-            port,
-            nic,
-            queue_pair,
-        };
-        self.held.push(held);
+        if let Some(held) = self.held.get_mut(port) {
+            held.push((nic, queue_pair));
+            self.is_any_held = true;
+            let of_nic = self.of_nics.entry(nic).or_default();
+            *of_nic = of_nic.saturating_add(1);
+        }
     }
 
     /// True if a queue pair is held without need.
     #[inline]
     pub fn has_released(&self) -> bool {
-        self.held.iter().any(|held| !self.holds(held.port))
+        self.is_any_held && self.looks_released()
+    }
+
+    #[cold]
+    fn looks_released(&self) -> bool {
+        let mut ports = self.held.iter().enumerate();
+        ports.any(|(port, held)| !held.is_empty() && !self.holds(port))
     }
 
     /// Forgets the queue pairs of ports that no longer hold senders, and returns each with its NIC.
-    #[inline]
     pub fn take_released(&mut self) -> impl Iterator<Item = (PortId, u32)> {
-        let ports = &self.ports;
-        let is_released = |held: &mut Held| !is_set(ports, held.port);
-        let taken = self.held.extract_if(.., is_released);
-        taken.map(|held| (held.nic, held.queue_pair))
+        let (ports, of_nics) = (&self.ports, &mut self.of_nics);
+        let mut rest = self.held.iter().enumerate();
+        self.is_any_held = rest.any(|(port, held)| is_set(ports, port) && !held.is_empty());
+        let held = self.held.iter_mut().enumerate();
+        let released = held.filter(|(port, _)| !is_set(ports, *port));
+        let taken = released.flat_map(|(_, held)| held.drain(..));
+        taken.inspect(|(nic, _)| {
+            if let Some(of_nic) = of_nics.get_mut(nic) {
+                *of_nic = of_nic.saturating_sub(1);
+            }
+        })
     }
 
     /// Forgets the queue pairs of a NIC, and returns them.
     pub fn take_nic(&mut self, nic: PortId) -> impl Iterator<Item = u32> {
-        let of_nic = move |held: &mut Held| held.nic == nic;
-        let taken = self.held.extract_if(.., of_nic);
-        taken.map(|held| held.queue_pair)
+        self.of_nics.remove(&nic);
+        let mut rest = self.held.iter().flatten();
+        self.is_any_held = rest.any(|held| held.0 != nic);
+        let of_nic = move |held: &mut Held| held.0 == nic;
+        let ports = self.held.iter_mut();
+        let taken = ports.flat_map(move |held| held.extract_if(.., of_nic));
+        taken.map(|(_, queue_pair)| queue_pair)
     }
 }
 
@@ -135,6 +154,20 @@ mod tests {
         assert_eq!(engines[1].take_nic(4).collect::<Vec<_>>(), [6]);
         engines[0].publish(2, false);
         assert!(!engines[1].has_released());
+    }
+
+    #[test]
+    fn a_nic_takes_no_place_of_others() {
+        let mut holds = Holds::of_engines(1, 2).next().unwrap();
+        holds.publish(1, true);
+        for _ in 0..MOST_HELD {
+            assert!(holds.has_room(0));
+            holds.add(1, 0, 17);
+        }
+        assert!(!holds.has_room(0) && holds.has_room(4));
+        holds.publish(1, false);
+        assert_eq!(holds.take_released().count(), MOST_HELD);
+        assert!(holds.has_room(0));
     }
 
     #[test]

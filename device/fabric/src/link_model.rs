@@ -41,8 +41,10 @@ pub struct LinkModel {
     pub seed: u64,
 }
 
-/// Most octets that a line holds. So a sender cannot make it grow without bound.
+/// Most octets that a line holds, with [`FRAME_OVERHEAD`] for each frame. So a sender cannot make it grow without bound.
 pub const MAX_OCTETS: usize = 16 << 20;
+/// Octets of memory that a frame takes beside its own: short frames take more than their length.
+const FRAME_OVERHEAD: usize = 128;
 /// Most octets that wait in the queue of a priority. If all of these queues are full, there is as much room for what is under way: one
 /// priority takes no room from another.
 pub const MAX_PRIORITY_OCTETS: usize = MAX_OCTETS / (2 * PRIORITIES);
@@ -171,7 +173,7 @@ pub struct ModelledLink<T = ()> {
     /// When that was found out.
     paused_at: u64,
     sent: u64,
-    /// Octets of all frames that are held.
+    /// Octets that all held frames take.
     held: usize,
     counts: LinkModelCounts,
 }
@@ -242,7 +244,7 @@ impl<T: Copy + Ord> ModelledLink<T> {
             Some(_) | None => return None,
         }
         let Reverse((_, _, arrived, mark, effects)) = self.under_way.pop()?;
-        self.held = self.held.saturating_sub(arrived.len());
+        self.held = self.held.saturating_sub(taken_by(&arrived));
         frame.clear();
         frame.extend_from_slice(&arrived);
         self.put_aside(arrived);
@@ -336,7 +338,7 @@ impl<T: Copy + Ord> ModelledLink<T> {
         self.counts
     }
 
-    /// Octets of all frames that are on the line or wait for it, of [`MAX_OCTETS`].
+    /// Octets that all frames take which are on the line or wait for it, of [`MAX_OCTETS`].
     pub fn octets(&self) -> usize {
         self.held
     }
@@ -352,7 +354,7 @@ impl<T: Copy + Ord> ModelledLink<T> {
 
     /// Copies a frame, if there is room for it.
     fn hold(&mut self, frame: &[u8]) -> Option<Vec<u8>> {
-        let held = self.held.saturating_add(frame.len());
+        let held = self.held.saturating_add(taken_by(frame));
         if held > MAX_OCTETS {
             count(&mut self.counts.queue_full);
             return None;
@@ -378,7 +380,7 @@ impl<T: Copy + Ord> ModelledLink<T> {
         let priority = self.priority_of(&frame);
         let effects = self.enqueue(now, priority, &mut frame);
         if effects.contains(Effects::QUEUE_FULL) {
-            self.held = self.held.saturating_sub(frame.len());
+            self.held = self.held.saturating_sub(taken_by(&frame));
             self.put_aside(frame);
         } else {
             let queued = Queued {
@@ -527,6 +529,11 @@ fn count(counter: &mut u64) {
     *counter = counter.wrapping_add(1);
 }
 
+/// Octets that a held frame takes.
+fn taken_by(frame: &[u8]) -> usize {
+    frame.len().saturating_add(FRAME_OVERHEAD)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -672,6 +679,17 @@ mod tests {
         assert!(line.held <= MAX_OCTETS);
         assert!(line.overtaken.len() <= MAX_OVERTAKEN);
         assert!(line.counts().queue_full > 500);
+        // Short frames take memory, too.
+        let mut line = ModelledLink::new(LinkModel {
+            delay_ns: u64::MAX,
+            ..LinkModel::default()
+        });
+        let most = MAX_OCTETS / FRAME_OVERHEAD;
+        for _ in 0..2 * most {
+            line.send(0, &[0; 14], ());
+        }
+        assert!(line.under_way.len() < most);
+        assert!(line.counts().queue_full > most as u64);
     }
 
     /// Whether all senders are paused.
@@ -813,7 +831,9 @@ mod tests {
         let mut long = frame_of(5, 0);
         long.resize(60_000, 0);
         while !line.send(0, &long, ()).contains(Effects::QUEUE_FULL) {}
-        assert!(line.held <= MAX_PRIORITY_OCTETS + 60_000);
+        // One is being sent.
+        let most = MAX_PRIORITY_OCTETS / long.len() + 1;
+        assert!(line.held <= most * taken_by(&long));
         assert_eq!(line.send(0, &frame_of(3, 1), ()), Effects::NONE);
     }
 
@@ -830,9 +850,10 @@ mod tests {
             long.resize(60_000, 0);
             line.send(0, &long, ());
         }
-        assert!(line.held <= MAX_OCTETS / 2 + 60_000);
+        let each = taken_by(&[0; 60_000]);
+        let held = line.held / each;
+        assert!(held <= MAX_OCTETS / 2 / 60_000 + 1);
         assert!(line.counts().queue_full > 2000);
-        let held = line.held / 60_000;
         let mut frame = Vec::new();
         let mut arrived = 0;
         while let Some(at) = line.next_deadline() {

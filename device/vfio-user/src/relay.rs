@@ -256,8 +256,10 @@ impl<'a> Session<'a> {
                 body: body.to_vec(),
                 fds: fds.iter().map(AsFd::as_fd).collect(),
             };
-            // A slow server is told, so that it does it when it goes on, and not waited for.
-            let deadline = match self.is_slow {
+            // A slow server is told, so that it does it when it goes on, and not waited for. It is waited for before it is killed: it
+            // may be slow no longer.
+            let is_fatal = matches!(request, Request::DmaUnmap(..));
+            let deadline = match self.is_slow && !is_fatal {
                 true => Instant::now(),
                 false => after(PATIENCE),
             };

@@ -424,6 +424,27 @@ fn a_server_that_is_late_with_an_unmap_is_killed() {
     assert_eq!(stage.killed.load(Ordering::SeqCst), 1);
 }
 
+/// A server that was late once and goes on is not killed, even if it has not replied to anything since.
+#[test]
+fn a_server_that_was_late_takes_an_unmap() {
+    let stage = Stage::new();
+    let listener = UnixListener::bind(stage.server_path()).unwrap();
+    let (mut client, mut server) = stage.negotiated_with(&listener);
+    client.send(2, &map(1), &[]);
+    let request = server.request();
+    server.reply(request, &[]);
+    assert_eq!(client.reply().unwrap().error, 0);
+    // Too late: the client gets an error.
+    let read = words(&[64, 0, 0, 4]);
+    assert_ne!(client.call(9, &read, &[]).error, 0);
+    client.send(3, &unmap(1), &[]);
+    let late = [server.request(), server.request()];
+    server.reply(late[0], &[read, vec![0xbb; 4]].concat());
+    server.reply(late[1], &unmap(1));
+    assert_eq!(client.reply().unwrap().error, 0);
+    assert_eq!(stage.killed.load(Ordering::SeqCst), 0);
+}
+
 /// It is most likely what ends them, and the clients of all NICs wait.
 #[test]
 fn a_client_whose_state_ends_servers_is_disconnected() {
