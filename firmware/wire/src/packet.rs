@@ -15,6 +15,10 @@
     reason = "the headers of a packet are below 2^8 bytes in all, and lengths of packets have 16 bits"
 )]
 
+mod reserved;
+
+pub use reserved::parse_reserved;
+
 use crate::cursor::{tail, tail_mut};
 use crate::icrc::{ICRC_LEN, icrc};
 use crate::ip::PROTOCOL_UDP;

@@ -2,11 +2,12 @@
 
 use faultline_abi::admin::{Counter, SET_GID, SetGid};
 use faultline_abi::qp::*;
-use faultline_abi::{U16, cqe, wqe as wr};
+use faultline_abi::{U16, cqe, event, wqe as wr};
 use faultline_simulator::{Pair, Send, World, expect_cqe, packet};
-use faultline_wire::aeth::Aeth;
+use faultline_wire::aeth::{Aeth, NakCode};
 use faultline_wire::bth::{Bth, Psn};
 use faultline_wire::ethernet::VlanTag;
+use faultline_wire::icrc::{ICRC_LEN, icrc};
 use faultline_wire::opcode::Opcode;
 use faultline_wire::packet::{Parsed, RoceHeader};
 use faultline_wire::udp::{flow_label_for_qpns, src_port_for_flow_label};
@@ -310,4 +311,82 @@ fn a_path_without_hop_limit_has_the_default() {
     let header = world.take_trace()[0].1;
     assert_eq!(header.ip.hop_limit(), 64);
     assert_eq!(header.ethernet.dst, MacAddr([2, 0, 0, 0, 0, 2]));
+}
+
+/// The reserved opcodes of the RC service (IBTA volume 1, table 38).
+const RESERVED: [u8; 7] = [0x15, 0x18, 0x19, 0x1a, 0x1b, 0x1e, 0x1f];
+
+/// A packet from host 0 with this value as its opcode, correct down to the checksum.
+fn with_opcode(world: &World, qpn: u32, psn: u32, opcode: u8) -> Vec<u8> {
+    let bth = Bth::new(Opcode::RcSendOnly, qpn, Psn::new(psn));
+    let mut frame = packet(&by_hand(world, bth), &[1; 64]);
+    frame[42] = opcode;
+    let end = frame.len() - ICRC_LEN;
+    let sum = icrc(&frame[14..end]).unwrap();
+    frame[end..].copy_from_slice(&sum.to_le_bytes());
+    frame
+}
+
+#[test]
+fn a_reserved_opcode_ends_a_reliable_connection() {
+    for opcode in RESERVED {
+        let mut world = World::new(2, 1);
+        let pair = world.connect(QPT_RC, LEN, |_| {});
+        let qpn = pair.qp[1].qpn;
+        let state = |world: &mut World| world.hosts[1].driver.query_qp(qpn).unwrap().state;
+        world.start_capture();
+        // Not the expected one: a gap in the sequence is reported first, and an old packet only acknowledged.
+        world.inject(0, with_opcode(&world, qpn, 3, opcode));
+        world.inject(0, with_opcode(&world, qpn, 0xff_fffe, opcode));
+        let mut broken = with_opcode(&world, qpn, 0, opcode);
+        broken[60] ^= 1;
+        world.inject(0, broken);
+        world.run();
+        assert_eq!(state(&mut world), QPS_RTS, "{opcode:#x}");
+        world.inject(0, with_opcode(&world, qpn, 0, opcode));
+        world.run();
+        assert_eq!(state(&mut world), QPS_ERR, "{opcode:#x}");
+        let sent = world.take_capture().into_iter();
+        let answers = sent.filter(|(from, _)| *from == 1);
+        let syndromes: Vec<_> = answers
+            .map(|(_, f)| read(&f).header.aeth.unwrap())
+            .collect();
+        let codes: Vec<_> = syndromes.iter().map(|aeth| aeth.syndrome).collect();
+        let nak = |code| Syndrome::Nak(code);
+        assert_eq!(codes.first(), Some(&nak(NakCode::PsnSequenceError)));
+        assert_eq!(codes.last(), Some(&nak(NakCode::InvalidRequest)));
+        assert_eq!(counter(&mut world, 1, Counter::resp_invalid_request), 1);
+        assert_eq!(counter(&mut world, 1, Counter::rx_malformed), 1);
+        let events = world.hosts[1].driver.async_events();
+        assert!(events.contains(&(event::QP_REQUEST_ERROR, qpn)));
+    }
+}
+
+/// Other services drop it, and so does a connection for which it is not meant.
+#[test]
+fn a_reserved_opcode_of_another_service_is_dropped() {
+    for (kind, opcode) in [
+        (QPT_UC, 0x35),
+        (QPT_RC, 0x7f),
+        (QPT_RC, 0xbf),
+        (QPT_UC, 0x1f),
+        (QPT_RC, 0x4f),
+    ] {
+        let mut world = World::new(2, 1);
+        let pair = world.connect(kind, LEN, |_| {});
+        let qpn = pair.qp[1].qpn;
+        world.start_capture();
+        world.inject(0, with_opcode(&world, qpn, 0, opcode));
+        world.run();
+        let sent = world.take_capture();
+        assert!(sent.iter().all(|(from, _)| *from == 0), "{opcode:#x}");
+        let dropped = counter(&mut world, 1, Counter::rx_malformed)
+            + counter(&mut world, 1, Counter::rx_bad_qp);
+        assert_eq!(dropped, 1, "{kind} {opcode:#x}");
+        assert_eq!(
+            world.hosts[1].driver.query_qp(qpn).unwrap().state,
+            QPS_RTS,
+            "{opcode:#x}"
+        );
+    }
 }

@@ -28,6 +28,8 @@ struct RocePackets<'a, M> {
     packets: u32,
     /// Payload of all of them.
     payload: Payload<'a, M>,
+    /// The opcode is reserved; [`packet::parse_reserved`] has put another into the header.
+    is_reserved: bool,
 }
 
 impl<'a, M> RocePackets<'a, M> {
@@ -37,6 +39,7 @@ impl<'a, M> RocePackets<'a, M> {
             origin,
             packets: 1,
             payload,
+            is_reserved: false,
         }
     }
 }
@@ -76,6 +79,7 @@ impl Nic {
                     origin: frame.origin(),
                     packets,
                     payload,
+                    is_reserved: false,
                 };
                 self.receive_roce(now, mem, arrived);
             }
@@ -157,9 +161,23 @@ impl Nic {
             Err(WireError::NotRoce) => {
                 self.receive_ethernet(now, mem, Payload::Bytes(frame).into());
             }
+            Err(WireError::UnknownOpcode(_)) => self.receive_reserved(now, mem, origin, frame),
             Err(WireError::BadUdpChecksum) => self.core.counters.inc(Counter::rx_csum_errors),
             Err(_) => self.core.counters.inc(Counter::rx_malformed),
         }
+    }
+
+    /// Receives a packet whose opcode is reserved: only a reliable connection answers it.
+    fn receive_reserved<M: Dma>(&mut self, now: Instant, mem: &M, origin: Origin, frame: &[u8]) {
+        let Some(header) = packet::parse_reserved(frame) else {
+            self.core.counters.inc(Counter::rx_malformed);
+            return;
+        };
+        let arrived = RocePackets {
+            is_reserved: true,
+            ..RocePackets::one(&header, origin, Payload::Bytes(&[]))
+        };
+        self.receive_roce(now, mem, arrived);
     }
 
     /// True while senders should pause, because fault policy `stall` or an operator has stopped this NIC's ingress.
@@ -357,6 +375,7 @@ impl Nic {
             origin,
             packets,
             payload,
+            is_reserved,
         } = arrived;
         let Some((qp, mut cx)) = self.qp_in_context(now, mem, qpn) else {
             self.core.counters.inc(Counter::rx_bad_qp);
@@ -365,7 +384,10 @@ impl Nic {
         let traffic = &mut qp.endpoint.traffic;
         traffic.rx_packets = traffic.rx_packets.wrapping_add(u64::from(packets));
         traffic.rx_bytes = traffic.rx_bytes.wrapping_add(payload.len() as u64);
-        let taken = qp.receive(&mut cx, (header, origin), packets, payload);
+        let taken = match is_reserved {
+            true => qp.refuse_reserved(&mut cx, (header, origin)),
+            false => qp.receive(&mut cx, (header, origin), packets, payload),
+        };
         self.core.charge_lookups(now);
         self.core.charge_queue_pair(now, qpn);
         self.core.charge_payload(now, payload.len(), packets);

@@ -24,14 +24,8 @@ impl Qp {
         packets: u32,
         payload: Payload<'_, M>,
     ) -> u32 {
-        let opcode = header.bth.opcode;
-        if !self.endpoint.state.receives() || !self.endpoint.config.kind.has(opcode) {
-            cx.count(Counter::rx_bad_qp);
-            return packets;
-        }
-        // Only the default P_Key exists; membership is in the top bit (IBTA 10.9.3).
-        if header.bth.pkey & 0x7fff != Bth::DEFAULT_PKEY & 0x7fff {
-            cx.count(Counter::rx_bad_pkey);
+        if let Some(counter) = self.bars(header) {
+            cx.count(counter);
             return packets;
         }
         let is_marked = header.ip.ecn() == CONGESTION_EXPERIENCED;
@@ -64,6 +58,39 @@ impl Qp {
             }
         }
         packets
+    }
+
+    /// The counter of the reason why this queue pair takes no packet with these values of its BTH.
+    #[inline(always)]
+    fn bars(&self, header: &RoceHeader) -> Option<Counter> {
+        let opcode = header.bth.opcode;
+        if !self.endpoint.state.receives() || !self.endpoint.config.kind.has(opcode) {
+            return Some(Counter::rx_bad_qp);
+        }
+        // Only the default P_Key exists; membership is in the top bit (IBTA 10.9.3).
+        (header.bth.pkey & 0x7fff != Bth::DEFAULT_PKEY & 0x7fff).then_some(Counter::rx_bad_pkey)
+    }
+
+    /// Refuses a request with a reserved opcode (IBTA 9.9.6, table of responder errors: invalid request, after the check of its
+    /// PSN). Returns the number of packets that have been handled.
+    #[cold]
+    pub(crate) fn refuse_reserved<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        (header, origin): (&RoceHeader, Origin),
+    ) -> u32 {
+        if let Some(counter) = self.bars(header) {
+            cx.count(counter);
+        } else if self.endpoint.config.kind == QpType::XrcIni {
+            cx.count(Counter::rx_bad_qp);
+        } else if !self.endpoint.is_from_peer(header, origin) {
+            cx.count(Counter::rx_bad_source);
+        } else {
+            self.endpoint.note_peer(origin);
+            let refused = self.responder.refuse_reserved(&self.endpoint, cx, header);
+            self.check_received(cx, refused);
+        }
+        1
     }
 
     /// Receives a packet of a connection. Returns false if it has stopped the ingress and must be held.

@@ -253,6 +253,19 @@ impl Responder {
         Some(received)
     }
 
+    /// Refuses a request of a reliable connection, because its opcode is reserved.
+    pub(crate) fn refuse_reserved<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        header: &RoceHeader,
+    ) -> Result<Received, Fatal> {
+        if self.check_sequence(qp, cx, header) {
+            self.refuse(qp, cx, header.bth.psn, Refusal::INVALID)?;
+        }
+        Ok(Received::Done)
+    }
+
     fn request_taken<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) {
         self.fault_done(qp, cx);
         self.nak_sent = false;
