@@ -277,6 +277,7 @@ impl Responder {
     }
 
     /// PSN check (IBTA 9.7.4.1.2). Returns true if the packet is the expected one.
+    #[inline(always)]
     fn check_sequence<M: Dma>(
         &mut self,
         qp: &Endpoint,
