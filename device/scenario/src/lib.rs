@@ -19,7 +19,6 @@
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 pub mod action;
-pub mod beside;
 pub mod expectation;
 pub mod file;
 mod frames;

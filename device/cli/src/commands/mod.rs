@@ -5,6 +5,7 @@ pub(crate) mod check;
 mod check_control;
 pub(crate) mod client;
 pub(crate) mod ctl;
+pub(crate) mod files;
 pub(crate) mod metrics;
 pub(crate) mod scenario;
 pub(crate) mod scenario_control;

@@ -1,18 +1,16 @@
 //! `faultline ctl scenario`: a scenario on the NICs of a running process.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use faultline_control::scenario::{ScenarioStart, ScenarioView, Signal, TaskDone, VerdictView};
 use faultline_scenario as scenario;
-use faultline_scenario::beside;
 use faultline_scenario::read::MAX_BYTES;
 use faultline_scenario::value::Time;
 use hyper::Method;
 
 use super::client::Client;
+use super::files;
 use super::scenario::load::unread_profile;
 use super::scenario::report::{JunitCheck, junit_report, junit_suite};
 use super::show;
@@ -105,22 +103,13 @@ impl ScenarioCommand {
     }
 }
 
-/// Reads a file that is not too large, whatever it is: a pipe has no size.
+/// Reads a file, or what comes on standard input.
 fn read(file: &Path) -> anyhow::Result<String> {
-    let reading = || -> anyhow::Result<String> {
-        let limit = u64::try_from(MAX_BYTES)?.saturating_add(1);
-        let mut text = String::new();
-        match file.as_os_str() == "-" {
-            true => std::io::stdin().take(limit).read_to_string(&mut text)?,
-            false => File::open(file)?.take(limit).read_to_string(&mut text)?,
-        };
-        ensure!(
-            text.len() <= MAX_BYTES,
-            "it has more than {MAX_BYTES} bytes"
-        );
-        Ok(text)
+    let text = match file.as_os_str() == "-" {
+        true => files::read_text(std::io::stdin().lock(), MAX_BYTES),
+        false => files::read(file, MAX_BYTES),
     };
-    reading().with_context(|| format!("can't read {}", file.display()))
+    text.with_context(|| format!("can't read {}", file.display()))
 }
 
 /// The text of the profile that a scenario names by its path. What else is wrong in the file, the server says.
@@ -131,7 +120,7 @@ fn profile_text(file: &Path, text: &str) -> anyhow::Result<Option<String>> {
         return Ok(None);
     };
     let folder = file.parent().unwrap_or(Path::new(""));
-    let profile = beside::read(folder, &name, scenario::profile::MAX_BYTES);
+    let profile = files::read_named(folder, &name, scenario::profile::MAX_BYTES);
     let profile = profile.with_context(|| format!("can't read the profile {name}"));
     profile
         .map(Some)

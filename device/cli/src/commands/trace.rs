@@ -17,8 +17,11 @@ use serde::{Deserialize, Serialize};
 
 use super::client::{Client, Target, segment};
 use super::ctl::all;
+use super::files;
 use super::print_text;
 
+/// Largest trace that is read: some million events.
+const MAX_BYTES: usize = 1 << 30;
 /// Pause before the next request, once all records have been read.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -258,7 +261,9 @@ impl Show {
     /// Executes the command.
     pub(crate) fn run(&self) -> anyhow::Result<()> {
         let path = self.file.display();
-        let bytes = std::fs::read(&self.file).with_context(|| format!("can't read {path}"))?;
+        let file = File::open(&self.file).with_context(|| format!("can't read {path}"))?;
+        let bytes = files::read_bytes(file, MAX_BYTES);
+        let bytes = bytes.with_context(|| format!("can't read {path}"))?;
         let trace = Trace::read(&bytes).with_context(|| format!("can't read {path}"))?;
         if let Some(file) = &self.histogram {
             save(file, &latency_picture(&trace)?)?;

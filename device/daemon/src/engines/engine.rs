@@ -317,6 +317,8 @@ impl Engine {
             self.stats.longest_pass = self.stats.longest_pass.max(time);
             self.stats.busy = self.stats.busy.saturating_add(time);
         }
+        // What engine links take of the pass is a part of it.
+        let start = now;
         self.stats.passes = self.stats.passes.wrapping_add(1);
         let steps = faultline_nic::steps().map(|steps| (steps, processor_time()));
         let before = (self.fabric.work(), steps);
@@ -345,7 +347,7 @@ impl Engine {
             self.io.captures.flush();
         }
         self.io.links.wake_peers();
-        self.pass_began = worked.then_some(now);
+        self.pass_began = worked.then_some(start);
         if let (before, Some((steps, began))) = before {
             self.compare_steps(before, steps);
             let time = processor_time().saturating_sub(began);

@@ -1,15 +1,15 @@
 //! `faultline scenario import`: scenarios from the files of other tools.
 
-use std::fs::{self, File};
-use std::io::{IsTerminal, Read};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use faultline_scenario::lumina::{MAX_BYTES, import};
 
 use super::load::UNREADABLE;
-use crate::commands::{complain, print};
+use crate::commands::{complain, files, print};
 
 /// Make a scenario of a test file of Lumina (YAML).
 ///
@@ -27,7 +27,8 @@ pub(super) struct Import {
 impl Import {
     pub(super) fn run(&self) -> anyhow::Result<ExitCode> {
         let name = self.file.display().to_string();
-        let text = read(&self.file).with_context(|| format!("can't read {name}"))?;
+        let text = files::read(&self.file, MAX_BYTES);
+        let text = text.with_context(|| format!("can't read {name}"))?;
         let styled = std::io::stderr().is_terminal();
         let imported = match import(&name, &text) {
             Ok(imported) => imported,
@@ -46,18 +47,4 @@ impl Import {
         }
         Ok(ExitCode::SUCCESS)
     }
-}
-
-/// Reads a file that is not too large, whatever it is: a pipe has no size.
-fn read(path: &Path) -> anyhow::Result<String> {
-    let limit = u64::try_from(MAX_BYTES)?;
-    let mut text = String::new();
-    File::open(path)?
-        .take(limit.saturating_add(1))
-        .read_to_string(&mut text)?;
-    ensure!(
-        text.len() <= MAX_BYTES,
-        "it has more than {MAX_BYTES} bytes"
-    );
-    Ok(text)
 }

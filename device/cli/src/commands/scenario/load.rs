@@ -1,21 +1,21 @@
 //! Reads scenario files.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::Context;
 use faultline_config::Config;
 use faultline_scenario::action::{Action, Nothing};
-use faultline_scenario::beside;
 use faultline_scenario::file::{Rule, Scenario};
 use faultline_scenario::plan::Plan;
 use faultline_scenario::problem::{self, Problem, Problems};
 use faultline_scenario::profile::{self, Profile};
-use faultline_scenario::read::read;
+use faultline_scenario::read::{MAX_BYTES, read};
 use faultline_scenario::trigger::Trigger;
 use faultline_scenario::value::Range;
 use faultline_simulation::Outcome;
 use serde::Deserialize;
+
+use crate::commands::files;
 
 /// Exit status if a file can't be read or simulated.
 pub(super) const UNREADABLE: u8 = 2;
@@ -65,13 +65,15 @@ impl From<anyhow::Error> for Failure {
 
 /// Reads a profile of the command line.
 fn load_profile(name: &str) -> Result<Profile, Failure> {
-    profile_of(name, name, || fs::read_to_string(name))
+    profile_of(name, name, || {
+        files::read(Path::new(name), profile::MAX_BYTES)
+    })
 }
 
 /// Reads a profile that a scenario in this folder names.
 fn named_profile(name: &str, folder: &Path) -> Result<Profile, Failure> {
     let shown = folder.join(name).display().to_string();
-    let text = || beside::read(folder, name, profile::MAX_BYTES);
+    let text = || files::read_named(folder, name, profile::MAX_BYTES);
     profile_of(name, &shown, text)
 }
 
@@ -132,7 +134,7 @@ pub(super) fn check(path: &Path, process: Option<&ProcessNames>) -> Result<Strin
 /// The name of a file, and its text.
 fn read_file(path: &Path) -> anyhow::Result<(String, String)> {
     let name = path.display().to_string();
-    let text = fs::read_to_string(path).with_context(|| format!("can't read {name}"))?;
+    let text = files::read(path, MAX_BYTES).with_context(|| format!("can't read {name}"))?;
     Ok((name, text))
 }
 

@@ -1,15 +1,11 @@
-//! Files that a scenario names. The scenario may be somebody else's, so only files of its folder are read.
+//! Reading files that may be somebody else's: they have a largest size, and those that a scenario names are in its folder.
 
 use std::fs::File;
 use std::io::{Error, Read};
 use std::path::{Component, Path, PathBuf};
 
 /// The path of a regular file in the folder of a scenario, or below, after symbolic links.
-///
-/// # Errors
-///
-/// It is no relative path to such a file.
-pub fn path(folder: &Path, name: &str) -> Result<PathBuf, Error> {
+fn path_named_by(folder: &Path, name: &str) -> Result<PathBuf, Error> {
     let mut parts = Path::new(name).components();
     if !parts.all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
         let problem = "a scenario names files by paths relative to its folder, without `..`";
@@ -30,18 +26,28 @@ pub fn path(folder: &Path, name: &str) -> Result<PathBuf, Error> {
     Ok(path)
 }
 
-/// The text of such a file, if it has at most so many bytes.
-///
-/// # Errors
-///
-/// Those of [`path`]; it cannot be read, is longer, or is not UTF-8.
-pub fn read(folder: &Path, name: &str, most: usize) -> Result<String, Error> {
-    let file = File::open(path(folder, name)?)?;
+/// The text of a file that a scenario in this folder names, if it has at most so many bytes.
+pub(crate) fn read_named(folder: &Path, name: &str, most: usize) -> Result<String, Error> {
+    read(&path_named_by(folder, name)?, most)
+}
+
+/// The text of a file, if it has at most so many bytes.
+pub(crate) fn read(path: &Path, most: usize) -> Result<String, Error> {
+    read_text(File::open(path)?, most)
+}
+
+/// The same of what is open already.
+pub(crate) fn read_text(from: impl Read, most: usize) -> Result<String, Error> {
+    String::from_utf8(read_bytes(from, most)?).map_err(Error::other)
+}
+
+/// The bytes of what is open, if these are not more. A pipe or a device has no size that could be compared before.
+pub(crate) fn read_bytes(from: impl Read, most: usize) -> Result<Vec<u8>, Error> {
     let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
-    let mut text = String::new();
-    file.take(limit).read_to_string(&mut text)?;
-    match text.len() <= most {
-        true => Ok(text),
+    let mut bytes = Vec::new();
+    from.take(limit).read_to_end(&mut bytes)?;
+    match bytes.len() <= most {
+        true => Ok(bytes),
         false => Err(Error::other(format!("it has more than {most} bytes"))),
     }
 }
@@ -55,7 +61,7 @@ mod tests {
 
     #[test]
     fn only_files_of_the_folder_are_read() {
-        let root = std::env::temp_dir().join(format!("faultline-beside-{}", std::process::id()));
+        let root = std::env::temp_dir().join(format!("faultline-files-{}", std::process::id()));
         let folder = root.join("scenarios");
         fs::create_dir_all(folder.join("profiles")).unwrap();
         fs::write(root.join("secret.toml"), "secret").unwrap();
@@ -63,7 +69,7 @@ mod tests {
         symlink(folder.join("profiles/own.toml"), folder.join("inside.toml")).unwrap();
         symlink(root.join("secret.toml"), folder.join("outside.toml")).unwrap();
         symlink("/dev/zero", folder.join("zero.toml")).unwrap();
-        let text = |name: &str| read(&folder, name, 3).map_err(|error| error.to_string());
+        let text = |name: &str| read_named(&folder, name, 3).map_err(|error| error.to_string());
         for name in ["profiles/own.toml", "./profiles/own.toml", "inside.toml"] {
             assert_eq!(text(name), Ok("own".to_owned()), "{name}");
         }
@@ -80,8 +86,12 @@ mod tests {
             let error = text(name).unwrap_err();
             assert!(error.contains(problem), "{name}: {error}");
         }
-        let error = read(&folder, "inside.toml", 2).unwrap_err();
+        let error = read_named(&folder, "inside.toml", 2).unwrap_err();
         assert_eq!(error.to_string(), "it has more than 2 bytes");
+        // A file of the command line may be any, and has an end.
+        assert_eq!(read(&root.join("secret.toml"), 6).unwrap(), "secret");
+        let error = read(Path::new("/dev/zero"), 100).unwrap_err();
+        assert_eq!(error.to_string(), "it has more than 100 bytes");
         fs::remove_dir_all(root).unwrap();
     }
 }
