@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
+use faultline_abi::status::STATUSES;
 use faultline_nic::{CommandQueue, Diagnostic, Instant};
 use serde_json::Value;
 
@@ -467,9 +468,11 @@ impl<'a> Builder<'a> {
                     CommandQueue::Admin => "admin",
                     CommandQueue::Translation => "translation",
                 };
+                let named = STATUSES.name(status);
+                let status = named.map_or_else(|| Value::from(status), Value::from);
                 let args = vec![
                     ("queue".into(), Value::from(queue)),
-                    ("status".into(), Value::from(status)),
+                    ("status".into(), status),
                     ("object".into(), hex(object.into())),
                 ];
                 self.instant(at, nic, TrackKind::Commands, name, args);

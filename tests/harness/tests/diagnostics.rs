@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use faultline_abi::status::STATUSES;
 use faultline_abi::{Status, admin, cqe, doorbell, doorbell::Doorbell, event, regs};
 use faultline_config::{Config, NicSettings};
 use faultline_harness::paging::{PAGE, Pager};
@@ -132,7 +133,7 @@ impl Process {
     /// Waits for a diagnostic with these ids in the trace.
     #[track_caller]
     fn wait_for(&self, nic: &str, kind: DiagnosticKind, ids: &[Id]) -> Value {
-        let fits = |fields: &Value| ids.iter().all(|(name, value)| fields[name] == *value);
+        let fits = |fields: &Value| ids.iter().all(|id| fields[id.0] == shown(kind, *id));
         let mut found = Vec::new();
         let mut fitting = None;
         within(&format!("{kind:?} with {ids:?}"), || {
@@ -176,20 +177,27 @@ fn within(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Returns true if a message has the id, as `name=value` or `name: value`, decimal or hexadecimal.
-fn has_id(message: &str, (name, value): Id) -> bool {
+/// What stands for the value of an id: its name in log, trace and API, or the number.
+fn shown(kind: DiagnosticKind, (name, value): Id) -> Value {
     let nak = |code| NakCode::from_u8(u8::try_from(code).ok()?).map(NakCode::name);
-    let named = match name {
-        "cause" => regs::FATAL_CODES.name(value),
-        "event" => event::KINDS.name(value),
-        "nak" => nak(value),
-        // That of a command is no status of a completion.
-        "status" if !message.contains("kind=\"command\"") => cqe::STATUSES.name(value),
+    let named = match (kind, name) {
+        (_, "cause") => regs::FATAL_CODES.name(value),
+        (_, "event") => event::KINDS.name(value),
+        (_, "nak") => nak(value),
+        (DiagnosticKind::Command, "status") => STATUSES.name(value),
+        (_, "status") => cqe::STATUSES.name(value),
         _ => None,
     };
-    let texts = match named {
-        Some(name) => vec![name.to_owned()],
-        None => vec![format!("{value}"), format!("{value:#x}")],
+    named.map_or_else(|| Value::from(value), Value::from)
+}
+
+/// Returns true if a message has the id, as `name=value` or `name: value`, decimal or hexadecimal.
+fn has_id(message: &str, kind: DiagnosticKind, id: Id) -> bool {
+    let (name, value) = id;
+    let texts = match shown(kind, id) {
+        Value::String(name) => vec![name],
+        _ if name == "opcode" => vec!["destroy_qp".to_owned()],
+        _ => vec![format!("{value}"), format!("{value:#x}")],
     };
     texts.iter().any(|text| {
         ["=", ": "].iter().any(|between| {
@@ -222,7 +230,7 @@ impl Provoked {
     fn check(&self, process: &Process) {
         let Self { kind, nic, ids } = self;
         process.wait_for(nic, *kind, ids);
-        let fits = |fields: &Value| ids.iter().all(|(name, value)| fields[name] == *value);
+        let fits = |fields: &Value| ids.iter().all(|id| fields[id.0] == shown(*kind, *id));
         let listed = process.listed(nic, *kind);
         assert!(
             listed.iter().any(fits),
@@ -236,7 +244,8 @@ impl Provoked {
             format!("kind=\"{}\"", kind.name()),
         ];
         let is_message = |line: &str| {
-            words.iter().all(|word| line.contains(word)) && ids.iter().all(|id| has_id(line, *id))
+            words.iter().all(|word| line.contains(word))
+                && ids.iter().all(|id| has_id(line, *kind, *id))
         };
         within(&format!("{words:?} with {ids:?} in the log"), || {
             Log::start().text().lines().any(is_message)
@@ -728,10 +737,9 @@ mod provoke {
         let in_error = process.pair(A, &qa)["state"] == "err";
         let cause = process.wait_for(A, K::QpState, &[ids[0]]);
         let failed = process.traced(A, K::QpState).into_iter().next_back();
-        let status = u64::from(cqe::LOC_PROT_ERR);
         assert_eq!(
             failed.unwrap_or(cause)["cause"],
-            json!({"SendFailed": {"status": status}})
+            json!({"SendFailed": {"status": "LOC_PROT_ERR"}})
         );
         let refused = Provoked::new(K::KeyRefused, A, &ids, in_error);
         (process, vec![refused])
@@ -907,9 +915,10 @@ mod provoke {
 
 #[test]
 fn an_id_is_a_whole_word() {
-    assert!(has_id("x qpn=17 y", ("qpn", 17)));
-    assert!(has_id("RnrNakSent { qpn: 17, psn: 1 }", ("qpn", 17)));
-    assert!(has_id("key=0x11", ("key", 17)));
-    assert!(!has_id("qpn=171", ("qpn", 17)));
-    assert!(!has_id("key=0x11f", ("key", 17)));
+    let has = |message: &str, id| has_id(message, DiagnosticKind::KeyRefused, id);
+    assert!(has("x qpn=17 y", ("qpn", 17)));
+    assert!(has("RnrNakSent { qpn: 17, psn: 1 }", ("qpn", 17)));
+    assert!(has("key=0x11", ("key", 17)));
+    assert!(!has("qpn=171", ("qpn", 17)));
+    assert!(!has("key=0x11f", ("key", 17)));
 }

@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant as Time};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use faultline_abi::status::STATUSES;
 use faultline_abi::{ConstantGroup, cqe, event, regs};
 use faultline_nic::inspect::Process;
 use faultline_nic::{Diagnostic, DropCause, Instant, Nic, State, StateCause};
-use faultline_telemetry::DiagnosticKind;
+use faultline_telemetry::{DiagnosticKind, command_name};
 use faultline_wire::aeth::NakCode;
 use tracing::level_filters::LevelFilter;
 use tracing::{Level, Span};
@@ -501,6 +502,18 @@ fn describe(diagnostic: &Diagnostic) -> String {
             let code = NakCode::from_u8(nak);
             let nak = code.map_or_else(|| nak.to_string(), |code| code.name().to_owned());
             format!("a request was refused: qpn={qpn} psn={psn} nak={nak}")
+        }
+        Diagnostic::Command {
+            queue,
+            opcode,
+            status,
+            object,
+        } => {
+            let command = command_name(queue, opcode.into());
+            let status = name(&STATUSES, status);
+            format!(
+                "a command was executed: queue={queue:?} opcode={command} status={status} object={object}"
+            )
         }
         Diagnostic::Overrun { queue, object } => {
             format!("a queue has overrun: queue={queue:?} object={object}")

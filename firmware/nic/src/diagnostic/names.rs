@@ -1,0 +1,95 @@
+//! Numbers in traces and in the API, by the names that logs and scenarios have for them: `RETRY_EXC_ERR` instead of 12.
+//!
+//! A number without a name stays a number, and numbers are read, too.
+
+use std::borrow::Cow;
+
+use faultline_abi::{ConstantGroup, cqe, event, regs, status};
+use faultline_wire::aeth::NakCode;
+use serde::de::{Deserialize, Deserializer, Error};
+use serde::{Serialize, Serializer};
+
+/// What stands for a number.
+#[derive(serde::Deserialize)]
+#[serde(untagged)]
+enum Named<'a> {
+    Number(u64),
+    Name(Cow<'a, str>),
+}
+
+fn write<S: Serializer>(
+    name: Option<&str>,
+    number: impl Serialize,
+    to: S,
+) -> Result<S::Ok, S::Error> {
+    match name {
+        Some(name) => to.serialize_str(name),
+        None => number.serialize(to),
+    }
+}
+
+fn read<'de, D: Deserializer<'de>, T: TryFrom<u64>>(
+    from: D,
+    value: impl Fn(&str) -> Option<u64>,
+) -> Result<T, D::Error> {
+    let number = match Named::deserialize(from)? {
+        Named::Number(number) => number,
+        Named::Name(name) => {
+            value(&name).ok_or_else(|| D::Error::custom(format!("unknown name {name}")))?
+        }
+    };
+    T::try_from(number).map_err(|_| D::Error::custom(format!("{number} is too large")))
+}
+
+fn value_in(group: &ConstantGroup, name: &str) -> Option<u64> {
+    let mut names = group.names();
+    names.find(|(of, _)| *of == name).map(|(_, value)| value)
+}
+
+/// Modules for `serde(with = …)`: the type of the numbers and the group with their names.
+macro_rules! named {
+    ($($(#[doc = $doc:literal])* $module:ident: $number:ty = $group:expr;)*) => {$(
+        $(#[doc = $doc])*
+        pub(crate) mod $module {
+            use super::*;
+
+            pub(crate) fn serialize<S: Serializer>(number: &$number, to: S) -> Result<S::Ok, S::Error> {
+                write($group.name(*number), number, to)
+            }
+
+            pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<$number, D::Error> {
+                read(from, |name| value_in(&$group, name))
+            }
+        }
+    )*};
+}
+
+named! {
+    /// Why the device has stopped.
+    fatal: u32 = regs::FATAL_CODES;
+    /// Kinds of asynchronous events.
+    event_kind: u8 = event::KINDS;
+    /// Status of a completion.
+    work_status: u8 = cqe::STATUSES;
+    /// Vendor error of a completion.
+    vendor_err: u8 = cqe::VENDOR_ERRS;
+    /// Status of a command.
+    command_status: u16 = status::STATUSES;
+}
+
+/// NAK codes.
+pub(crate) mod nak {
+    use super::*;
+
+    pub(crate) fn serialize<S: Serializer>(code: &u8, to: S) -> Result<S::Ok, S::Error> {
+        write(NakCode::from_u8(*code).map(NakCode::name), code, to)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u8, D::Error> {
+        let value = |name: &str| {
+            let mut codes = (0..=u8::MAX).filter_map(NakCode::from_u8);
+            codes.find(|code| code.name() == name)
+        };
+        read(from, |name| value(name).map(|code| code.to_u8().into()))
+    }
+}
