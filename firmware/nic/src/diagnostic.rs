@@ -4,9 +4,6 @@
 //! itself reads no diagnostics. They are kept in a ring of fixed size: a caller that does not poll loses the oldest,
 //! and the NIC works as before.
 
-#[cfg(feature = "serde")]
-pub(crate) mod names;
-
 use std::collections::VecDeque;
 
 use crate::injection::point::Point;
@@ -100,7 +97,7 @@ pub enum Diagnostic {
     /// The device has stopped; `cause` is a FAULTLINE_FATAL_* value.
     Fatal {
         /// Why.
-        #[cfg_attr(feature = "serde", serde(with = "names::fatal"))]
+        #[cfg_attr(feature = "serde", serde(with = "crate::names::fatal"))]
         cause: u32,
     },
     /// The device was reset.
@@ -121,7 +118,7 @@ pub enum Diagnostic {
         /// QP number.
         qpn: u32,
         /// Kind of the asynchronous event (`faultline_abi::event`).
-        #[cfg_attr(feature = "serde", serde(with = "names::event_kind"))]
+        #[cfg_attr(feature = "serde", serde(with = "crate::names::event_kind"))]
         event: u8,
     },
     /// A work request has completed in error (not: flushed).
@@ -129,10 +126,10 @@ pub enum Diagnostic {
         /// QP number.
         qpn: u32,
         /// Status of the completion (`enum ib_wc_status`).
-        #[cfg_attr(feature = "serde", serde(with = "names::work_status"))]
+        #[cfg_attr(feature = "serde", serde(with = "crate::names::work_status"))]
         status: u8,
         /// FAULTLINE_VENDOR_ERR_*.
-        #[cfg_attr(feature = "serde", serde(with = "names::vendor_err"))]
+        #[cfg_attr(feature = "serde", serde(with = "crate::names::vendor_err"))]
         vendor: u8,
         /// It was a receive.
         receive: bool,
@@ -313,7 +310,7 @@ pub enum Diagnostic {
         /// PSN of the request.
         psn: u32,
         /// NAK code (IBTA table 45).
-        #[cfg_attr(feature = "serde", serde(with = "names::nak"))]
+        #[cfg_attr(feature = "serde", serde(with = "crate::names::nak"))]
         nak: u8,
     },
     /// Packets do not pass the port. Reported once for a queue pair that sends, and once for all that arrive, until the configuration of
@@ -340,7 +337,7 @@ pub enum Diagnostic {
         /// Opcode.
         opcode: u16,
         /// Status (`faultline_abi::Status`); 0: well.
-        #[cfg_attr(feature = "serde", serde(with = "names::command_status"))]
+        #[cfg_attr(feature = "serde", serde(with = "crate::names::command_status"))]
         status: u16,
         /// Translation: the memory key. Admin: the object that was created, or that the command names.
         object: u32,

@@ -54,6 +54,8 @@ pub mod inspect;
 mod latency;
 pub mod mkey;
 mod multicast;
+#[cfg(feature = "serde")]
+mod names;
 mod netdev;
 mod nic;
 mod number;

@@ -87,19 +87,13 @@ pub enum StateCause {
     /// A work request of the send queue has failed with this status (`enum ib_wc_status`).
     SendFailed {
         /// The status.
-        #[cfg_attr(
-            feature = "serde",
-            serde(with = "crate::diagnostic::names::work_status")
-        )]
+        #[cfg_attr(feature = "serde", serde(with = "crate::names::work_status"))]
         status: u8,
     },
     /// An error for which there is this asynchronous event (`faultline_abi::event`).
     Event {
         /// Kind of the event.
-        #[cfg_attr(
-            feature = "serde",
-            serde(with = "crate::diagnostic::names::event_kind")
-        )]
+        #[cfg_attr(feature = "serde", serde(with = "crate::names::event_kind"))]
         event: u8,
     },
     /// A completion in error says why.
