@@ -875,7 +875,10 @@
 #define FAULTLINE_CNT_rx_bad_qkey 0xc
 /* Packets from another address than the QP's peer. */
 #define FAULTLINE_CNT_rx_bad_source 0xd
-/* Datagrams and UC packets dropped because no receive buffer was posted. */
+/*
+ * Messages refused because no receive was posted: datagrams and UC packets
+ * dropped, RC and XRC requests answered by an RNR NAK.
+ */
 #define FAULTLINE_CNT_out_of_buffer 0xe
 /* Packets with a PSN ahead of the expected one. */
 #define FAULTLINE_CNT_out_of_sequence 0xf
@@ -901,15 +904,18 @@
 #define FAULTLINE_CNT_resp_invalid_request 0x19
 /* Invalid requests reported by a peer. */
 #define FAULTLINE_CNT_req_remote_invalid_request 0x1a
-/* Completions with an error status other than flush. */
+/*
+ * Completions with an error status other than flush, of send and receive
+ * queues.
+ */
 #define FAULTLINE_CNT_cqe_error 0x1b
-/* Completions flushed. */
+/* Completions flushed, of send and receive queues. */
 #define FAULTLINE_CNT_cqe_flush_error 0x1c
 /* ECN marked packets received. */
 #define FAULTLINE_CNT_np_ecn_marked_roce_packets 0x1d
 /* Congestion notifications sent. */
 #define FAULTLINE_CNT_np_cnp_sent 0x1e
-/* Congestion notifications received. */
+/* Congestion notifications received that a queue pair obeys. */
 #define FAULTLINE_CNT_rp_cnp_handled 0x1f
 /* Doorbells refused: unknown object, wrong page, index out of range. */
 #define FAULTLINE_CNT_doorbell_errors 0x20
@@ -1013,6 +1019,49 @@
  * guest may not use.
  */
 #define FAULTLINE_CNT_tx_bad_address 0x48
+/* Frames sent that are not RoCE packets of a queue pair. */
+#define FAULTLINE_CNT_tx_ethernet_packets 0x49
+/* Bytes of these frames. */
+#define FAULTLINE_CNT_tx_ethernet_bytes 0x4a
+/* Frames received that are not RoCE packets. */
+#define FAULTLINE_CNT_rx_ethernet_packets 0x4b
+/* Bytes of these frames. */
+#define FAULTLINE_CNT_rx_ethernet_bytes 0x4c
+/*
+ * RoCE packets to a multicast group that arrived at the port, whether a queue
+ * pair is attached to it or not.
+ */
+#define FAULTLINE_CNT_rx_port_mcast_packets 0x4d
+/* READs executed. A repetition is a duplicate request. */
+#define FAULTLINE_CNT_rx_read_requests 0x4e
+/* WRITEs of which the first packet was executed. */
+#define FAULTLINE_CNT_rx_write_requests 0x4f
+/*
+ * Atomic operations executed, ATOMIC WRITE included. A repetition is a
+ * duplicate request.
+ */
+#define FAULTLINE_CNT_rx_atomic_requests 0x50
+/* RNR NAKs received after which the request is sent again. */
+#define FAULTLINE_CNT_rnr_nak_retry_err 0x51
+/*
+ * Times that transmission went back because a later response showed that one
+ * was lost.
+ */
+#define FAULTLINE_CNT_implied_nak_seq_err 0x52
+/* Completions of send queues with an error status, flush included. */
+#define FAULTLINE_CNT_req_cqe_error 0x53
+/* Completions of send queues flushed. */
+#define FAULTLINE_CNT_req_cqe_flush_error 0x54
+/* Completions of receive queues with an error status, flush included. */
+#define FAULTLINE_CNT_resp_cqe_error 0x55
+/* Completions of receive queues flushed. */
+#define FAULTLINE_CNT_resp_cqe_flush_error 0x56
+/* Requests that failed because no transport retry was left. */
+#define FAULTLINE_CNT_req_transport_retries_exceeded 0x57
+/* Requests that failed because no RNR retry was left. */
+#define FAULTLINE_CNT_req_rnr_retries_exceeded 0x58
+/* Congestion notifications received that no queue pair obeys. */
+#define FAULTLINE_CNT_rp_cnp_ignored 0x59
 
 /* Kinds of flows; the values of `enum ib_flow_attr_type`. */
 /* Frames that match. */

@@ -505,6 +505,12 @@ int faultline_map_mr_sg(struct ib_mr *ibmr, struct scatterlist *sg, int nents,
 int faultline_fill_reg_mr(struct faultline_reg_mr_wqe *wqe,
 			  const struct ib_reg_wr *wr);
 
+/* faultline_mad.c */
+int faultline_process_mad(struct ib_device *ibdev, int flags, u32 port,
+			  const struct ib_wc *wc, const struct ib_grh *grh,
+			  const struct ib_mad *in, struct ib_mad *out,
+			  size_t *out_size, u16 *out_pkey_index);
+
 /* faultline_stats.c */
 extern const struct rdma_stat_desc faultline_stat_descs[];
 extern const unsigned int faultline_num_counters;

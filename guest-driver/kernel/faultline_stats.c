@@ -96,18 +96,50 @@ const struct rdma_stat_desc faultline_stat_descs[] = {
 	FAULTLINE_COUNTER(tx_bad_gid),
 	FAULTLINE_COUNTER(rx_bad_gid),
 	FAULTLINE_COUNTER(tx_bad_address),
+	FAULTLINE_COUNTER(tx_ethernet_packets),
+	FAULTLINE_COUNTER(tx_ethernet_bytes),
+	FAULTLINE_COUNTER(rx_ethernet_packets),
+	FAULTLINE_COUNTER(rx_ethernet_bytes),
+	FAULTLINE_COUNTER(rx_port_mcast_packets),
+	FAULTLINE_COUNTER(rx_read_requests),
+	FAULTLINE_COUNTER(rx_write_requests),
+	FAULTLINE_COUNTER(rx_atomic_requests),
+	FAULTLINE_COUNTER(rnr_nak_retry_err),
+	FAULTLINE_COUNTER(implied_nak_seq_err),
+	FAULTLINE_COUNTER(req_cqe_error),
+	FAULTLINE_COUNTER(req_cqe_flush_error),
+	FAULTLINE_COUNTER(resp_cqe_error),
+	FAULTLINE_COUNTER(resp_cqe_flush_error),
+	FAULTLINE_COUNTER(req_transport_retries_exceeded),
+	FAULTLINE_COUNTER(req_rnr_retries_exceeded),
+	FAULTLINE_COUNTER(rp_cnp_ignored),
 	/* Counted by the driver. */
 	{ .name = "lost_interrupts" },
+	/*
+	 * Names by which scripts for mlx5 ask. The device has no adaptive
+	 * retransmission and no slow restart.
+	 */
+	{ .name = "rx_icrc_encapsulated" },
+	{ .name = "roce_adp_retrans" },
+	{ .name = "roce_adp_retrans_to" },
+	{ .name = "roce_slow_restart" },
+	{ .name = "roce_slow_restart_cnps" },
+	{ .name = "roce_slow_restart_trans" },
 	/* Nanoseconds of all page faults: record read to answer, and parts. */
 	{ .name = "page_fault_ns", .flags = IB_STAT_FLAG_OPTIONAL },
 	{ .name = "page_fault_wait_ns", .flags = IB_STAT_FLAG_OPTIONAL },
 	{ .name = "page_fault_map_ns", .flags = IB_STAT_FLAG_OPTIONAL },
 };
 
-/* The device's counters come first, the optional ones last. */
+/*
+ * The device's counters come first, then that of the driver and the names of
+ * mlx5, and the optional ones last.
+ */
+#define FAULTLINE_NUM_FOREIGN	6
 #define FAULTLINE_FIRST_TIMED						\
 	(ARRAY_SIZE(faultline_stat_descs) - FAULTLINE_NUM_TIMED)
-#define FAULTLINE_NUM_COUNTERS	(FAULTLINE_FIRST_TIMED - 1)
+#define FAULTLINE_FIRST_FOREIGN	(FAULTLINE_FIRST_TIMED - FAULTLINE_NUM_FOREIGN)
+#define FAULTLINE_NUM_COUNTERS	(FAULTLINE_FIRST_FOREIGN - 1)
 
 const unsigned int faultline_num_counters = ARRAY_SIZE(faultline_stat_descs);
 
@@ -147,6 +179,10 @@ int faultline_read_counters(struct faultline_dev *dev, u32 set, u64 *values)
 	/* The driver counts for the device only. */
 	values[FAULTLINE_NUM_COUNTERS] =
 		set ? 0 : atomic64_read(&dev->lost_interrupts);
+	/* The first one is a second name; the others count nothing. */
+	memset(&values[FAULTLINE_FIRST_FOREIGN], 0,
+	       FAULTLINE_NUM_FOREIGN * sizeof(*values));
+	values[FAULTLINE_FIRST_FOREIGN] = values[FAULTLINE_CNT_rx_icrc_errors];
 	for (i = 0; i < FAULTLINE_NUM_TIMED; i++)
 		values[FAULTLINE_FIRST_TIMED + i] =
 			set ? 0 : atomic64_read(&dev->timed[i]);

@@ -590,6 +590,7 @@ static const struct ib_device_ops faultline_dev_ops = {
 	.post_recv = faultline_post_recv,
 	.post_send = faultline_post_send,
 	.post_srq_recv = faultline_post_srq_recv,
+	.process_mad = faultline_process_mad,
 	.advise_mr = faultline_advise_mr,
 	.fill_res_cq_entry = faultline_fill_res_cq,
 	.fill_res_mr_entry = faultline_fill_res_mr,

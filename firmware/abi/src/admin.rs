@@ -540,7 +540,7 @@ counters! {
     rx_bad_qkey,
     /// Packets from another address than the QP's peer.
     rx_bad_source,
-    /// Datagrams and UC packets dropped because no receive buffer was posted.
+    /// Messages refused because no receive was posted: datagrams and UC packets dropped, RC and XRC requests answered by an RNR NAK.
     out_of_buffer,
     /// Packets with a PSN ahead of the expected one.
     out_of_sequence,
@@ -566,15 +566,15 @@ counters! {
     resp_invalid_request,
     /// Invalid requests reported by a peer.
     req_remote_invalid_request,
-    /// Completions with an error status other than flush.
+    /// Completions with an error status other than flush, of send and receive queues.
     cqe_error,
-    /// Completions flushed.
+    /// Completions flushed, of send and receive queues.
     cqe_flush_error,
     /// ECN marked packets received.
     np_ecn_marked_roce_packets,
     /// Congestion notifications sent.
     np_cnp_sent,
-    /// Congestion notifications received.
+    /// Congestion notifications received that a queue pair obeys.
     rp_cnp_handled,
     /// Doorbells refused: unknown object, wrong page, index out of range.
     doorbell_errors,
@@ -658,4 +658,38 @@ counters! {
     rx_bad_gid,
     /// Raw frames not sent because they are from, or announce, an address that the guest may not use.
     tx_bad_address,
+    /// Frames sent that are not RoCE packets of a queue pair.
+    tx_ethernet_packets,
+    /// Bytes of these frames.
+    tx_ethernet_bytes,
+    /// Frames received that are not RoCE packets.
+    rx_ethernet_packets,
+    /// Bytes of these frames.
+    rx_ethernet_bytes,
+    /// RoCE packets to a multicast group that arrived at the port, whether a queue pair is attached to it or not.
+    rx_port_mcast_packets,
+    /// READs executed. A repetition is a duplicate request.
+    rx_read_requests,
+    /// WRITEs of which the first packet was executed.
+    rx_write_requests,
+    /// Atomic operations executed, ATOMIC WRITE included. A repetition is a duplicate request.
+    rx_atomic_requests,
+    /// RNR NAKs received after which the request is sent again.
+    rnr_nak_retry_err,
+    /// Times that transmission went back because a later response showed that one was lost.
+    implied_nak_seq_err,
+    /// Completions of send queues with an error status, flush included.
+    req_cqe_error,
+    /// Completions of send queues flushed.
+    req_cqe_flush_error,
+    /// Completions of receive queues with an error status, flush included.
+    resp_cqe_error,
+    /// Completions of receive queues flushed.
+    resp_cqe_flush_error,
+    /// Requests that failed because no transport retry was left.
+    req_transport_retries_exceeded,
+    /// Requests that failed because no RNR retry was left.
+    req_rnr_retries_exceeded,
+    /// Congestion notifications received that no queue pair obeys.
+    rp_cnp_ignored,
 }

@@ -3,7 +3,9 @@
 //! Completions, events and page faults are reported through it, because each of these needs all four.
 
 use faultline_abi::admin::Counter;
-use faultline_abi::cqe::{Cqe, RECV, WR_FLUSH_ERR};
+use faultline_abi::cqe::{
+    Cqe, RECV, RETRY_EXC_ERR, RNR_RETRY_EXC_ERR, SUCCESS, TM_ADD, WR_FLUSH_ERR,
+};
 use faultline_abi::event::{self, Eqe};
 use faultline_abi::{U32, regs};
 use faultline_wire::packet::RoceHeader;
@@ -96,30 +98,49 @@ impl<'a, M: Dma> Context<'a, M> {
 
     /// Writes a completion, and the event that it causes if the CQ is armed. Without such a CQ the completion is dropped.
     #[inline]
-    pub(crate) fn complete(&mut self, cqn: u32, cqe: Cqe) {
+    pub(crate) fn complete(&mut self, cqn: u32, mut cqe: Cqe) {
         if self.core.injections.has(Point::Completion) {
             self.complete_with_injections(cqn, cqe);
             return;
         }
-        self.report_completion(&cqe);
+        self.report_completion(&mut cqe);
         self.write_completion(cqn, cqe);
     }
 
-    /// Counts a completion in error.
-    pub(crate) fn report_completion(&mut self, cqe: &Cqe) {
-        match cqe.status {
-            0 => {}
-            WR_FLUSH_ERR => self.count(Counter::cqe_flush_error),
-            status => {
-                self.count(Counter::cqe_error);
-                self.diagnose(Diagnostic::WorkFailed {
-                    qpn: cqe.qpn.get(),
-                    status,
-                    vendor: cqe.vendor_err,
-                    receive: cqe.opcode & RECV != 0,
-                });
-            }
+    /// Counts and reports a completion in error.
+    #[inline]
+    pub(crate) fn report_completion(&mut self, cqe: &mut Cqe) {
+        if cqe.status != SUCCESS {
+            self.report_failure(cqe);
         }
+    }
+
+    #[cold]
+    fn report_failure(&mut self, cqe: &Cqe) {
+        let is_flushed = cqe.status == WR_FLUSH_ERR;
+        // Operations on a tag list belong to a receive queue.
+        let (error, flush) = match cqe.opcode & (RECV | TM_ADD) {
+            0 => (Counter::req_cqe_error, Counter::req_cqe_flush_error),
+            _ => (Counter::resp_cqe_error, Counter::resp_cqe_flush_error),
+        };
+        self.count(error);
+        if is_flushed {
+            self.count(flush);
+            self.count(Counter::cqe_flush_error);
+            return;
+        }
+        self.count(Counter::cqe_error);
+        match cqe.status {
+            RETRY_EXC_ERR => self.count(Counter::req_transport_retries_exceeded),
+            RNR_RETRY_EXC_ERR => self.count(Counter::req_rnr_retries_exceeded),
+            _ => {}
+        }
+        self.diagnose(Diagnostic::WorkFailed {
+            qpn: cqe.qpn.get(),
+            status: cqe.status,
+            vendor: cqe.vendor_err,
+            receive: cqe.opcode & RECV != 0,
+        });
     }
 
     /// Writes a completion that has been reported.

@@ -290,6 +290,9 @@ impl Nic {
 
     /// A frame arrives that is no RoCE packet: to flows, else to the netdev, else to default flows.
     pub(crate) fn receive_ethernet<M: Dma>(&mut self, now: Instant, mem: &M, frame: Frame<'_, M>) {
+        let len = frame.payload.len() as u64;
+        self.core.counters.inc(Counter::rx_ethernet_packets);
+        self.core.counters.add(Counter::rx_ethernet_bytes, len);
         let longest = longest_frame(&self.core.netdev);
         let mut dst = MacAddr([0; 6]);
         if frame.payload.read(0, &mut dst.0) != Ok(dst.0.len()) || frame.payload.len() > longest {

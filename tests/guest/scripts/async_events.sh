@@ -22,6 +22,8 @@ ip address add 10.99.1.1/24 dev "$NETDEV"
 got IBV_EVENT_GID_CHANGE
 ip address del 10.99.1.1/24 dev "$NETDEV"
 grep -q PORT_ $EVENTS && fail "the link has not changed"
+downed=/sys/class/infiniband/$RDMA_DEV/ports/1/counters/link_downed
+read -r before <"$downed"
 ip link set "$NETDEV" down
 # proves: IBV_EVENT_PORT_ERR, IB_DEVICE_SHUTDOWN_PORT
 got IBV_EVENT_PORT_ERR
@@ -29,5 +31,7 @@ grep -q PORT_ACTIVE $EVENTS && fail "the link is not up"
 ip link set "$NETDEV" up
 # proves: IBV_EVENT_PORT_ACTIVE, IB_DEVICE_PORT_ACTIVE_EVENT
 got IBV_EVENT_PORT_ACTIVE
+read -r after <"$downed"
+[ $((after - before)) = 1 ] || fail "link_downed was $before and is $after"
 lab_until 10 ping -c 1 -W 1 "$PEER_IP" || fail "no link"
 kill $pid && echo PASS

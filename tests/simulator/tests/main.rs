@@ -1,5 +1,6 @@
 //! The NIC in virtual time: one program, which is linked once.
 
+mod adapter_counters;
 mod addresses;
 mod by_reference;
 mod charges;

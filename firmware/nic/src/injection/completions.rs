@@ -19,7 +19,7 @@ impl<M: Dma> Context<'_, M> {
     #[cold]
     pub(crate) fn complete_with_injections(&mut self, cqn: u32, mut cqe: Cqe) {
         let Some(cq) = self.core.cqs.get_mut(cqn) else {
-            self.report_completion(&cqe);
+            self.report_completion(&mut cqe);
             return;
         };
         let facts = Facts {
@@ -33,7 +33,7 @@ impl<M: Dma> Context<'_, M> {
         if let Some(Outcome::Fail(status)) = outcome {
             cqe.status = u8::try_from(status).unwrap_or(cqe.status);
         }
-        self.report_completion(&cqe);
+        self.report_completion(&mut cqe);
         let qpn = cqe.qpn.get();
         match outcome {
             Some(Outcome::Drop) => self.core.charge(work::COMPLETION),

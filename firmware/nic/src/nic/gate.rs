@@ -43,8 +43,12 @@ impl Nic {
         let packets = u64::from(frame.packets);
         counters.add(Counter::tx_packets, packets);
         counters.add(Counter::tx_bytes, len);
-        if matches!(frame.kind, FrameKind::Roce(_)) {
-            counters.add_in(set, Counter::tx_roce_packets, packets);
+        match frame.kind {
+            FrameKind::Roce(_) => counters.add_in(set, Counter::tx_roce_packets, packets),
+            FrameKind::Raw { .. } => {
+                counters.add(Counter::tx_ethernet_packets, packets);
+                counters.add(Counter::tx_ethernet_bytes, len);
+            }
         }
     }
 }

@@ -324,6 +324,7 @@ impl Nic {
             return;
         }
         if is_multicast {
+            self.core.counters.inc(Counter::rx_port_mcast_packets);
             self.receive_multicast(now, mem, header, arrived.payload);
             return;
         }
@@ -341,10 +342,13 @@ impl Nic {
         mem: &M,
         (header, origin): (&RoceHeader, Origin),
     ) {
-        self.core.counters.inc(Counter::rp_cnp_handled);
-        if let Some((qp, mut cx)) = self.qp_in_context(now, mem, header.bth.dest_qp) {
-            qp.receive_notification(&mut cx, (header, origin));
-        }
+        let is_obeyed = self
+            .qp_in_context(now, mem, header.bth.dest_qp)
+            .is_some_and(|(qp, mut cx)| qp.receive_notification(&mut cx, (header, origin)));
+        self.core.counters.inc(match is_obeyed {
+            true => Counter::rp_cnp_handled,
+            false => Counter::rp_cnp_ignored,
+        });
     }
 
     /// The counter set of the queue pair that this header addresses, or that of the device.

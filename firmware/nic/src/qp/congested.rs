@@ -24,19 +24,21 @@ impl Qp {
         }
     }
 
-    /// A CNP has arrived. One that is not from the peer has no effect.
+    /// A CNP has arrived. One that is not from the peer has no effect. Returns true if it has one.
     pub(crate) fn receive_notification<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
         (header, origin): (&RoceHeader, Origin),
-    ) {
+    ) -> bool {
         let Some(config) = cx.core.config.congestion else {
-            return;
+            return false;
         };
         let kind = self.endpoint.config.kind;
-        if kind.is_connected() && self.endpoint.is_from_peer(header, origin) {
+        let is_obeyed = kind.is_connected() && self.endpoint.is_from_peer(header, origin);
+        if is_obeyed {
             self.known_congestion().notified(cx.now, &config);
         }
+        is_obeyed
     }
 
     fn known_congestion(&mut self) -> &mut Congestion {

@@ -305,11 +305,13 @@ impl Requester {
     }
 
     /// Goes back to a missing response, once, because every packet behind the gap would cause it again. If that does
-    /// not help, the timeout does.
-    fn go_back_for(&mut self, missing: Psn) {
-        if self.gone_back.for_response(missing) {
+    /// not help, the timeout does. Returns true if it goes back.
+    fn go_back_for(&mut self, missing: Psn) -> bool {
+        let goes_back = self.gone_back.for_response(missing);
+        if goes_back {
             self.rewind(missing);
         }
+        goes_back
     }
 
     /// PSN of the packet that is sent next.

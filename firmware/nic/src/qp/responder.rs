@@ -328,6 +328,7 @@ impl Responder {
                 Ok(())
             }
             Refusal::NotReady => {
+                cx.count(Counter::out_of_buffer);
                 report_rnr_nak(qp, cx, psn, None);
                 let timer = qp.attr.min_rnr_timer;
                 self.nak_sent = true;

@@ -37,7 +37,7 @@ const PATH_MTU: &str = "Connections use each possible path MTU, over IPv4, IPv6 
     service.";
 
 /// A script that waits for its like in the other guest.
-const fn in_both(name: &'static str, command: &'static str) -> GuestTest {
+pub(super) const fn in_both(name: &'static str, command: &'static str) -> GuestTest {
     test(name, Commands::Two(command, command), Ready::Now, 120, DONE)
 }
 

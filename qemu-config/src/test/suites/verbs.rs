@@ -1,5 +1,6 @@
 //! Verbs that no other suite tests.
 
+use super::pingpong::in_both;
 use super::row::{GuestSuite, GuestTest, alone, pair, suite};
 use crate::test::facts::On::{Both, First};
 use crate::test::facts::{Runs, runs};
@@ -31,6 +32,7 @@ const TESTS: &[GuestTest] = &[
     alone("qp_counters", "qp_counters")
         .shows("Counters count the packets of their queue pairs only.")
         .runs(DIFFERS),
+    in_both("port_counters", "port_counters").shows("Counters in sysfs count a known transfer."),
     alone("statuses", "statuses").shows("Each request that cannot succeed ends with its status."),
     alone("device_attributes", "device_attributes")
         .shows("Queried fields have the NIC's values; limits are exact."),
@@ -42,10 +44,8 @@ const TESTS: &[GuestTest] = &[
     alone("kernel_requests", "kernel_requests")
         .shows("A kernel module's requests are executed, or refused if unsupported.")
         .runs(DIFFERS),
-    alone("no_receive_buffers", "no_receive_buffers").shows(
-        "The netdev retries by a timer without receive buffers, and continues with \
-         them.",
-    ),
+    alone("no_receive_buffers", "no_receive_buffers")
+        .shows("Without receive buffers the netdev retries by a timer."),
     alone("builders", "builders").shows("Rare request builders and completion readers work."),
     pair("steering", "steering", 18680).shows(
         "Each frame reaches the raw queue pairs whose flow, sniffer, priority or hash \

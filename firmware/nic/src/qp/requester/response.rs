@@ -120,7 +120,9 @@ impl Requester {
         match syndrome {
             Syndrome::Ack { .. } => {
                 self.acknowledge_until(qp, cx, psn.next())?;
-                self.recover_lost_response(psn);
+                if self.recover_lost_response(psn) {
+                    cx.count(Counter::implied_nak_seq_err);
+                }
             }
             Syndrome::RnrNak { timer } => {
                 if psn.diff(self.unacked) < 0 {
@@ -166,22 +168,22 @@ impl Requester {
     ) -> Result<bool, Failure> {
         self.acknowledge_until(qp, cx, psn)?;
         let missing = self.unacked;
-        if missing != psn {
-            self.go_back_for(missing);
+        if missing != psn && self.go_back_for(missing) {
+            cx.count(Counter::implied_nak_seq_err);
         }
         Ok(missing == psn)
     }
 
-    /// Goes back to a READ or atomic whose response is missing, because an acknowledgement is beyond it.
-    fn recover_lost_response(&mut self, acked: Psn) {
-        if let Some(position) = self.oldest_awaiting(self.cursor)
-            && let Some(wr) = self.pending.get(position)
-        {
-            let missing = wr.first.add(wr.responses);
-            if acked.diff(missing) >= 0 {
-                self.go_back_for(missing);
-            }
-        }
+    /// Goes back to a READ or atomic whose response is missing, because an acknowledgement is beyond it. Returns true if it does.
+    fn recover_lost_response(&mut self, acked: Psn) -> bool {
+        let Some(position) = self.oldest_awaiting(self.cursor) else {
+            return false;
+        };
+        let Some(wr) = self.pending.get(position) else {
+            return false;
+        };
+        let missing = wr.first.add(wr.responses);
+        acked.diff(missing) >= 0 && self.go_back_for(missing)
     }
 
     fn receive_rnr<M: Dma>(
@@ -213,6 +215,7 @@ impl Requester {
             }
             self.rnr_retries -= 1;
         }
+        cx.count(Counter::rnr_nak_retry_err);
         self.rewind(psn);
         (self.refused, self.refused_waits) = (psn, true);
         self.ack_deadline = None;
@@ -335,7 +338,9 @@ impl Requester {
         // A response acknowledges every request before it.
         if ahead > 0 {
             self.acknowledge_until(qp, cx, expected)?;
-            self.go_back_for(expected);
+            if self.go_back_for(expected) {
+                cx.count(Counter::implied_nak_seq_err);
+            }
             return Ok(None);
         }
         self.acknowledge_until(qp, cx, psn)?;

@@ -54,7 +54,11 @@ impl Responder {
                 self.execute_write(qp, cx, header, payload)?;
                 Received::Done
             }
-            OpKind::ReadRequest => return self.execute_read(qp, cx.core, header),
+            OpKind::ReadRequest => {
+                let received = self.execute_read(qp, cx.core, header)?;
+                cx.count(Counter::rx_read_requests);
+                return Ok(received);
+            }
             OpKind::CompareSwap | OpKind::FetchAdd => {
                 return self.execute_atomic(qp, cx, header, kind);
             }
@@ -270,6 +274,7 @@ impl Responder {
             left: left.saturating_sub(len),
         });
         if opcode.is_first_or_only() {
+            cx.count(Counter::rx_write_requests);
             self.received = 0;
         }
         self.received = self.received.saturating_add(len);
@@ -389,6 +394,7 @@ impl Responder {
             Refusal::operational(None)
         })?;
         let (psn, limit) = (header.bth.psn, qp.attr.max_dest_rd_atomic);
+        cx.count(Counter::rx_atomic_requests);
         self.answer(psn, 1, Operation::Atomic { original }, limit);
         Ok(Received::Done)
     }
@@ -418,6 +424,7 @@ impl Responder {
                 Refusal::operational(None)
             })?;
         let (psn, limit) = (header.bth.psn, qp.attr.max_dest_rd_atomic);
+        cx.count(Counter::rx_atomic_requests);
         self.answer(psn, 1, Operation::Done, limit);
         Ok(Received::Done)
     }
