@@ -61,6 +61,8 @@ pub struct NicProfile {
     pub table_bytes: Option<u64>,
     /// Defects of real adapters to reproduce.
     pub pitfalls: Option<Vec<Pitfall>>,
+    /// Whose vendor errors (`vendor_err`) completions have.
+    pub vendor_errors: Option<VendorErrors>,
     /// Largest numbers of objects and of their entries.
     pub limits: LimitsProfile,
 }
@@ -95,6 +97,25 @@ pub enum Pitfall {
     Damming,
     /// READs into absent memory are repeated without end.
     Flood,
+}
+
+/// Whose vendor errors completions have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum VendorErrors {
+    /// Those of Faultline, which name the check that failed.
+    Own,
+    /// Those that logs of ConnectX adapters show.
+    ConnectX,
+}
+
+impl From<VendorErrors> for faultline_nic::VendorErrors {
+    fn from(errors: VendorErrors) -> Self {
+        match errors {
+            VendorErrors::Own => Self::Own,
+            VendorErrors::ConnectX => Self::ConnectX,
+        }
+    }
 }
 
 /// Latency of the NIC and of the driver. What is absent stays as it is.
@@ -296,6 +317,7 @@ impl Profile {
             park_bytes,
             table_bytes,
             pitfalls,
+            vendor_errors,
             limits,
         } = &self.nic;
         set(&mut config.on_demand, *on_demand);
@@ -315,6 +337,10 @@ impl Profile {
                 flood: pitfalls.contains(&Pitfall::Flood),
             };
         }
+        set(
+            &mut config.vendor_errors,
+            vendor_errors.map(faultline_nic::VendorErrors::from),
+        );
         limits.apply(&mut config.limits);
         let LatencyProfile {
             doorbell,
@@ -408,6 +434,11 @@ mod tests {
         let published = config("connectx-like");
         assert!(published.pitfalls.damming && published.pitfalls.flood);
         assert!(published.ready == ReadyMode::Never && published.on_demand);
+        assert_eq!(
+            published.vendor_errors,
+            faultline_nic::VendorErrors::ConnectX
+        );
+        assert_eq!(ideal.vendor_errors, faultline_nic::VendorErrors::Own);
         assert_eq!(published.latency.doorbell, Nanos(300));
         assert_eq!(published.latency.qp_cache_entries, 1024);
         assert_eq!(published.lookup, Nanos(500));

@@ -14,6 +14,7 @@ use crate::origin::ReadyMode;
 use crate::port_security::PortSecurity;
 use crate::qp::FaultPolicy;
 use crate::time::Nanos;
+use crate::vendor_error::VendorErrors;
 use crate::work;
 
 /// Largest number of scatter/gather entries in a work request.
@@ -173,6 +174,8 @@ pub struct NicConfig {
     pub latency: Latency,
     /// Defects of real adapters to reproduce, so that their effect on software can be tested.
     pub pitfalls: Pitfalls,
+    /// Whose vendor errors completions have.
+    pub vendor_errors: VendorErrors,
 }
 
 /// Known defects of real adapters ("Pitfalls of InfiniBand with On-Demand Paging", ISPASS 2021).
@@ -205,6 +208,7 @@ impl NicConfig {
             lookup: Nanos(0),
             latency: Latency::default(),
             pitfalls: Pitfalls::default(),
+            vendor_errors: VendorErrors::default(),
         }
     }
 

@@ -107,11 +107,12 @@ impl<'a, M: Dma> Context<'a, M> {
         self.write_completion(cqn, cqe);
     }
 
-    /// Counts and reports a completion in error.
+    /// Counts and reports a completion in error, and gives it the vendor error that software is to see.
     #[inline]
     pub(crate) fn report_completion(&mut self, cqe: &mut Cqe) {
         if cqe.status != SUCCESS {
             self.report_failure(cqe);
+            cqe.vendor_err = self.core.config.vendor_errors.of(cqe);
         }
     }
 

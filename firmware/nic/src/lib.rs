@@ -81,6 +81,7 @@ mod tag;
 mod time;
 mod tlb;
 mod translation;
+mod vendor_error;
 mod work;
 
 pub use crate::config::{Limits, NicConfig, Pitfalls};
@@ -102,4 +103,5 @@ pub use crate::port_security::{AddressRange, PortSecurity};
 pub use crate::qp::{FaultPolicy, QpType, State, StateCause, StateCounts};
 pub use crate::segments::{Segment, Segments};
 pub use crate::time::{Instant, Nanos};
+pub use crate::vendor_error::VendorErrors;
 pub use crate::work::{TURN as TURN_WORK, count_steps, steps};

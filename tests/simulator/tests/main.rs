@@ -50,5 +50,6 @@ mod tags;
 mod transport;
 mod turns;
 mod unreliable;
+mod vendor_errors;
 mod waiting;
 mod xrc;
