@@ -298,6 +298,14 @@
 /* Shared receive queues scatter. */
 #define FAULTLINE_ODP_SRQ_RECV 0x20
 
+/* What the driver is asked for. */
+/*
+ * An entry of RoCE v1 in the software's GID table before each of RoCE v2, as on
+ * adapters that support both. The device knows entries of RoCE v2 only, at the
+ * same indices.
+ */
+#define FAULTLINE_FEATURE_ROCE_V1_GIDS 1
+
 /* QP types. */
 /* General services (QP1). */
 #define FAULTLINE_QPT_GSI 1
@@ -1312,8 +1320,10 @@ struct faultline_caps {
 	__le16 max_cq_count;
 	/* Longest period of CQ moderation in microseconds. */
 	__le16 max_cq_period;
+	/* FAULTLINE_FEATURE_* bits. */
+	__le32 features;
 	/* Reserved; zero. */
-	__u8 reserved2[20];
+	__u8 reserved2[16];
 };
 
 /* Path to a destination. */

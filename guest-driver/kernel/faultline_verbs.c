@@ -219,10 +219,13 @@ static enum rdma_link_layer faultline_link_layer(struct ib_device *ibdev,
 static int faultline_port_immutable(struct ib_device *ibdev, u32 port,
 				    struct ib_port_immutable *immutable)
 {
+	u32 features = le32_to_cpu(to_fdev(ibdev)->caps.features);
 	struct ib_port_attr attr;
 	int err;
 
 	immutable->core_cap_flags = RDMA_CORE_PORT_IBA_ROCE_UDP_ENCAP;
+	if (features & FAULTLINE_FEATURE_ROCE_V1_GIDS)
+		immutable->core_cap_flags |= RDMA_CORE_PORT_IBA_ROCE;
 	err = ib_query_port(ibdev, port, &attr);
 	if (err)
 		return err;
@@ -240,12 +243,23 @@ static void faultline_fw_str(struct ib_device *ibdev, char *str)
 		 (u32)(version >> 16) & 0xffff, (u32)version & 0xffff);
 }
 
+/*
+ * The device does not get entries of RoCE v1, so it refuses their indices in
+ * address vectors.
+ */
+static bool faultline_gid_of_device(const struct ib_gid_attr *attr)
+{
+	return attr->gid_type == IB_GID_TYPE_ROCE_UDP_ENCAP;
+}
+
 static int faultline_add_gid(const struct ib_gid_attr *attr, void **context)
 {
 	struct faultline_set_gid params = { .valid = 1 };
 	u16 vlan = FAULTLINE_NO_VLAN;
 	int err;
 
+	if (!faultline_gid_of_device(attr))
+		return 0;
 	err = rdma_read_gid_l2_fields(attr, &vlan, params.mac);
 	if (err)
 		return err;
@@ -262,6 +276,8 @@ static int faultline_del_gid(const struct ib_gid_attr *attr, void **context)
 		.vlan = cpu_to_le16(FAULTLINE_NO_VLAN),
 	};
 
+	if (!faultline_gid_of_device(attr))
+		return 0;
 	return faultline_dead_ok(dev, faultline_cmd_set_gid(dev, attr->index,
 							    &params));
 }

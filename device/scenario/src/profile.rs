@@ -61,6 +61,8 @@ pub struct NicProfile {
     pub table_bytes: Option<u64>,
     /// Defects of real adapters to reproduce.
     pub pitfalls: Option<Vec<Pitfall>>,
+    /// The GID table has an entry of RoCE v1 before each entry of RoCE v2.
+    pub roce_v1_gids: Option<bool>,
     /// Whose vendor errors (`vendor_err`) completions have.
     pub vendor_errors: Option<VendorErrors>,
     /// Largest numbers of objects and of their entries.
@@ -317,6 +319,7 @@ impl Profile {
             park_bytes,
             table_bytes,
             pitfalls,
+            roce_v1_gids,
             vendor_errors,
             limits,
         } = &self.nic;
@@ -337,6 +340,7 @@ impl Profile {
                 flood: pitfalls.contains(&Pitfall::Flood),
             };
         }
+        set(&mut config.roce_v1_gids, *roce_v1_gids);
         set(
             &mut config.vendor_errors,
             vendor_errors.map(faultline_nic::VendorErrors::from),
@@ -439,6 +443,7 @@ mod tests {
             faultline_nic::VendorErrors::ConnectX
         );
         assert_eq!(ideal.vendor_errors, faultline_nic::VendorErrors::Own);
+        assert!(published.roce_v1_gids && !ideal.roce_v1_gids);
         assert_eq!(published.latency.doorbell, Nanos(300));
         assert_eq!(published.latency.qp_cache_entries, 1024);
         assert_eq!(published.lookup, Nanos(500));

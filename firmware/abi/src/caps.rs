@@ -97,8 +97,19 @@ abi_struct! {
         max_cq_count: crate::U16,
         /// Longest period of CQ moderation in microseconds.
         max_cq_period: crate::U16,
+        /// FAULTLINE_FEATURE_* bits.
+        features: crate::U32,
         /// Reserved; zero.
-        reserved2: [u8; 20],
+        reserved2: [u8; 16],
+    }
+}
+
+abi_consts! {
+    /// What the driver is asked for.
+    group FEATURES: u32, prefix "FAULTLINE_FEATURE_" {
+        /// An entry of RoCE v1 in the software's GID table before each of RoCE v2, as on adapters that support both. The device knows
+        /// entries of RoCE v2 only, at the same indices.
+        ROCE_V1_GIDS = 1 << 0;
     }
 }
 

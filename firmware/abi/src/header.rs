@@ -18,6 +18,7 @@ pub const GROUPS: &[ConstantGroup] = &[
     doorbell::FIELDS,
     doorbell::TYPES,
     caps::ODP_BITS,
+    caps::FEATURES,
     qp::TYPES,
     qp::STATES,
     qp::ATTRS,

@@ -1,7 +1,7 @@
 //! Configuration of a NIC: what is fixed when it is created.
 
 use faultline_abi::caps::{
-    Caps, ODP_ATOMIC, ODP_READ, ODP_RECV, ODP_SEND, ODP_SRQ_RECV, ODP_WRITE,
+    Caps, ODP_ATOMIC, ODP_READ, ODP_RECV, ODP_SEND, ODP_SRQ_RECV, ODP_WRITE, ROCE_V1_GIDS,
 };
 use faultline_abi::wqe::{MAX_STRIDE_SHIFT, RQ_WQE_DATA, SQ_WQE_DATA};
 use faultline_abi::{U16, U32, U64};
@@ -174,6 +174,8 @@ pub struct NicConfig {
     pub latency: Latency,
     /// Defects of real adapters to reproduce, so that their effect on software can be tested.
     pub pitfalls: Pitfalls,
+    /// The driver has an entry of RoCE v1 before each entry of RoCE v2 in its GID table, with which nothing can be sent.
+    pub roce_v1_gids: bool,
     /// Whose vendor errors completions have.
     pub vendor_errors: VendorErrors,
 }
@@ -208,6 +210,7 @@ impl NicConfig {
             lookup: Nanos(0),
             latency: Latency::default(),
             pitfalls: Pitfalls::default(),
+            roce_v1_gids: false,
             vendor_errors: VendorErrors::default(),
         }
     }
@@ -273,6 +276,7 @@ impl NicConfig {
             max_cq_period: U16::new(MAX_CQ_PERIOD),
             max_tm_tags: U32::new(l.max_tm_tags),
             max_tm_ops: U32::new(l.max_tm_ops),
+            features: U32::new(if self.roce_v1_gids { ROCE_V1_GIDS } else { 0 }),
             ..Caps::default()
         }
     }

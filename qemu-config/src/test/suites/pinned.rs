@@ -1,4 +1,4 @@
-//! Adapters without on-demand paging, with a PCI ID that the driver must be told.
+//! Adapters without on-demand paging, with a PCI ID that the driver must be told, and GIDs of both versions of RoCE.
 
 use super::row::{
     Commands, GuestSuite, GuestTest, alone, client, perf, suite, test, torture, verbs,
@@ -42,6 +42,7 @@ const TESTS: &[GuestTest] = &[
     torture("traffic", "", "--pinned", 5)
         .shows("Verified traffic is right on pinned memory.")
         .runs(ALSO),
+    alone("gid_layout", "gid_layout").shows("GID 3 is IPv4."),
     test(
         "other_pci_id",
         Commands::Two(
