@@ -37,6 +37,9 @@
 #define FAULTLINE_HEARTBEAT_SUSPECT	2
 #define FAULTLINE_HEARTBEAT_MISSES	5
 
+/* log2 of the depth of the deepest ring of verbs, that of a CQ. */
+#define FAULTLINE_MAX_LOG_DEPTH	24
+
 /* Event queues, by MSI-X vector. */
 #define FAULTLINE_EQ_ASYNC	0
 #define FAULTLINE_EQ_FAULTS	1
@@ -257,6 +260,20 @@ static inline bool faultline_is_dead(const struct faultline_dev *dev)
 #define faultline_info(fdev, fmt, ...) \
 	dev_info(&(fdev)->pdev->dev, fmt, ##__VA_ARGS__)
 
+/*
+ * Copies an entry of a ring that the device writes. Each word is read once: a
+ * device that changes the entry later changes nothing that has been checked.
+ */
+static inline void faultline_copy_entry(void *to, const void *from, size_t size)
+{
+	const u64 *words = from;
+	u64 *copy = to;
+	size_t i;
+
+	for (i = 0; i < size / sizeof(*copy); i++)
+		copy[i] = READ_ONCE(words[i]);
+}
+
 /* Entry `index` of a ring of 2^log_depth entries carries this phase. */
 static inline u8 faultline_phase(u32 index, u8 log_depth)
 {
@@ -364,6 +381,15 @@ void faultline_cmdq_abort(struct faultline_cmdq *q);
 int faultline_cmdq_exec(struct faultline_cmdq *q, const void *cmd, void *comp,
 			enum faultline_wait wait);
 
+/* faultline_check.c */
+struct faultline_qp_attr;
+
+int faultline_check_caps(struct faultline_dev *dev,
+			 const struct faultline_caps *caps);
+int faultline_check_number(struct faultline_dev *dev, u16 opcode, u32 number);
+int faultline_check_qp_attr(struct faultline_dev *dev,
+			    const struct faultline_qp_attr *attr);
+
 /* faultline_eq.c */
 int faultline_eqs_create(struct faultline_dev *dev);
 void faultline_eqs_destroy(struct faultline_dev *dev);
@@ -374,7 +400,8 @@ u32 faultline_comp_eqn(const struct faultline_dev *dev, unsigned int vector);
 
 void faultline_res_init(struct faultline_res *res, u32 num,
 			void (*event)(struct faultline_res *res, u8 kind));
-int faultline_res_add(struct xarray *xa, struct faultline_res *res);
+int faultline_res_add(struct faultline_dev *dev, struct xarray *xa,
+		      struct faultline_res *res);
 void faultline_res_remove(struct xarray *xa, struct faultline_res *res);
 struct faultline_res *faultline_res_get(struct xarray *xa, u32 num);
 void faultline_res_put(struct faultline_res *res);

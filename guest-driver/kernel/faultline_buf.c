@@ -127,9 +127,6 @@ int faultline_buf_alloc(struct faultline_dev *dev, struct faultline_buf *buf,
 	return 0;
 }
 
-/* log2 of the depth of the deepest ring, that of a CQ. */
-#define FAULTLINE_MAX_LOG_DEPTH	24
-
 /* Pins a ring of a process, which must have room for `entries` entries. */
 int faultline_buf_pin(struct faultline_dev *dev, struct faultline_buf *buf,
 		      u64 addr, u32 log_depth, u8 stride_shift, u32 entries)
@@ -203,8 +200,10 @@ int faultline_wq_alloc(struct faultline_dev *dev, struct faultline_wq *wq,
 		return err;
 	wq->wr_id = kvcalloc(faultline_wq_depth(wq), sizeof(*wq->wr_id),
 			     GFP_KERNEL);
-	if (!wq->wr_id) {
-		faultline_buf_free(dev, &wq->buf);
+	wq->room = kvcalloc(faultline_wq_depth(wq), sizeof(*wq->room),
+			    GFP_KERNEL);
+	if (!wq->wr_id || !wq->room) {
+		faultline_wq_free(dev, wq);
 		return -ENOMEM;
 	}
 	return 0;
@@ -213,6 +212,8 @@ int faultline_wq_alloc(struct faultline_dev *dev, struct faultline_wq *wq,
 void faultline_wq_free(struct faultline_dev *dev, struct faultline_wq *wq)
 {
 	faultline_buf_free(dev, &wq->buf);
+	kvfree(wq->room);
 	kvfree(wq->wr_id);
+	wq->room = NULL;
 	wq->wr_id = NULL;
 }

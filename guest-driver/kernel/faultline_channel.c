@@ -76,7 +76,7 @@ static int faultline_net_create_cq(struct faultline_channel *ch,
 			goto destroy;
 	}
 	faultline_res_init(&cq->res, cqn, faultline_net_cq_event);
-	err = faultline_res_add(&dev->cqs, &cq->res);
+	err = faultline_res_add(dev, &dev->cqs, &cq->res);
 	if (err)
 		goto destroy;
 	return 0;
@@ -177,7 +177,7 @@ static int faultline_net_create_qp(struct faultline_channel *ch)
 	faultline_res_init(&ch->qp_res, qpn, faultline_net_qp_event);
 	err = faultline_net_start_qp(net, qpn);
 	if (!err)
-		err = faultline_res_add(&dev->qps, &ch->qp_res);
+		err = faultline_res_add(dev, &dev->qps, &ch->qp_res);
 	if (err)
 		faultline_net_reclaim(net, faultline_cmd_destroy_qp(dev, qpn));
 	return err;

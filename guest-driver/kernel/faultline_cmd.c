@@ -55,8 +55,12 @@ static int faultline_admin(struct faultline_dev *dev, u16 opcode, u32 handle,
 			handle, status);
 		return faultline_status_errno(status);
 	}
-	if (answer)
+	if (answer) {
 		*answer = le32_to_cpu(comp.handle);
+		err = faultline_check_number(dev, opcode, *answer);
+		if (err)
+			return err;
+	}
 	if (answer_size)
 		memcpy(answer_body, comp.body, answer_size);
 	return 0;
@@ -272,11 +276,13 @@ int faultline_cmd_modify_qp(struct faultline_dev *dev, u32 qpn,
 int faultline_cmd_query_qp(struct faultline_dev *dev, u32 qpn,
 			   struct faultline_qp_attr *attr)
 {
+	int err;
+
 	BUILD_BUG_ON(sizeof(*attr) >
 		     sizeof_field(struct faultline_admin_comp, body));
-	return faultline_admin(dev, FAULTLINE_ADMIN_QUERY_QP, qpn, NULL, 0,
-			       NULL, attr, sizeof(*attr),
-			       FAULTLINE_WAIT_SLEEP);
+	err = faultline_admin(dev, FAULTLINE_ADMIN_QUERY_QP, qpn, NULL, 0,
+			      NULL, attr, sizeof(*attr), FAULTLINE_WAIT_SLEEP);
+	return err ?: faultline_check_qp_attr(dev, attr);
 }
 
 int faultline_cmd_destroy_qp(struct faultline_dev *dev, u32 qpn)

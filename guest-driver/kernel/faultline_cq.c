@@ -4,12 +4,16 @@
  *
  * User CQs are polled by the process; see the provider.
  *
+ * The device is not trusted: an entry is copied, and each value of the copy is
+ * checked before it is used. An entry that the device may not write ends the
+ * device (faultline_fail()), and all outstanding requests are flushed.
+ *
  * Locking: faultline_cq.lock (taken with interrupts disabled, in any context)
  * protects the consumer index and the lists of QPs of a kernel CQ. It also
  * keeps the QPs that a poll finds: a QP is removed under this lock before it is
- * freed. Under it, faultline_wq.lock of an SRQ is taken, and no other lock of
- * the driver: polls free the entries of a QP's work queues by a release of the
- * consumer index. faultline_cq.resize_lock (a mutex) serializes resizing of a
+ * freed. Under it, faultline_wq.lock of an SRQ and the lock of the array
+ * faultline_dev.qps are taken, and no other lock of the driver: polls free the
+ * entries of a QP's work queues by a release of the consumer index. faultline_cq.resize_lock (a mutex) serializes resizing of a
  * CQ of a process, and protects its ring.
  *
  * faultline_cq_event() runs in interrupt context, under faultline_eq.lock, and
@@ -145,7 +149,7 @@ int faultline_create_cq(struct ib_cq *ibcq, const struct ib_cq_init_attr *attr,
 		goto free_buf;
 
 	faultline_res_init(&cq->res, cqn, faultline_cq_event);
-	err = faultline_res_add(&dev->cqs, &cq->res);
+	err = faultline_res_add(dev, &dev->cqs, &cq->res);
 	if (err)
 		goto destroy;
 	ibcq->cqe = faultline_cq_depth(cq);
@@ -230,34 +234,54 @@ int faultline_resize_cq(struct ib_cq *ibcq, unsigned int entries,
 	return err;
 }
 
-static const u8 faultline_send_opcodes[] = {
-	[FAULTLINE_WC_SEND] = IB_WC_SEND,
-	[FAULTLINE_WC_RDMA_WRITE] = IB_WC_RDMA_WRITE,
-	[FAULTLINE_WC_RDMA_READ] = IB_WC_RDMA_READ,
-	[FAULTLINE_WC_COMP_SWAP] = IB_WC_COMP_SWAP,
-	[FAULTLINE_WC_FETCH_ADD] = IB_WC_FETCH_ADD,
-	[FAULTLINE_WC_BIND_MW] = IB_WC_SEND,	/* not for the kernel */
-	[FAULTLINE_WC_LOCAL_INV] = IB_WC_LOCAL_INV,
-	[FAULTLINE_WC_TSO] = IB_WC_SEND,	/* not for the kernel */
-	[FAULTLINE_WC_REG_MR] = IB_WC_REG_MR,
-	[FAULTLINE_WC_FLUSH] = IB_WC_FLUSH,
-	[FAULTLINE_WC_ATOMIC_WRITE] = IB_WC_ATOMIC_WRITE,
+/* Completions of sends; those are valid which the kernel can post. */
+static const struct {
+	bool valid;
+	u8 opcode;
+} faultline_send_opcodes[] = {
+	[FAULTLINE_WC_SEND] = { true, IB_WC_SEND },
+	[FAULTLINE_WC_RDMA_WRITE] = { true, IB_WC_RDMA_WRITE },
+	[FAULTLINE_WC_RDMA_READ] = { true, IB_WC_RDMA_READ },
+	[FAULTLINE_WC_COMP_SWAP] = { true, IB_WC_COMP_SWAP },
+	[FAULTLINE_WC_FETCH_ADD] = { true, IB_WC_FETCH_ADD },
+	[FAULTLINE_WC_BIND_MW] = {},
+	[FAULTLINE_WC_LOCAL_INV] = { true, IB_WC_LOCAL_INV },
+	[FAULTLINE_WC_TSO] = {},
+	[FAULTLINE_WC_REG_MR] = { true, IB_WC_REG_MR },
+	[FAULTLINE_WC_FLUSH] = { true, IB_WC_FLUSH },
+	[FAULTLINE_WC_ATOMIC_WRITE] = { true, IB_WC_ATOMIC_WRITE },
 };
 
-static void faultline_wc_send(struct faultline_qp *qp,
-			      const struct faultline_cqe *cqe, struct ib_wc *wc)
+/* Returns true if a request with the index is posted and not complete. */
+static bool faultline_wq_outstanding(const struct faultline_wq *wq, u32 index)
+{
+	/* Pairs with the release in posting. */
+	u32 posted = smp_load_acquire(&wq->producer) - wq->consumer;
+
+	return index - wq->consumer < posted;
+}
+
+/* Converts the entry of a send. Returns the field that is invalid, or NULL. */
+static const char *faultline_wc_send(struct faultline_qp *qp,
+				     const struct faultline_cqe *cqe,
+				     struct ib_wc *wc)
 {
 	struct faultline_wq *sq = &qp->sq;
 	u32 index = le32_to_cpu(cqe->wqe);
 
+	if (cqe->opcode >= ARRAY_SIZE(faultline_send_opcodes) ||
+	    !faultline_send_opcodes[cqe->opcode].valid)
+		return "opcode";
+	if (!faultline_wq_outstanding(sq, index))
+		return "work request";
 	wc->wr_id = sq->wr_id[index & (faultline_wq_depth(sq) - 1)];
-	if (cqe->opcode < ARRAY_SIZE(faultline_send_opcodes))
-		wc->opcode = faultline_send_opcodes[cqe->opcode];
+	wc->opcode = faultline_send_opcodes[cqe->opcode].opcode;
 	/*
 	 * All earlier requests are complete, too. Releases the slot after its
 	 * wr_id has been read; pairs with the acquire in posting.
 	 */
 	smp_store_release(&sq->consumer, index + 1);
+	return NULL;
 }
 
 static void faultline_wc_datagram(const struct faultline_cqe *cqe,
@@ -278,18 +302,46 @@ static void faultline_wc_datagram(const struct faultline_cqe *cqe,
 	}
 }
 
-static void faultline_wc_recv(struct faultline_qp *qp,
-			      const struct faultline_cqe *cqe, struct ib_wc *wc)
+/* Takes the receive that an entry completes. Returns false if none does. */
+static bool faultline_wc_take(struct faultline_qp *qp, u32 tag, u64 *wr_id,
+			      u32 *room)
 {
-	u32 tag = le32_to_cpu(cqe->wqe);
+	struct faultline_wq *rq = &qp->rq;
+	u32 slot;
 
-	if (qp->ibqp.srq) {
-		wc->wr_id = faultline_srq_complete(to_fsrq(qp->ibqp.srq), tag);
-	} else {
-		wc->wr_id = qp->rq.wr_id[tag & (faultline_wq_depth(&qp->rq) - 1)];
-		/* Releases the slot, as in faultline_wc_send(). */
-		smp_store_release(&qp->rq.consumer, tag + 1);
-	}
+	if (qp->ibqp.srq)
+		return faultline_srq_complete(to_fsrq(qp->ibqp.srq), tag, wr_id,
+					      room);
+	if (!faultline_wq_outstanding(rq, tag))
+		return false;
+	slot = tag & (faultline_wq_depth(rq) - 1);
+	*wr_id = rq->wr_id[slot];
+	*room = rq->room[slot];
+	/* Releases the slot, as in faultline_wc_send(). */
+	smp_store_release(&rq->consumer, tag + 1);
+	return true;
+}
+
+/* Converts the entry of a receive. Returns the invalid field, or NULL. */
+static const char *faultline_wc_recv(struct faultline_qp *qp,
+				     const struct faultline_cqe *cqe,
+				     struct ib_wc *wc)
+{
+	bool datagram = qp->ibqp.qp_type == IB_QPT_UD ||
+			qp->ibqp.qp_type == IB_QPT_GSI;
+	u32 room;
+
+	if (cqe->opcode != FAULTLINE_WC_RECV &&
+	    cqe->opcode != FAULTLINE_WC_RECV_RDMA_WITH_IMM)
+		return "opcode";
+	if (datagram && cqe->pkey_index)
+		return "P_Key index";
+	if (!faultline_wc_take(qp, le32_to_cpu(cqe->wqe), &wc->wr_id, &room))
+		return "work request";
+	/* Consumers read so many bytes of their buffer. */
+	if (cqe->status == FAULTLINE_WC_STATUS_SUCCESS &&
+	    cqe->opcode == FAULTLINE_WC_RECV && wc->byte_len > room)
+		return "length";
 	wc->opcode = cqe->opcode == FAULTLINE_WC_RECV_RDMA_WITH_IMM ?
 		IB_WC_RECV_RDMA_WITH_IMM : IB_WC_RECV;
 	if (cqe->flags & FAULTLINE_CQE_IMM) {
@@ -299,33 +351,96 @@ static void faultline_wc_recv(struct faultline_qp *qp,
 		wc->ex.invalidate_rkey = le32_to_cpu(cqe->imm);
 		wc->wc_flags |= IB_WC_WITH_INVALIDATE;
 	}
-	if (qp->ibqp.qp_type == IB_QPT_UD || qp->ibqp.qp_type == IB_QPT_GSI)
+	if (datagram)
 		faultline_wc_datagram(cqe, wc);
+	return NULL;
 }
 
-/* Converts an entry. Returns false if its QP does not exist any more. */
-static bool faultline_wc_fill(struct faultline_cq *cq,
-			      const struct faultline_cqe *cqe, struct ib_wc *wc)
+/*
+ * Returns true if a kernel QP sends, or receives, through the CQ. The QPs that
+ * are in a list of the CQ stay as long as its lock is held.
+ */
+static bool faultline_cq_has_qp(const struct faultline_cq *cq,
+				const struct faultline_qp *qp, bool recv)
+{
+	if (recv)
+		return qp->ibqp.recv_cq == &cq->ibcq &&
+		       !list_empty(&qp->recv_cq_entry);
+	return qp->ibqp.send_cq == &cq->ibcq && !list_empty(&qp->send_cq_entry);
+}
+
+/*
+ * Finds the QP of an entry. Sets *qp to NULL if none has the number: a QP that
+ * has been destroyed may have left an entry. Returns false if the QP does not
+ * use the CQ in the direction of the entry. The CQ's lock is held; the array's
+ * lock keeps a QP of another CQ.
+ */
+static bool faultline_cq_find_qp(struct faultline_cq *cq,
+				 const struct faultline_cqe *cqe,
+				 struct faultline_qp **qp)
 {
 	struct faultline_dev *dev = to_fdev(cq->ibcq.device);
-	struct faultline_res *res = xa_load(&dev->qps, le32_to_cpu(cqe->qpn));
-	struct faultline_qp *qp;
+	bool recv = cqe->opcode & FAULTLINE_WC_RECV;
+	u32 qpn = le32_to_cpu(cqe->qpn);
+	struct faultline_res *res;
+	bool valid = true;
 
-	if (!res)
-		return false;
-	/* QPs are freed only after their entries are removed under cq->lock. */
-	qp = container_of(res, struct faultline_qp, res);
+	/* Most entries are of the same QP as the one before. */
+	if (*qp && (*qp)->res.num == qpn)
+		return faultline_cq_has_qp(cq, *qp, recv);
+	*qp = NULL;
+	xa_lock(&dev->qps);
+	res = xa_load(&dev->qps, qpn);
+	if (res) {
+		*qp = faultline_res_qp(res);
+		valid = *qp && faultline_cq_has_qp(cq, *qp, recv);
+	}
+	xa_unlock(&dev->qps);
+	return valid;
+}
+
+/*
+ * Converts an entry. Returns the field that is invalid, or NULL; then `*filled`
+ * tells if there is a completion.
+ */
+static const char *faultline_wc_fill(struct faultline_cq *cq,
+				     const struct faultline_cqe *cqe,
+				     struct faultline_qp **qp, struct ib_wc *wc,
+				     bool *filled)
+{
+	*filled = false;
+	if (!faultline_cq_find_qp(cq, cqe, qp))
+		return "QP";
+	if (!*qp)
+		return NULL;
+	if (cqe->status > FAULTLINE_WC_STATUS_GENERAL_ERR)
+		return "status";
+	*filled = true;
 	memset(wc, 0, sizeof(*wc));
-	wc->qp = &qp->ibqp;
+	wc->qp = &(*qp)->ibqp;
 	wc->port_num = 1;
 	wc->status = cqe->status;
 	wc->vendor_err = cqe->vendor_err;
 	wc->byte_len = le32_to_cpu(cqe->byte_len);
-	if (cqe->opcode & FAULTLINE_WC_RECV)
-		faultline_wc_recv(qp, cqe, wc);
-	else
-		faultline_wc_send(qp, cqe, wc);
-	return true;
+	return cqe->opcode & FAULTLINE_WC_RECV ?
+		faultline_wc_recv(*qp, cqe, wc) :
+		faultline_wc_send(*qp, cqe, wc);
+}
+
+/* Ends a device that has written an entry which it may not write. */
+static void faultline_cq_invalid(struct faultline_cq *cq,
+				 const struct faultline_cqe *cqe,
+				 const char *field)
+{
+	struct faultline_dev *dev = to_fdev(cq->ibcq.device);
+
+	if (faultline_is_dead(dev))
+		return;
+	faultline_err(dev, "CQ %u: invalid %s in a completion: QP %#x, opcode %#x, status %u, work request %u, %u bytes\n",
+		      cq->res.num, field, le32_to_cpu(cqe->qpn), cqe->opcode,
+		      cqe->status, le32_to_cpu(cqe->wqe),
+		      le32_to_cpu(cqe->byte_len));
+	faultline_fail(dev, "invalid completion");
 }
 
 /*
@@ -382,26 +497,53 @@ static int faultline_flush_cq(struct faultline_cq *cq, int max,
 	return n;
 }
 
+/* Reads entries up to the first that is invalid, which ends the device. */
+static int faultline_poll_entries(struct faultline_cq *cq, int max,
+				  struct ib_wc *wc)
+{
+	struct faultline_qp *qp = NULL;
+	struct faultline_cqe cqe;
+	const char *invalid;
+	bool filled;
+	int n = 0;
+
+	while (n < max && faultline_cq_has(cq, cq->consumer)) {
+		dma_rmb();
+		faultline_copy_entry(&cqe,
+				     faultline_cq_entry(cq, cq->consumer),
+				     sizeof(cqe));
+		invalid = faultline_wc_fill(cq, &cqe, &qp, &wc[n], &filled);
+		if (invalid) {
+			faultline_cq_invalid(cq, &cqe, invalid);
+			break;
+		}
+		n += filled;
+		cq->consumer++;
+	}
+	return n;
+}
+
 int faultline_poll_cq(struct ib_cq *ibcq, int num_entries, struct ib_wc *wc)
 {
+	struct faultline_dev *dev = to_fdev(ibcq->device);
 	struct faultline_cq *cq = to_fcq(ibcq);
 	unsigned long flags;
 	u32 first;
-	int n = 0;
+	int n;
 
 	spin_lock_irqsave(&cq->lock, flags);
 	first = cq->consumer;
-	while (n < num_entries && faultline_cq_has(cq, cq->consumer)) {
-		dma_rmb();
-		if (faultline_wc_fill(cq, faultline_cq_entry(cq, cq->consumer),
-				      &wc[n]))
-			n++;
-		cq->consumer++;
-	}
+	n = faultline_poll_entries(cq, num_entries, wc);
+	/* After the reads: the device may write to the entries from now on. */
 	if (cq->consumer != first)
-		WRITE_ONCE(faultline_cq_record(cq)->consumer,
-			   cpu_to_le32(cq->consumer));
-	if (n < num_entries && faultline_is_dead(to_fdev(ibcq->device)))
+		virt_store_release(&faultline_cq_record(cq)->consumer,
+				   cpu_to_le32(cq->consumer));
+	/*
+	 * Consumers reuse the buffers of flushed requests, so not before the
+	 * device does no more DMA; faultline_ib_death() follows.
+	 */
+	if (n < num_entries && faultline_is_dead(dev) &&
+	    completion_done(&dev->quiesced))
 		n += faultline_flush_cq(cq, num_entries - n, wc + n);
 	spin_unlock_irqrestore(&cq->lock, flags);
 	return n;
@@ -434,18 +576,22 @@ int faultline_req_notify_cq(struct ib_cq *ibcq, enum ib_cq_notify_flags flags)
 void faultline_cq_clean(struct faultline_cq *cq, u32 qpn,
 			struct faultline_srq *srq)
 {
-	u32 i;
+	struct faultline_cqe cqe;
+	u64 wr_id;
+	u32 i, room;
 
 	for (i = cq->consumer; faultline_cq_has(cq, i); i++) {
-		struct faultline_cqe *cqe = faultline_cq_entry(cq, i);
-
 		if (i - cq->consumer == faultline_cq_depth(cq))
 			break;
 		dma_rmb();
-		if (le32_to_cpu(cqe->qpn) != qpn)
+		faultline_copy_entry(&cqe, faultline_cq_entry(cq, i),
+				     sizeof(cqe));
+		if (le32_to_cpu(cqe.qpn) != qpn)
 			continue;
-		if (srq && cqe->opcode & FAULTLINE_WC_RECV)
-			faultline_srq_complete(srq, le32_to_cpu(cqe->wqe));
-		cqe->qpn = cpu_to_le32(U32_MAX);
+		if (srq && cqe.opcode & FAULTLINE_WC_RECV &&
+		    !faultline_srq_complete(srq, le32_to_cpu(cqe.wqe), &wr_id,
+					    &room))
+			faultline_cq_invalid(cq, &cqe, "work request");
+		faultline_cq_entry(cq, i)->qpn = cpu_to_le32(U32_MAX);
 	}
 }

@@ -43,17 +43,24 @@ void faultline_res_init(struct faultline_res *res, u32 num,
 /*
  * Makes an object known to event handlers. The device may have reused the
  * number of a destroyed object that the driver has not removed yet: then this
- * waits for the removal.
+ * waits for the removal. A number that stays in use ends the device.
  */
-int faultline_res_add(struct xarray *xa, struct faultline_res *res)
+int faultline_res_add(struct faultline_dev *dev, struct xarray *xa,
+		      struct faultline_res *res)
 {
 	unsigned int tries = FAULTLINE_NUMBER_TRIES;
 	int err;
 
 	while ((err = xa_insert_irq(xa, res->num, res, GFP_KERNEL)) == -EBUSY &&
-	       tries--)
+	       tries-- && !faultline_is_dead(dev))
 		usleep_range(1000, 2000);
-	return err;
+	if (err != -EBUSY)
+		return err;
+	if (!faultline_is_dead(dev))
+		faultline_err(dev, "the device has assigned number %#x twice\n",
+			      res->num);
+	faultline_fail(dev, "number of an object in use");
+	return -EIO;
 }
 
 /* Hides an object from event handlers, and waits for running ones. */
@@ -95,11 +102,40 @@ static void faultline_res_event(struct xarray *xa, u32 num, u8 kind)
 	faultline_res_put(res);
 }
 
-static void faultline_handle_event(struct faultline_dev *dev,
+/*
+ * Returns true if events of this kind belong to the queue: page faults have a
+ * queue of their own, and completions, as many as processes cause, must not
+ * delay other events.
+ */
+static bool faultline_eq_takes(const struct faultline_eq *eq, u8 kind)
+{
+	switch (kind) {
+	case FAULTLINE_EVENT_COMPLETION:
+		return eq->vector >= FAULTLINE_EQ_COMP;
+	case FAULTLINE_EVENT_PAGE_FAULT:
+		return eq->vector == FAULTLINE_EQ_FAULTS;
+	default:
+		return eq->vector == FAULTLINE_EQ_ASYNC;
+	}
+}
+
+/*
+ * Handles an event. Objects are found by their numbers in arrays of one type,
+ * so a wrong number is that of another object, or of none, but never memory of
+ * another type. An unknown kind is ignored: a newer device may have it.
+ */
+static void faultline_handle_event(const struct faultline_eq *eq,
 				   const struct faultline_eqe *eqe)
 {
+	struct faultline_dev *dev = eq->dev;
 	u32 object = le32_to_cpu(eqe->object);
 
+	if (!faultline_eq_takes(eq, eqe->kind)) {
+		faultline_err(dev, "event %#x in the queue of vector %u\n",
+			      eqe->kind, eq->vector);
+		faultline_fail(dev, "event in a wrong queue");
+		return;
+	}
 	switch (eqe->kind) {
 	case FAULTLINE_EVENT_COMPLETION:
 	case FAULTLINE_EVENT_CQ_ERROR:
@@ -157,14 +193,16 @@ static bool faultline_eq_process(struct faultline_eq *eq)
 	first = eq->consumer;
 	while (!faultline_is_dead(dev) &&
 	       eq->consumer - first < FAULTLINE_EQ_BUDGET) {
-		struct faultline_eqe *eqe =
+		const struct faultline_eqe *entry =
 			&eq->ring[eq->consumer % FAULTLINE_EQ_DEPTH];
+		struct faultline_eqe eqe;
 
-		if (READ_ONCE(eqe->phase) !=
+		if (READ_ONCE(entry->phase) !=
 		    faultline_phase(eq->consumer, FAULTLINE_EQ_LOG_DEPTH))
 			break;
 		dma_rmb();
-		faultline_handle_event(dev, eqe);
+		faultline_copy_entry(&eqe, entry, sizeof(eqe));
+		faultline_handle_event(eq, &eqe);
 		eq->consumer++;
 		/* Report free entries before the queue is full. */
 		if (!(eq->consumer % (FAULTLINE_EQ_DEPTH / 4)))

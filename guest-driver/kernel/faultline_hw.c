@@ -459,8 +459,10 @@ static int faultline_hw_identify(struct faultline_dev *dev)
 {
 	u32 magic = faultline_read(dev, FAULTLINE_REG_MAGIC);
 	u32 version = faultline_read(dev, FAULTLINE_REG_ABI_VERSION);
-	u32 *caps = (u32 *)&dev->caps;
+	struct faultline_caps caps;
+	u32 *words = (u32 *)&caps;
 	unsigned int i;
+	int err;
 
 	if (magic != FAULTLINE_MAGIC) {
 		faultline_err(dev, "magic is %#x, not %#x\n", magic,
@@ -478,9 +480,13 @@ static int faultline_hw_identify(struct faultline_dev *dev)
 		return -EPROTONOSUPPORT;
 	}
 	dev->abi_minor = version & 0xffff;
-	for (i = 0; i < sizeof(dev->caps) / 4; i++)
-		caps[i] = (u32 __force)cpu_to_le32(faultline_read(dev,
+	for (i = 0; i < sizeof(caps) / 4; i++)
+		words[i] = (u32 __force)cpu_to_le32(faultline_read(dev,
 					FAULTLINE_REG_CAPS + i * 4));
+	err = faultline_check_caps(dev, &caps);
+	if (err)
+		return err;
+	dev->caps = caps;
 	dev->features = faultline_read64(dev, FAULTLINE_REG_FEATURES);
 	return 0;
 }

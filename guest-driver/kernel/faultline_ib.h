@@ -195,7 +195,9 @@ struct faultline_wq {
 	u32 producer;
 	/* Written by polling; read by posting. */
 	u32 consumer;
+	/* Of each request: the consumer's id, and the bytes of its buffers. */
 	u64 *wr_id;
+	u32 *room;
 };
 
 struct faultline_srq {
@@ -207,9 +209,10 @@ struct faultline_srq {
 	/* Ring of tag list operations, for SRQs with tag matching. */
 	struct faultline_buf ops;
 	u8 ops_log_depth;
-	/* Tags that no posted work request uses; under wq.lock. */
+	/* Tags that no posted work request uses, and the others; under wq.lock. */
 	u32 *free_tags;
 	u32 num_free;
+	unsigned long *posted_tags;
 };
 
 /* A work queue of a process. */
@@ -393,7 +396,8 @@ int faultline_modify_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
 int faultline_query_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
 		       struct ib_qp_init_attr *init_attr);
 int faultline_destroy_qp(struct ib_qp *ibqp, struct ib_udata *udata);
-bool faultline_qp_of_consumer(const struct faultline_res *res);
+struct faultline_qp *faultline_res_qp(struct faultline_res *res);
+bool faultline_qp_of_consumer(struct faultline_res *res);
 
 /* faultline_steering.c */
 int faultline_attach_mcast(struct ib_qp *ibqp, union ib_gid *gid, u16 lid);
@@ -437,7 +441,8 @@ int faultline_modify_srq(struct ib_srq *ibsrq, struct ib_srq_attr *attr,
 			 enum ib_srq_attr_mask mask, struct ib_udata *udata);
 int faultline_query_srq(struct ib_srq *ibsrq, struct ib_srq_attr *attr);
 int faultline_destroy_srq(struct ib_srq *ibsrq, struct ib_udata *udata);
-u64 faultline_srq_complete(struct faultline_srq *srq, u32 tag);
+bool faultline_srq_complete(struct faultline_srq *srq, u32 tag, u64 *wr_id,
+			    u32 *room);
 
 /* faultline_mr.c */
 struct ib_mr *faultline_get_dma_mr(struct ib_pd *ibpd, int access);

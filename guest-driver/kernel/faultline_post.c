@@ -262,6 +262,17 @@ static void faultline_fill_recv(void *entry, u32 tag,
 			    wr->num_sge);
 }
 
+/* The bytes of the buffers of a receive. */
+static u32 faultline_recv_room(const struct ib_recv_wr *wr)
+{
+	u64 room = 0;
+	int i;
+
+	for (i = 0; i < wr->num_sge; i++)
+		room += wr->sg_list[i].length;
+	return min_t(u64, room, U32_MAX);
+}
+
 /* Makes the new entries visible to the device, then the producer index. */
 static void faultline_publish(struct faultline_wq *wq, u32 producer)
 {
@@ -278,7 +289,7 @@ int faultline_post_recv(struct ib_qp *ibqp, const struct ib_recv_wr *wr,
 	struct faultline_qp *qp = to_fqp(ibqp);
 	struct faultline_wq *rq = &qp->rq;
 	unsigned long flags;
-	u32 producer;
+	u32 producer, slot;
 	int err = 0;
 
 	if (ibqp->srq) {
@@ -305,7 +316,9 @@ int faultline_post_recv(struct ib_qp *ibqp, const struct ib_recv_wr *wr,
 		}
 		faultline_fill_recv(faultline_wq_entry(rq, producer), producer,
 				    wr);
-		rq->wr_id[producer & (faultline_wq_depth(rq) - 1)] = wr->wr_id;
+		slot = producer & (faultline_wq_depth(rq) - 1);
+		rq->wr_id[slot] = wr->wr_id;
+		rq->room[slot] = faultline_recv_room(wr);
 		producer++;
 	}
 	if (producer != rq->producer) {
@@ -350,7 +363,9 @@ int faultline_post_srq_recv(struct ib_srq *ibsrq, const struct ib_recv_wr *wr,
 			break;
 		}
 		tag = srq->free_tags[--srq->num_free];
+		__set_bit(tag, srq->posted_tags);
 		wq->wr_id[tag] = wr->wr_id;
+		wq->room[tag] = faultline_recv_room(wr);
 		faultline_fill_recv(faultline_wq_entry(wq, producer), tag, wr);
 		producer++;
 	}

