@@ -179,7 +179,7 @@ int faultline_destroy_cq(struct ib_cq *ibcq, struct ib_udata *udata)
 	if (err)
 		return err;
 	faultline_res_remove(&dev->cqs, &cq->res);
-	cancel_work_sync(&cq->notify_work);
+	disable_work_sync(&cq->notify_work);
 	faultline_buf_free(dev, &cq->buf);
 	return 0;
 }

@@ -15,6 +15,9 @@
  * - faultline_net.config_lock (a mutex) serializes SET_NETDEV and
  *   SET_MAC_FILTER, and protects their parameters. mode_work takes it without
  *   the RTNL lock.
+ * - mode_work and reset_work use objects of the device and memory that it
+ *   reads. They are disabled while these do not exist: then an attempt to queue
+ *   them has no effect.
  * - The netdev's address lock protects the lists of addresses. ndo_set_rx_mode
  *   is called under it and must not sleep: it queues mode_work.
  *
@@ -576,6 +579,8 @@ static struct faultline_net *faultline_net_alloc(struct faultline_dev *dev)
 	mutex_init(&net->config_lock);
 	INIT_WORK(&net->mode_work, faultline_net_mode_work);
 	INIT_WORK(&net->reset_work, faultline_net_reset_work);
+	disable_work(&net->mode_work);
+	disable_work(&net->reset_work);
 	netdev->netdev_ops = &faultline_netdev_ops;
 	netdev->ethtool_ops = &faultline_ethtool_ops;
 	faultline_init_channels(net);
@@ -605,6 +610,8 @@ static int faultline_net_init_hw(struct faultline_net *net)
 	err = faultline_net_set_up(net, false);
 	if (err)
 		goto destroy_mkey;
+	enable_work(&net->mode_work);
+	enable_work(&net->reset_work);
 	return 0;
 
 destroy_mkey:
@@ -617,10 +624,14 @@ free_filter:
 	return err;
 }
 
+/* Without the RTNL lock, which reset_work takes. */
 static void faultline_net_cleanup_hw(struct faultline_net *net)
 {
 	struct faultline_dev *dev = net->dev;
 
+	/* They may be queued at any time, and use what is freed here. */
+	disable_work_sync(&net->reset_work);
+	disable_work_sync(&net->mode_work);
 	faultline_cmd_destroy_mkey(dev, net->lkey);
 	faultline_cmd_dealloc_pd(dev, net->pdn);
 	dma_free_coherent(&dev->pdev->dev, PAGE_SIZE, net->filter,
@@ -676,14 +687,6 @@ void faultline_net_stop(struct faultline_dev *dev)
 		faultline_stop(net->netdev);
 	netif_device_detach(net->netdev);
 	rtnl_unlock();
-	/*
-	 * A change of addresses that has found the netdev attached has queued
-	 * its work when it releases this lock; later ones queue none.
-	 */
-	netif_addr_lock_bh(net->netdev);
-	netif_addr_unlock_bh(net->netdev);
-	cancel_work_sync(&net->reset_work);
-	cancel_work_sync(&net->mode_work);
 	faultline_net_cleanup_hw(net);
 }
 

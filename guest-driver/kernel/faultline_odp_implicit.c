@@ -181,7 +181,7 @@ void faultline_odp_free_children(struct faultline_mr *mr)
 		cond_resched();
 	} while (child);
 	/* No notifier is left that could queue the work item. */
-	cancel_delayed_work_sync(&mr->reap_children);
+	disable_delayed_work_sync(&mr->reap_children);
 }
 
 static struct faultline_child *
