@@ -291,6 +291,7 @@ static inline int faultline_dead_ok(struct faultline_dev *dev, int err)
 
 /* faultline_recovery.c */
 void faultline_fail(struct faultline_dev *dev, const char *reason);
+void faultline_quiesce(struct faultline_dev *dev, const char *reason);
 void faultline_suspect_reset(struct faultline_dev *dev);
 void faultline_recovery_init(struct faultline_dev *dev);
 void faultline_recovery_enable(struct faultline_dev *dev);

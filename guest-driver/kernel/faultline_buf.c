@@ -2,9 +2,7 @@
 /* Memory of rings: kernel memory, or pinned memory of processes. */
 #include <linux/dma-mapping.h>
 #include <linux/log2.h>
-#include <linux/scatterlist.h>
 #include <linux/slab.h>
-#include <linux/vmalloc.h>
 
 #include <rdma/iter.h>
 
@@ -20,17 +18,16 @@ static size_t faultline_ring_bytes(u8 log_depth, u8 stride_shift)
 }
 
 /*
- * Builds the list of page addresses, with one or two levels. Two levels are one
- * allocation: the lists, then a page with the addresses of the lists.
+ * Allocates the list of page addresses, with one or two levels. Two levels are
+ * one allocation: the lists, then a page with the addresses of the lists.
  */
 static int faultline_buf_list(struct faultline_dev *dev,
-			      struct faultline_buf *buf, struct sg_table *sgt)
+			      struct faultline_buf *buf)
 {
 	size_t pages = buf->size >> PAGE_SHIFT;
 	size_t lists = DIV_ROUND_UP(pages, FAULTLINE_ADDRS_PER_PAGE);
-	struct ib_block_iter iter;
-	size_t i = 0;
 	__le64 *top;
+	size_t i;
 
 	if (lists > FAULTLINE_ADDRS_PER_PAGE)
 		return -EINVAL;
@@ -39,10 +36,6 @@ static int faultline_buf_list(struct faultline_dev *dev,
 				       &buf->list_dma, GFP_KERNEL);
 	if (!buf->list)
 		return -ENOMEM;
-	rdma_for_each_block(sgt->sgl, &iter, sgt->nents, PAGE_SIZE)
-		buf->list[i++] =
-			cpu_to_le64(rdma_block_iter_dma_address(&iter));
-
 	buf->ring.num_pages = cpu_to_le32(pages);
 	buf->ring.page_shift = PAGE_SHIFT;
 	if (lists == 1) {
@@ -59,6 +52,25 @@ static int faultline_buf_list(struct faultline_dev *dev,
 	return 0;
 }
 
+/* Lists the pages of memory of a process. */
+static int faultline_buf_list_umem(struct faultline_dev *dev,
+				   struct faultline_buf *buf,
+				   struct ib_umem *umem)
+{
+	struct ib_block_iter iter;
+	size_t i = 0;
+	int err;
+
+	err = faultline_buf_list(dev, buf);
+	if (err)
+		return err;
+	rdma_for_each_block(umem->sgt_append.sgt.sgl, &iter,
+			    umem->sgt_append.sgt.nents, PAGE_SIZE)
+		buf->list[i++] =
+			cpu_to_le64(rdma_block_iter_dma_address(&iter));
+	return 0;
+}
+
 /* Describes contiguous memory, which needs no page list. */
 static void faultline_buf_contiguous(struct faultline_buf *buf, dma_addr_t dma)
 {
@@ -68,63 +80,69 @@ static void faultline_buf_contiguous(struct faultline_buf *buf, dma_addr_t dma)
 	buf->ring.levels = 0;
 }
 
-/* Allocates a ring that is too large for a contiguous allocation. */
-static int faultline_buf_scattered(struct faultline_dev *dev,
-				   struct faultline_buf *buf)
+/* The bytes of a part: only the last one may be shorter. */
+static size_t faultline_part_size(const struct faultline_buf *buf, size_t i)
 {
-	size_t count = buf->size >> PAGE_SHIFT;
-	struct page **pages;
-	size_t i;
-	int err;
-
-	buf->cpu = vzalloc(buf->size);
-	if (!buf->cpu)
-		return -ENOMEM;
-	pages = kvmalloc_array(count, sizeof(*pages), GFP_KERNEL);
-	if (!pages) {
-		err = -ENOMEM;
-		goto err_free;
-	}
-	for (i = 0; i < count; i++)
-		pages[i] = vmalloc_to_page(buf->cpu + (i << PAGE_SHIFT));
-	err = sg_alloc_table_from_pages(&buf->sgt, pages, count, 0, buf->size,
-					GFP_KERNEL);
-	kvfree(pages);
-	if (err)
-		goto err_free;
-	err = dma_map_sgtable(&dev->pdev->dev, &buf->sgt, DMA_BIDIRECTIONAL, 0);
-	if (err)
-		goto err_table;
-	err = faultline_buf_list(dev, buf, &buf->sgt);
-	if (err)
-		goto err_unmap;
-	buf->scattered = true;
-	return 0;
-
-err_unmap:
-	dma_unmap_sgtable(&dev->pdev->dev, &buf->sgt, DMA_BIDIRECTIONAL, 0);
-err_table:
-	sg_free_table(&buf->sgt);
-err_free:
-	vfree(buf->cpu);
-	buf->cpu = NULL;
-	return err;
+	return min_t(size_t, FAULTLINE_PART_SIZE,
+		     buf->size - (i << FAULTLINE_PART_SHIFT));
 }
 
-/* Allocates a zeroed ring in kernel memory. */
+/* Lists the pages of all parts. */
+static int faultline_buf_list_parts(struct faultline_dev *dev,
+				    struct faultline_buf *buf)
+{
+	size_t pages = buf->size >> PAGE_SHIFT;
+	size_t i, offset;
+	int err;
+
+	err = faultline_buf_list(dev, buf);
+	if (err)
+		return err;
+	for (i = 0; i < pages; i++) {
+		offset = i << PAGE_SHIFT;
+		buf->list[i] =
+			cpu_to_le64(buf->parts[offset >> FAULTLINE_PART_SHIFT].dma +
+				    (offset & (FAULTLINE_PART_SIZE - 1)));
+	}
+	return 0;
+}
+
+/*
+ * Allocates a zeroed ring in kernel memory. Both sides write to it at any time,
+ * so it is coherent memory; a large one consists of parts, since contiguous
+ * pages are rare.
+ */
 int faultline_buf_alloc(struct faultline_dev *dev, struct faultline_buf *buf,
 			u8 log_depth, u8 stride_shift)
 {
+	struct faultline_part *part;
+	size_t num, i;
+	int err = 0;
+
 	memset(buf, 0, sizeof(*buf));
 	buf->size = faultline_ring_bytes(log_depth, stride_shift);
-	if (buf->size > PAGE_SIZE << PAGE_ALLOC_COSTLY_ORDER)
-		return faultline_buf_scattered(dev, buf);
-	buf->cpu = dma_alloc_coherent(&dev->pdev->dev, buf->size, &buf->dma,
-				      GFP_KERNEL);
-	if (!buf->cpu)
+	num = DIV_ROUND_UP(buf->size, FAULTLINE_PART_SIZE);
+	buf->parts = kvcalloc(num, sizeof(*buf->parts), GFP_KERNEL);
+	if (!buf->parts)
 		return -ENOMEM;
-	faultline_buf_contiguous(buf, buf->dma);
-	return 0;
+	for (i = 0; i < num; i++) {
+		part = &buf->parts[i];
+		part->cpu = dma_alloc_coherent(&dev->pdev->dev,
+					       faultline_part_size(buf, i),
+					       &part->dma, GFP_KERNEL);
+		if (!part->cpu) {
+			faultline_buf_free(dev, buf);
+			return -ENOMEM;
+		}
+		buf->num_parts++;
+	}
+	if (num == 1)
+		faultline_buf_contiguous(buf, buf->parts[0].dma);
+	else
+		err = faultline_buf_list_parts(dev, buf);
+	if (err)
+		faultline_buf_free(dev, buf);
+	return err;
 }
 
 /* Pins a ring of a process, which must have room for `entries` entries. */
@@ -151,7 +169,7 @@ int faultline_buf_pin(struct faultline_dev *dev, struct faultline_buf *buf,
 			sg_dma_address(umem->sgt_append.sgt.sgl));
 		return 0;
 	}
-	err = faultline_buf_list(dev, buf, &umem->sgt_append.sgt);
+	err = faultline_buf_list_umem(dev, buf, umem);
 	if (err)
 		faultline_buf_free(dev, buf);
 	return err;
@@ -170,19 +188,16 @@ void faultline_buf_created(struct faultline_dev *dev,
 
 void faultline_buf_free(struct faultline_dev *dev, struct faultline_buf *buf)
 {
+	size_t i;
+
 	faultline_buf_created(dev, buf);
-	if (buf->scattered) {
-		dma_unmap_sgtable(&dev->pdev->dev, &buf->sgt,
-				  DMA_BIDIRECTIONAL, 0);
-		sg_free_table(&buf->sgt);
-		vfree(buf->cpu);
-		buf->scattered = false;
-	} else if (buf->cpu) {
-		dma_free_coherent(&dev->pdev->dev, buf->size, buf->cpu,
-				  buf->dma);
-	}
+	for (i = 0; i < buf->num_parts; i++)
+		dma_free_coherent(&dev->pdev->dev, faultline_part_size(buf, i),
+				  buf->parts[i].cpu, buf->parts[i].dma);
+	kvfree(buf->parts);
+	buf->parts = NULL;
+	buf->num_parts = 0;
 	ib_umem_release(buf->umem);
-	buf->cpu = NULL;
 	buf->umem = NULL;
 }
 

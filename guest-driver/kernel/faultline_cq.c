@@ -36,9 +36,8 @@ static u32 faultline_cq_depth(const struct faultline_cq *cq)
 static struct faultline_cqe *faultline_cq_entry(struct faultline_cq *cq,
 						u32 index)
 {
-	struct faultline_cqe *ring = cq->buf.cpu;
-
-	return &ring[index & (faultline_cq_depth(cq) - 1)];
+	index &= faultline_cq_depth(cq) - 1;
+	return faultline_buf_at(&cq->buf, (size_t)index << FAULTLINE_CQE_SHIFT);
 }
 
 static bool faultline_cq_has(struct faultline_cq *cq, u32 index)
@@ -49,7 +48,8 @@ static bool faultline_cq_has(struct faultline_cq *cq, u32 index)
 
 static struct faultline_cq_record *faultline_cq_record(struct faultline_cq *cq)
 {
-	return cq->buf.cpu + faultline_cq_depth(cq) * sizeof(struct faultline_cqe);
+	return faultline_buf_at(&cq->buf, (size_t)faultline_cq_depth(cq) <<
+						  FAULTLINE_CQE_SHIFT);
 }
 
 void faultline_cq_event(struct faultline_res *res, u8 kind)

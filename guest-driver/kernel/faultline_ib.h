@@ -10,13 +10,20 @@
 #include "faultline_cmd.h"
 #include "faultline_uapi.h"
 
+/* The largest part of a ring; a multiple of all entries. */
+#define FAULTLINE_PART_SHIFT	(PAGE_SHIFT + PAGE_ALLOC_COSTLY_ORDER)
+#define FAULTLINE_PART_SIZE	((size_t)1 << FAULTLINE_PART_SHIFT)
+
+struct faultline_part {
+	void *cpu;
+	dma_addr_t dma;
+};
+
 /* A ring and its record, in memory of the kernel or of a process. */
 struct faultline_buf {
-	/* Kernel: */
-	void *cpu;
-	dma_addr_t dma;		/* if contiguous */
-	struct sg_table sgt;	/* if scattered */
-	bool scattered;
+	/* Kernel: coherent memory. */
+	struct faultline_part *parts;
+	size_t num_parts;
 	size_t size;
 	/* User: */
 	struct ib_umem *umem;
@@ -296,16 +303,25 @@ static inline u32 faultline_wq_depth(const struct faultline_wq *wq)
 	return BIT(wq->log_depth);
 }
 
+/* The address of what is at an offset of a ring of the kernel. */
+static inline void *faultline_buf_at(const struct faultline_buf *buf,
+				     size_t offset)
+{
+	return buf->parts[offset >> FAULTLINE_PART_SHIFT].cpu +
+	       (offset & (FAULTLINE_PART_SIZE - 1));
+}
+
 static inline void *faultline_wq_entry(const struct faultline_wq *wq, u32 index)
 {
 	index &= faultline_wq_depth(wq) - 1;
-	return wq->buf.cpu + ((size_t)index << wq->stride_shift);
+	return faultline_buf_at(&wq->buf, (size_t)index << wq->stride_shift);
 }
 
 static inline struct faultline_wq_record *
 faultline_wq_record(const struct faultline_wq *wq)
 {
-	return wq->buf.cpu + ((size_t)1 << (wq->log_depth + wq->stride_shift));
+	return faultline_buf_at(&wq->buf, (size_t)1 << (wq->log_depth +
+							wq->stride_shift));
 }
 
 /* The user context of a request, NULL for the kernel. */

@@ -167,8 +167,8 @@ static void faultline_shutdown(struct pci_dev *pdev)
 	struct faultline_dev *dev = pci_get_drvdata(pdev);
 
 	faultline_recovery_disable(dev);
-	cancel_delayed_work_sync(&dev->health_work);
-	faultline_hw_stop(dev);
+	/* Commands that wait, and later ones, fail at once. */
+	faultline_quiesce(dev, "shutdown");
 }
 
 /* A function-level reset destroys all objects of the device. */

@@ -313,6 +313,7 @@ int faultline_odp_map_umem(struct faultline_mr *mr, struct ib_umem_odp *odp,
 			return ret;
 		absent |= ret;
 		addr = stop;
+		cond_resched();
 	}
 	return absent;
 }

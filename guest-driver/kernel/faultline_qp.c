@@ -529,7 +529,7 @@ static void faultline_wq_reset(struct faultline_wq *wq)
 {
 	wq->producer = 0;
 	wq->consumer = 0;
-	if (wq->buf.cpu)
+	if (wq->buf.parts)
 		memset(faultline_wq_record(wq), 0,
 		       sizeof(struct faultline_wq_record));
 }

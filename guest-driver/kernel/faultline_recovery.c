@@ -163,6 +163,14 @@ static void faultline_health_work(struct work_struct *work)
 			   FAULTLINE_HEARTBEAT_PERIOD);
 }
 
+/* Stops the device, and waits until commands in flight have been aborted. */
+void faultline_quiesce(struct faultline_dev *dev, const char *reason)
+{
+	faultline_die(dev, reason, false);
+	flush_work(&dev->death_work);
+	disable_delayed_work_sync(&dev->health_work);
+}
+
 /*
  * Stops a device of which no object is used any more, dead or not, and waits
  * for all work of this life.

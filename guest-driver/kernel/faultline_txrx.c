@@ -13,9 +13,9 @@
 static bool faultline_net_cqe(const struct faultline_net_cq *cq,
 			      struct faultline_cqe *cqe)
 {
-	const struct faultline_cqe *ring = cq->buf.cpu;
+	size_t slot = cq->consumer & (BIT(cq->log_depth) - 1);
 	const struct faultline_cqe *entry =
-		&ring[cq->consumer & (BIT(cq->log_depth) - 1)];
+		faultline_buf_at(&cq->buf, slot << FAULTLINE_NET_CQE_SHIFT);
 
 	if (READ_ONCE(entry->phase) !=
 	    faultline_phase(cq->consumer, cq->log_depth))
@@ -29,20 +29,27 @@ static bool faultline_net_cqe(const struct faultline_net_cq *cq,
 static void faultline_net_cq_release(struct faultline_net_cq *cq)
 {
 	struct faultline_cq_record *record =
-		cq->buf.cpu +
-		sizeof(struct faultline_cqe) * BIT(cq->log_depth);
+		faultline_buf_at(&cq->buf,
+				 BIT(cq->log_depth + FAULTLINE_NET_CQE_SHIFT));
 
 	/* After the reads: the device may write to the entries from now on. */
 	virt_store_release(&record->consumer, cpu_to_le32(cq->consumer));
 }
 
+/*
+ * Not again if no entry has been read since the last time: an entry is what
+ * disarms a CQ, so it is still armed.
+ */
 static void faultline_net_cq_arm(struct faultline_net_cq *cq)
 {
+	if (cq->armed_at == cq->consumer)
+		return;
+	cq->armed_at = cq->consumer;
 	faultline_doorbell(cq->ch->net->dev, FAULTLINE_DB_CQ_ARM, cq->res.num,
 			   cq->consumer);
 }
 
-/* Requests interrupts for further completions. */
+/* Requests interrupts for further completions of both queues. */
 void faultline_channel_arm(struct faultline_channel *ch)
 {
 	faultline_net_cq_arm(&ch->tx_cq);

@@ -177,11 +177,10 @@ static void post_recv(struct life *l, int i)
 
 static void write_entry(struct life *l, unsigned int c, struct faultline_cqe entry)
 {
-	struct faultline_cqe *ring = l->cq[c].buf.cpu;
-	u32 depth = BIT(l->cq[c].log_depth);
+	u32 slot = l->produced[c]++ % BIT(l->cq[c].log_depth);
 
-	entry.phase = faultline_phase(l->produced[c], l->cq[c].log_depth);
-	ring[l->produced[c]++ % depth] = entry;
+	entry.phase = faultline_phase(l->produced[c] - 1, l->cq[c].log_depth);
+	*(struct faultline_cqe *)faultline_buf_at(&l->cq[c].buf, slot * sizeof(entry)) = entry;
 }
 
 /* An entry as an honest device writes it. Returns false if nothing is posted. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * What the compiled files of the driver call: registers, doorbells and commands
- * of a device that these tests play, memory of rings, and the parts of the
- * driver that are not compiled.
+ * of a device that these tests play, and the parts of the driver that are not
+ * compiled.
  */
 #include "device.h"
 
@@ -120,49 +120,6 @@ void faultline_av_fill(struct faultline_av *av, const struct rdma_ah_attr *attr)
 {
 }
 
-/* --- memory of rings: exactly as much as the ring has -------------------- */
-
-int faultline_buf_alloc(struct faultline_dev *dev, struct faultline_buf *buf, u8 log_depth, u8 stride_shift)
-{
-	buf->size = ((size_t)1 << (log_depth + stride_shift)) + FAULTLINE_RING_RECORD_SIZE;
-	buf->cpu = calloc(1, buf->size);
-	return 0;
-}
-
-void faultline_buf_free(struct faultline_dev *dev, struct faultline_buf *buf)
-{
-	free(buf->cpu);
-	buf->cpu = NULL;
-}
-
-void faultline_buf_created(struct faultline_dev *dev, struct faultline_buf *buf)
-{
-}
-
-int faultline_buf_pin(struct faultline_dev *dev, struct faultline_buf *buf, u64 addr, u32 log_depth, u8 stride_shift,
-		      u32 entries)
-{
-	return -EINVAL;
-}
-
-int faultline_wq_alloc(struct faultline_dev *dev, struct faultline_wq *wq, u32 depth, u32 stride)
-{
-	wq->log_depth = order_base_2(depth);
-	wq->stride_shift = order_base_2(stride);
-	wq->wr_id = calloc(faultline_wq_depth(wq), sizeof(*wq->wr_id));
-	wq->room = calloc(faultline_wq_depth(wq), sizeof(*wq->room));
-	return faultline_buf_alloc(dev, &wq->buf, wq->log_depth, wq->stride_shift);
-}
-
-void faultline_wq_free(struct faultline_dev *dev, struct faultline_wq *wq)
-{
-	faultline_buf_free(dev, &wq->buf);
-	free(wq->wr_id);
-	free(wq->room);
-	wq->wr_id = NULL;
-	wq->room = NULL;
-}
-
 /* --- address handles, keys, RSS ------------------------------------------ */
 
 void faultline_ah_reference(struct faultline_qp *qp, u32 index, struct faultline_sq_wqe *wqe, struct ib_ah *ibah)
@@ -268,6 +225,8 @@ int main(int argc, char **argv)
 		test_events(strtoull(argv[2], NULL, 0));
 	else if (argc == 2 && !strcmp(argv[1], "answers"))
 		test_answers();
+	else if (argc == 2 && !strcmp(argv[1], "rings"))
+		test_rings();
 	else
 		return 2;
 	return 0;

@@ -37,5 +37,6 @@ void seed(u64 value);
 void test_completions(u64 seeds);
 void test_events(u64 seeds);
 void test_answers(void);
+void test_rings(void);
 
 #endif /* DEVICE_H */

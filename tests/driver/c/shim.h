@@ -47,6 +47,9 @@ typedef int irqreturn_t;
 #define SZ_64K 0x10000
 #define PAGE_SHIFT 12
 #define PAGE_SIZE (1UL << PAGE_SHIFT)
+#define PAGE_ALLOC_COSTLY_ORDER 3
+#define PAGE_ALIGNED(x) (!((x) & (PAGE_SIZE - 1)))
+#define DIV_ROUND_UP(n, d) (((n) + (d) - 1) / (d))
 #define PAGE_ALIGN(x) (((x) + PAGE_SIZE - 1) & ~(PAGE_SIZE - 1))
 #define GFP_KERNEL 0
 #define IRQ_HANDLED 1
@@ -300,7 +303,6 @@ struct ib_wq_attr;
 struct ib_wq_init_attr;
 struct rdma_ah_init_attr;
 struct rdma_counter;
-struct scatterlist;
 struct sk_buff;
 enum ib_mr_type { SHIM_MR };
 
@@ -339,16 +341,35 @@ static inline int pci_alloc_irq_vectors(struct pci_dev *pdev, int least, int mos
 #define request_irq(irq, handler, flags, name, data) shim_request_irq(irq, handler, data)
 int shim_request_irq(int irq, irqreturn_t (*handler)(int, void *), void *data);
 
+/* Addresses of the device are not those of the driver. */
+#define SHIM_DMA_OFFSET (1ULL << 60)
+
 static inline void *dma_alloc_coherent(struct device *dev, size_t size,
 				       dma_addr_t *dma, gfp_t gfp)
 {
-	void *memory = calloc(1, size);
+	void *memory = aligned_alloc(PAGE_SIZE, PAGE_ALIGN(size));
 
-	*dma = (uintptr_t)memory;
+	memset(memory, 0, PAGE_ALIGN(size));
+	*dma = (uintptr_t)memory + SHIM_DMA_OFFSET;
 	return memory;
 }
 
-#define dma_free_coherent(dev, size, cpu, dma) free(cpu)
+static inline void dma_free_coherent(struct device *dev, size_t size, void *cpu,
+				     dma_addr_t dma)
+{
+	assert((uintptr_t)cpu + SHIM_DMA_OFFSET == dma);
+	free(cpu);
+}
+
+/* Memory of processes has one page each time. */
+struct shim_block { dma_addr_t dma; bool end; };
+#define ib_block_iter shim_block
+#define sg_dma_address(sg) ((sg)->dma_address)
+#define rdma_block_iter_dma_address(iter) ((iter)->dma)
+#define rdma_for_each_block(sgl, iter, nents, size) \
+	for (*(iter) = (struct shim_block){ (sgl)->dma_address, !(nents) }; !(iter)->end; (iter)->end = true)
+#define faultline_umem_get(ibdev, addr, size, access) ((struct ib_umem *)ERR_PTR(-EFAULT))
+#define ib_umem_release(umem) ((void)(umem))
 
 /* --- verbs --------------------------------------------------------------- */
 
@@ -406,7 +427,8 @@ enum ib_mtu { IB_MTU_4096 = 5 };
 union ib_gid { u8 raw[16]; };
 struct ib_device { int num_comp_vectors; };
 struct ib_udata { size_t inlen, outlen; };
-struct ib_umem { int unused; };
+struct scatterlist { dma_addr_t dma_address; };
+struct ib_umem { struct { struct { struct scatterlist *sgl; int nents; } sgt; } sgt_append; };
 struct ib_pd { struct ib_device *device; };
 struct ib_xrcd { struct ib_device *device; };
 struct ib_ah { struct ib_device *device; };

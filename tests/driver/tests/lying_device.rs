@@ -8,6 +8,7 @@ use std::sync::LazyLock;
 
 /// Files of the driver that are compiled.
 const DRIVER: &[&str] = &[
+    "faultline_buf.c",
     "faultline_check.c",
     "faultline_cq.c",
     "faultline_eq.c",
@@ -18,7 +19,7 @@ const DRIVER: &[&str] = &[
 /// Files of the driver whose includes need a stand-in.
 const HEADERS: &[&str] = &["faultline.h", "faultline_cmd.h", "faultline_ib.h"];
 /// Files of the test.
-const TEST: &[&str] = &["completions.c", "device.c", "events.c"];
+const TEST: &[&str] = &["completions.c", "device.c", "events.c", "rings.c"];
 /// Lives of the device in a test.
 const LIVES: &str = "10000";
 
@@ -118,4 +119,10 @@ fn false_events_end_the_device() {
 #[test]
 fn false_answers_and_capabilities_are_refused() {
     run(&["answers"]);
+}
+
+/// The device finds each entry of a ring, and its record, at the address that the driver writes to; whatever the depth.
+#[test]
+fn both_sides_of_a_ring_see_the_same_memory() {
+    run(&["rings"]);
 }
