@@ -103,6 +103,10 @@ have UMEM_GET_VA rdma/ib_umem.h \
 	'ib_umem_get_va((struct ib_device *)NULL, 0, 0, 0)' "$@"
 have INVALIDATE_MAPPINGS linux/dma-buf.h \
 	'((struct dma_buf_attach_ops *)0)->invalidate_mappings' "$@"
+have NO_UDATA_IO rdma/uverbs_ioctl.h \
+	'ib_no_udata_io((struct ib_udata *)NULL)' "$@"
+have ROBUST_UDATA rdma/ib_verbs.h \
+	'((struct ib_device_ops *)0)->uverbs_robust_udata' "$@"
 have SYSTEM_DFL_WQ linux/workqueue.h \
 	'system_dfl_wq' "$@"
 have REPORTER_PERIODS net/devlink.h \

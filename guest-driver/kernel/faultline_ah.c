@@ -137,6 +137,9 @@ int faultline_create_ah(struct ib_ah *ibah, struct rdma_ah_init_attr *init_attr,
 	unsigned long flags;
 	int err;
 
+	err = ib_is_udata_in_empty(udata);
+	if (err)
+		return err;
 	if (!(rdma_ah_get_ah_flags(init_attr->ah_attr) & IB_AH_GRH))
 		return -EINVAL;
 	if (dead && udata)

@@ -152,6 +152,9 @@ static int faultline_compat_counter_unbind_qp(struct ib_qp *ibqp, u32 port)
 
 /* Operations that differ between kernels; see also faultline_verbs.c. */
 const struct ib_device_ops faultline_compat_ops = {
+#ifdef FAULTLINE_HAVE_ROBUST_UDATA
+	.uverbs_robust_udata = 1,
+#endif
 #ifdef FAULTLINE_HAVE_REG_MR_DMAH
 	.reg_user_mr = faultline_compat_reg_user_mr,
 	.reg_user_mr_dmabuf = faultline_compat_reg_user_mr_dmabuf,

@@ -15,6 +15,7 @@
 #include <linux/dma-buf.h>
 #include <linux/hmm.h>
 #include <linux/mmu_notifier.h>
+#include <linux/uaccess.h>
 #include <linux/workqueue.h>
 #include <net/devlink.h>
 #include <rdma/ib_umem.h>
@@ -128,8 +129,42 @@ static inline int faultline_udata_in(struct ib_udata *udata, void *req,
 #endif
 
 #ifndef ib_respond_udata
+static inline int faultline_udata_out(struct ib_udata *udata, void *resp,
+				      size_t size)
+{
+	if (udata->outlen > size &&
+	    clear_user(udata->outbuf + size, udata->outlen - size))
+		return -EFAULT;
+	return ib_copy_to_udata(udata, resp, min(size, udata->outlen));
+}
+
 #define ib_respond_udata(udata, resp)					\
-	ib_copy_to_udata(udata, &(resp), min(sizeof(resp), (udata)->outlen))
+	faultline_udata_out(udata, &(resp), sizeof(resp))
+#endif
+
+#ifndef FAULTLINE_HAVE_NO_UDATA_IO
+/* For verbs of which the driver has no part of the request. */
+static inline int ib_is_udata_in_empty(struct ib_udata *udata)
+{
+	if (udata && udata->inlen &&
+	    !ib_is_udata_cleared(udata, 0, udata->inlen))
+		return -EOPNOTSUPP;
+	return 0;
+}
+
+/* For those of which it has no part of the response. */
+static inline int ib_respond_empty_udata(struct ib_udata *udata)
+{
+	if (udata && udata->outlen && clear_user(udata->outbuf, udata->outlen))
+		return -EFAULT;
+	return 0;
+}
+
+/* For those of which it has neither. */
+static inline int ib_no_udata_io(struct ib_udata *udata)
+{
+	return ib_is_udata_in_empty(udata) ?: ib_respond_empty_udata(udata);
+}
 #endif
 
 /* faultline_compat.c */

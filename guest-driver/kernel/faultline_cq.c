@@ -172,8 +172,10 @@ int faultline_destroy_cq(struct ib_cq *ibcq, struct ib_udata *udata)
 {
 	struct faultline_dev *dev = to_fdev(ibcq->device);
 	struct faultline_cq *cq = to_fcq(ibcq);
-	int err;
+	int err = ib_no_udata_io(udata);
 
+	if (err)
+		return err;
 	err = faultline_dead_ok(dev,
 				faultline_cmd_destroy_cq(dev, cq->res.num));
 	if (err)
@@ -210,6 +212,8 @@ int faultline_resize_cq(struct ib_cq *ibcq, unsigned int entries,
 	if (!entries || entries > le32_to_cpu(dev->caps.max_cqe))
 		return -EINVAL;
 	err = ib_copy_validate_udata_in(udata, req, consumer);
+	if (!err)
+		err = ib_respond_empty_udata(udata);
 	if (err)
 		return err;
 	err = faultline_buf_pin(dev, &buf, req.buf_addr, req.log_depth,

@@ -22,6 +22,10 @@ static int faultline_create_free_key(struct ib_pd *ibpd, u32 kind, u64 length,
 
 int faultline_alloc_mw(struct ib_mw *ibmw, struct ib_udata *udata)
 {
+	int err = ib_no_udata_io(udata);
+
+	if (err)
+		return err;
 	return faultline_create_free_key(ibmw->pd,
 					 ibmw->type == IB_MW_TYPE_1 ?
 						 FAULTLINE_MKEY_WINDOW_1 :

@@ -291,9 +291,11 @@ struct ib_mr *faultline_reg_user_mr(struct ib_pd *ibpd, u64 start, u64 length,
 	int err;
 
 	err = faultline_check_region(dev, length, virt_addr, access);
+	if (!err)
+		err = ib_respond_empty_udata(udata);
 	if (err)
 		return ERR_PTR(err);
-	if (udata && udata->inlen) {
+	if (ib_is_udata_in_empty(udata)) {
 		if (!IS_ENABLED(CONFIG_INFINIBAND_FAULTLINE_EXTENSIONS))
 			return ERR_PTR(-EOPNOTSUPP);
 		/* On-demand and empty regions cannot be watched. */
@@ -399,8 +401,10 @@ struct ib_mr *faultline_rereg_user_mr(struct ib_mr *ibmr, int flags, u64 start,
 	struct faultline_dev *dev = to_fdev(ibmr->device);
 	struct faultline_mr *mr = to_fmr(ibmr);
 	struct ib_umem *umem = mr->umem;
-	int err;
+	int err = ib_no_udata_io(udata);
 
+	if (err)
+		return ERR_PTR(err);
 	/* Watches, device memory and dma-bufs belong to one registration. */
 	if (flags & ~IB_MR_REREG_SUPPORTED || mr->watch || ibmr->dm ||
 	    (umem && umem->is_dmabuf))
@@ -432,8 +436,10 @@ int faultline_dereg_mr(struct ib_mr *ibmr, struct ib_udata *udata)
 {
 	struct faultline_dev *dev = to_fdev(ibmr->device);
 	struct faultline_mr *mr = to_fmr(ibmr);
-	int err;
+	int err = ib_no_udata_io(udata);
 
+	if (err)
+		return err;
 	if (faultline_is_watched(mr))
 		return faultline_watched_dereg(mr);
 	if (mr->list)

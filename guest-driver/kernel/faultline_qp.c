@@ -299,7 +299,8 @@ static int faultline_without_queues(struct faultline_dev *dev,
  */
 static int faultline_create_xrc_target(struct faultline_dev *dev,
 				       struct faultline_qp *qp,
-				       struct ib_qp_init_attr *attr)
+				       struct ib_qp_init_attr *attr,
+				       struct ib_udata *udata)
 {
 	struct faultline_create_qp params = {
 		.qp_type = FAULTLINE_QPT_XRC_TGT,
@@ -308,6 +309,9 @@ static int faultline_create_xrc_target(struct faultline_dev *dev,
 	u32 qpn;
 	int err;
 
+	err = ib_no_udata_io(udata);
+	if (err)
+		return err;
 	err = faultline_cmd_create_qp(dev, &params, &qpn);
 	if (err)
 		return err;
@@ -367,7 +371,7 @@ int faultline_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr,
 	spin_lock_init(&qp->rq.lock);
 	qp->state = IB_QPS_RESET;
 	if (attr->qp_type == IB_QPT_XRC_TGT)
-		return faultline_create_xrc_target(dev, qp, attr);
+		return faultline_create_xrc_target(dev, qp, attr, udata);
 	if (attr->rwq_ind_tbl)
 		return faultline_create_rss_qp(dev, qp, attr, udata);
 	err = faultline_qp_check_caps(dev, attr);
@@ -434,8 +438,10 @@ int faultline_destroy_qp(struct ib_qp *ibqp, struct ib_udata *udata)
 {
 	struct faultline_dev *dev = to_fdev(ibqp->device);
 	struct faultline_qp *qp = to_fqp(ibqp);
-	int err;
+	int err = ib_no_udata_io(udata);
 
+	if (err)
+		return err;
 	err = faultline_dead_ok(dev,
 				faultline_cmd_destroy_qp(dev, qp->res.num));
 	if (err)
@@ -587,6 +593,9 @@ int faultline_modify_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
 
 	if (mask & ~FAULTLINE_QP_ATTRS)
 		return -EOPNOTSUPP;
+	err = ib_no_udata_io(udata);
+	if (err)
+		return err;
 	mutex_lock(&qp->mutex);
 	cur_state = mask & IB_QP_CUR_STATE ? attr->cur_qp_state : qp->state;
 	new_state = mask & IB_QP_STATE ? attr->qp_state : cur_state;

@@ -72,6 +72,9 @@ struct ib_wq *faultline_create_wq(struct ib_pd *ibpd,
 
 	if (!udata || attr->wq_type != IB_WQT_RQ || attr->create_flags)
 		return ERR_PTR(-EOPNOTSUPP);
+	err = ib_respond_empty_udata(udata);
+	if (err)
+		return ERR_PTR(err);
 	if (!attr->max_wr || attr->max_wr > le32_to_cpu(dev->caps.max_qp_wr) ||
 	    attr->max_sge > le32_to_cpu(dev->caps.max_sge))
 		return ERR_PTR(-EINVAL);
@@ -106,12 +109,14 @@ free:
 int faultline_modify_wq(struct ib_wq *ibwq, struct ib_wq_attr *attr, u32 mask,
 			struct ib_udata *udata)
 {
-	int err;
+	int err = ib_no_udata_io(udata);
 
 	BUILD_BUG_ON(IB_WQS_RESET != FAULTLINE_WQS_RESET);
 	BUILD_BUG_ON(IB_WQS_RDY != FAULTLINE_WQS_RDY);
 	BUILD_BUG_ON(IB_WQS_ERR != FAULTLINE_WQS_ERR);
 
+	if (err)
+		return err;
 	if (mask & ~(IB_WQ_STATE | IB_WQ_CUR_STATE))
 		return -EOPNOTSUPP;
 	if (mask & IB_WQ_CUR_STATE && attr->curr_wq_state != ibwq->state)
@@ -131,8 +136,10 @@ int faultline_destroy_wq(struct ib_wq *ibwq, struct ib_udata *udata)
 {
 	struct faultline_dev *dev = to_fdev(ibwq->device);
 	struct faultline_rwq *rwq = to_frwq(ibwq);
-	int err;
+	int err = ib_no_udata_io(udata);
 
+	if (err)
+		return err;
 	err = faultline_dead_ok(dev,
 				faultline_cmd_destroy_wq(dev, ibwq->wq_num));
 	if (err)
@@ -173,6 +180,9 @@ int faultline_create_rwq_ind_table(struct ib_rwq_ind_table *ibtable,
 	u32 i, count;
 	int err;
 
+	err = ib_no_udata_io(udata);
+	if (err)
+		return err;
 	if (attr->log_ind_tbl_size >
 	    le32_to_cpu(dev->caps.max_rwq_ind_table_log_size))
 		return -EINVAL;

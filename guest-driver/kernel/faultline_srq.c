@@ -264,6 +264,10 @@ static int __faultline_modify_srq(struct faultline_srq *srq,
 
 	if (mask & ~(IB_SRQ_MAX_WR | IB_SRQ_LIMIT))
 		return -EINVAL;
+	/* Only a change of the size has a part of the driver's. */
+	err = mask & IB_SRQ_MAX_WR ? 0 : ib_is_udata_in_empty(udata);
+	if (err)
+		return err;
 	/* Check this first: on error the provider keeps the old ring. */
 	if (mask & IB_SRQ_LIMIT &&
 	    attr->srq_limit > (mask & IB_SRQ_MAX_WR ?
@@ -283,8 +287,10 @@ int faultline_modify_srq(struct ib_srq *ibsrq, struct ib_srq_attr *attr,
 			 enum ib_srq_attr_mask mask, struct ib_udata *udata)
 {
 	struct faultline_srq *srq = to_fsrq(ibsrq);
-	int err;
+	int err = ib_respond_empty_udata(udata);
 
+	if (err)
+		return err;
 	/* Without the lock, concurrent calls could free the ring in use. */
 	mutex_lock(&srq->resize_lock);
 	err = __faultline_modify_srq(srq, attr, mask, udata);
@@ -306,8 +312,10 @@ int faultline_destroy_srq(struct ib_srq *ibsrq, struct ib_udata *udata)
 {
 	struct faultline_dev *dev = to_fdev(ibsrq->device);
 	struct faultline_srq *srq = to_fsrq(ibsrq);
-	int err;
+	int err = ib_no_udata_io(udata);
 
+	if (err)
+		return err;
 	err = faultline_dead_ok(dev,
 				faultline_cmd_destroy_srq(dev, srq->res.num));
 	if (err)

@@ -202,9 +202,9 @@ struct ib_flow *faultline_create_flow(struct ib_qp *ibqp,
 	struct faultline_flow *flow;
 	int err;
 
-	if (udata && udata->inlen &&
-	    !ib_is_udata_cleared(udata, 0, udata->inlen))
-		return ERR_PTR(-EOPNOTSUPP);
+	err = ib_no_udata_io(udata);
+	if (err)
+		return ERR_PTR(err);
 	flow = kzalloc(sizeof(*flow), GFP_KERNEL);
 	match = kzalloc(sizeof(*match), GFP_KERNEL);
 	err = flow && match ? 0 : -ENOMEM;

@@ -50,11 +50,10 @@ static int faultline_query_device(struct ib_device *ibdev,
 {
 	struct faultline_dev *dev = to_fdev(ibdev);
 	const struct faultline_caps *caps = &dev->caps;
+	int err = ib_no_udata_io(udata);
 
-	if (udata && udata->inlen &&
-	    !ib_is_udata_cleared(udata, 0, udata->inlen))
-		return -EINVAL;
-
+	if (err)
+		return err;
 	memset(props, 0, sizeof(*props));
 	props->fw_ver = le64_to_cpu(caps->fw_version);
 	props->sys_image_guid = ibdev->node_guid;
@@ -423,6 +422,9 @@ static int faultline_alloc_ucontext(struct ib_ucontext *ibctx,
 	phys_addr_t page;
 	int err;
 
+	err = ib_is_udata_in_empty(udata);
+	if (err)
+		return err;
 	mutex_init(&ctx->counters_lock);
 	INIT_LIST_HEAD(&ctx->counters);
 	err = faultline_cmd_alloc_uctx(dev, &ctx->uctx);
@@ -465,6 +467,9 @@ static int faultline_alloc_pd(struct ib_pd *ibpd, struct ib_udata *udata)
 	struct faultline_alloc_pd_resp resp = {};
 	int err;
 
+	err = ib_is_udata_in_empty(udata);
+	if (err)
+		return err;
 	err = faultline_cmd_alloc_pd(dev, faultline_udata_uctx(udata), &pd->pdn);
 	if (err)
 		return faultline_verb_error(dev, udata, err);
@@ -478,7 +483,10 @@ static int faultline_alloc_pd(struct ib_pd *ibpd, struct ib_udata *udata)
 static int faultline_dealloc_pd(struct ib_pd *ibpd, struct ib_udata *udata)
 {
 	struct faultline_dev *dev = to_fdev(ibpd->device);
+	int err = ib_no_udata_io(udata);
 
+	if (err)
+		return err;
 	if (atomic_xchg(&to_fpd(ibpd)->of_consumer, 0))
 		atomic_dec(&dev->consumer_pds);
 	/* Commands that destroy address handles may be pending. */
@@ -489,6 +497,10 @@ static int faultline_dealloc_pd(struct ib_pd *ibpd, struct ib_udata *udata)
 
 static int faultline_alloc_xrcd(struct ib_xrcd *ibxrcd, struct ib_udata *udata)
 {
+	int err = ib_no_udata_io(udata);
+
+	if (err)
+		return err;
 	return faultline_cmd_alloc_xrcd(to_fdev(ibxrcd->device),
 					&to_fxrcd(ibxrcd)->xrcdn);
 }
@@ -498,7 +510,10 @@ static int faultline_dealloc_xrcd(struct ib_xrcd *ibxrcd,
 {
 	struct faultline_dev *dev = to_fdev(ibxrcd->device);
 	u32 xrcdn = to_fxrcd(ibxrcd)->xrcdn;
+	int err = ib_no_udata_io(udata);
 
+	if (err)
+		return err;
 	return faultline_dead_ok(dev, faultline_cmd_dealloc_xrcd(dev, xrcdn));
 }
 
@@ -516,39 +531,11 @@ void faultline_av_fill(struct faultline_av *av, const struct rdma_ah_attr *attr)
 	av->port = 1;
 }
 
-static ssize_t hw_rev_show(struct device *device, struct device_attribute *attr,
-			   char *buf)
-{
-	struct faultline_ib *ib =
-		rdma_device_to_drv_device(device, struct faultline_ib, ibdev);
-
-	return sysfs_emit(buf, "%#x\n", ib->dev->pdev->revision);
-}
-static DEVICE_ATTR_RO(hw_rev);
-
-static ssize_t hca_type_show(struct device *device,
-			     struct device_attribute *attr, char *buf)
-{
-	return sysfs_emit(buf, "Faultline\n");
-}
-static DEVICE_ATTR_RO(hca_type);
-
-static struct attribute *faultline_attributes[] = {
-	&dev_attr_hw_rev.attr,
-	&dev_attr_hca_type.attr,
-	NULL,
-};
-
-static const struct attribute_group faultline_attr_group = {
-	.attrs = faultline_attributes,
-};
-
 /* Operations that differ between kernels are in faultline_compat_ops. */
 static const struct ib_device_ops faultline_dev_ops = {
 	.owner = THIS_MODULE,
 	.driver_id = RDMA_DRIVER_UNKNOWN,
 	.uverbs_abi_ver = FAULTLINE_UVERBS_ABI_VERSION,
-	.device_group = &faultline_attr_group,
 
 	.add_gid = faultline_add_gid,
 	.alloc_dm = faultline_alloc_dm,

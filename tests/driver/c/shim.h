@@ -556,5 +556,8 @@ struct uverbs_attr_bundle { struct ib_udata driver_udata; };
 /* The consumers of these tests are in the kernel. */
 #define ib_copy_validate_udata_in(udata, req, last) (memset(&(req), 0, sizeof(req)), -EINVAL)
 #define ib_respond_udata(udata, resp) ((void)(resp), -EFAULT)
+#define ib_is_udata_in_empty(udata) ((udata) ? -EOPNOTSUPP : 0)
+#define ib_respond_empty_udata(udata) ((udata) ? -EFAULT : 0)
+#define ib_no_udata_io(udata) ib_is_udata_in_empty(udata)
 
 #endif /* SHIM_H */

@@ -44,6 +44,12 @@ const TESTS: &[GuestTest] = &[
     alone("kernel_requests", "kernel_requests")
         .shows("A kernel module's requests are executed, or refused if unsupported.")
         .runs(DIFFERS),
+    alone("driver_data", "driver_data")
+        .shows(
+            "Requests with more zeros and shorter responses are accepted, other data is \
+             refused.",
+        )
+        .runs(DIFFERS),
     alone("no_receive_buffers", "no_receive_buffers")
         .shows("Without receive buffers the netdev retries by a timer."),
     alone("builders", "builders").shows("Rare request builders and completion readers work."),
