@@ -21,6 +21,8 @@
  * Everything runs in process context: page fault and prefetch workers, verbs.
  */
 #include <linux/dma-mapping.h>
+#include <linux/fs.h>
+#include <linux/magic.h>
 #include <linux/mm.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
@@ -221,6 +223,29 @@ static int faultline_odp_map_range(struct faultline_mr *mr,
 }
 
 /*
+ * Returns true if a part of the range is secret memory (memfd_secret(2)). The
+ * kernel does not pin it, so that only the process itself can read it. HMM does
+ * not refuse it, so the driver must: peers could read it otherwise. The caller
+ * checks afterwards that the range has not been invalidated since HMM has
+ * walked it: secret memory that was there then is still there here.
+ */
+static bool faultline_odp_is_secret(struct mm_struct *mm,
+				    const struct hmm_range *range)
+{
+	VMA_ITERATOR(vmi, mm, range->start);
+	struct vm_area_struct *vma;
+	bool secret = false;
+
+	mmap_read_lock(mm);
+	for_each_vma_range(vmi, vma, range->end)
+		if (vma->vm_file &&
+		    file_inode(vma->vm_file)->i_sb->s_magic == SECRETMEM_MAGIC)
+			secret = true;
+	mmap_read_unlock(mm);
+	return secret;
+}
+
+/*
  * Writes the device's entries for the present pages of a range or of the huge
  * page at its beginning. With `fault` set it faults in absent pages first.
  * Returns 1 as faultline_odp_map_range() does.
@@ -255,6 +280,10 @@ static int faultline_odp_map_chunk(struct faultline_mr *mr,
 			continue;
 		if (ret)
 			break;
+		if (faultline_odp_is_secret(mm, &range)) {
+			ret = -EPERM;
+			break;
+		}
 		ret = -EBUSY;
 		mutex_lock(&odp->umem_mutex);
 		again = mmu_interval_read_retry(range.notifier,

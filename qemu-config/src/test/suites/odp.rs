@@ -86,6 +86,10 @@ const TESTS: &[GuestTest] = &[
         .faulting(Sides::Client)
         .shows("Files of page cache and tmpfs work; read-only mappings refuse writes.")
         .runs(MEMORY),
+    alone("secret_memory", "secret_memory")
+        .faulting(Sides::Client)
+        .shows("Memory of memfd_secret is read and written by no request.")
+        .runs(MEMORY),
     alone("implicit_space", "implicit_space")
         .faulting(Sides::Client)
         .shows(
