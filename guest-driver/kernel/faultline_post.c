@@ -35,11 +35,14 @@ static int faultline_send_opcode(const struct ib_send_wr *wr)
 		return FAULTLINE_WR_COMP_SWAP;
 	case IB_WR_ATOMIC_FETCH_AND_ADD:
 		return FAULTLINE_WR_FETCH_ADD;
+	case IB_WR_ATOMIC_WRITE:
+		return FAULTLINE_WR_ATOMIC_WRITE;
 	case IB_WR_LOCAL_INV:
 		return FAULTLINE_WR_LOCAL_INV;
 	case IB_WR_REG_MR:
 		return FAULTLINE_WR_REG_MR;
 	default:
+		/* FLUSH, too: no request of the kernel has its fields. */
 		return -EOPNOTSUPP;
 	}
 }
@@ -151,6 +154,7 @@ static int faultline_fill_send(struct faultline_qp *qp,
 		fallthrough;
 	case IB_WR_RDMA_WRITE:
 	case IB_WR_RDMA_READ:
+	case IB_WR_ATOMIC_WRITE:
 		wqe->remote_addr = cpu_to_le64(rdma_wr(wr)->remote_addr);
 		wqe->rkey = cpu_to_le32(rdma_wr(wr)->rkey);
 		break;

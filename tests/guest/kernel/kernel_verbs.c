@@ -330,6 +330,36 @@ static int rc_atomics(struct ib_mr *mr)
 	return words[0] == 7 && words[1] == 7 ? 0 : -EBADMSG;
 }
 
+/*
+ * ATOMIC WRITE of 8 bytes to the second word of the buffer. FLUSH is refused: no request of the kernel says which kind of
+ * flush it is.
+ */
+static int rc_atomic_write(struct ib_mr *mr)
+{
+	struct ib_sge from = { buffer_dma, sizeof(u64), pd->local_dma_lkey };
+	struct ib_rdma_wr wr = {
+		.wr = { .sg_list = &from, .num_sge = 1,
+			.opcode = IB_WR_ATOMIC_WRITE },
+		.remote_addr = mr->iova + sizeof(u64),
+		.rkey = mr->rkey,
+	};
+	u64 *words = (u64 *)buffer;
+	int err;
+
+	words[0] = 0x0123456789abcdef;
+	words[1] = 0;
+	words[2] = 5;
+	err = rc_do(&wr.wr, 0);
+	if (err)
+		return err;
+	/* proves: IB_WR_ATOMIC_WRITE */
+	if (last_sent.opcode != IB_WC_ATOMIC_WRITE || words[1] != words[0] ||
+	    words[2] != 5)
+		return -EBADMSG;
+	wr.wr.opcode = IB_WR_FLUSH;
+	return rc_do(&wr.wr, 0) == -EOPNOTSUPP ? 0 : -EPROTO;
+}
+
 /* A registration with an unknown right is refused, and the same without it is done. */
 static int rc_requests(struct ib_mr *mr)
 {
@@ -359,7 +389,7 @@ static int rc_requests(struct ib_mr *mr)
 	/* proves: IB_DEVICE_MEM_MGT_EXTENSIONS */
 	if (!err && last_sent.opcode != IB_WC_REG_MR)
 		err = -EBADMSG;
-	return err ?: rc_immediates(mr) ?: rc_atomics(mr);
+	return err ?: rc_immediates(mr) ?: rc_atomics(mr) ?: rc_atomic_write(mr);
 }
 
 static int connection_set(const char *value, const struct kernel_param *param)
