@@ -368,6 +368,8 @@ static inline void faultline_device_mb(void)
 /* faultline_hw.c */
 u32 faultline_read(struct faultline_dev *dev, u32 reg);
 u32 faultline_link_speed(struct faultline_dev *dev);
+void faultline_fw_version(const struct faultline_dev *dev, char *text,
+			  size_t size);
 void faultline_write(struct faultline_dev *dev, u32 reg, u32 value);
 u64 faultline_clock(struct faultline_dev *dev);
 void faultline_doorbell(struct faultline_dev *dev, u8 type, u32 object,

@@ -9,14 +9,12 @@ static void faultline_get_drvinfo(struct net_device *netdev,
 				  struct ethtool_drvinfo *info)
 {
 	struct faultline_net *net = netdev_priv(netdev);
-	u64 version = le64_to_cpu(net->dev->caps.fw_version);
 
 	strscpy(info->driver, FAULTLINE_DRV_NAME, sizeof(info->driver));
 	strscpy(info->bus_info, pci_name(net->dev->pdev),
 		sizeof(info->bus_info));
-	snprintf(info->fw_version, sizeof(info->fw_version), "%u.%u.%u",
-		 (u32)(version >> 32), (u32)(version >> 16) & 0xffff,
-		 (u32)version & 0xffff);
+	faultline_fw_version(net->dev, info->fw_version,
+			     sizeof(info->fw_version));
 }
 
 static int faultline_get_link_ksettings(struct net_device *netdev,

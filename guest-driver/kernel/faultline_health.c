@@ -205,7 +205,30 @@ static int faultline_reload_up(struct devlink *devlink,
 	return faultline_release(health->dev);
 }
 
+static int faultline_info_get(struct devlink *devlink,
+			      struct devlink_info_req *req,
+			      struct netlink_ext_ack *extack)
+{
+	struct faultline_health *health = devlink_priv(devlink);
+	const struct faultline_dev *dev = health->dev;
+	char version[32];
+	int err;
+
+	faultline_fw_version(dev, version, sizeof(version));
+	err = devlink_info_version_running_put(req,
+					       DEVLINK_INFO_VERSION_GENERIC_FW,
+					       version);
+	if (err)
+		return err;
+	snprintf(version, sizeof(version), "%u.%u", FAULTLINE_ABI_VERSION >> 16,
+		 dev->abi_minor);
+	return devlink_info_version_running_put(req,
+						DEVLINK_INFO_VERSION_GENERIC_FW_MGMT_API,
+						version);
+}
+
 static const struct devlink_ops faultline_devlink_ops = {
+	.info_get = faultline_info_get,
 	.reload_actions = BIT(DEVLINK_RELOAD_ACTION_DRIVER_REINIT),
 	.reload_down = faultline_reload_down,
 	.reload_up = faultline_reload_up,

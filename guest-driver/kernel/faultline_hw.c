@@ -76,6 +76,16 @@ static void faultline_write64(struct faultline_dev *dev, u32 reg, u64 value)
 	faultline_write(dev, reg + 4, upper_32_bits(value));
 }
 
+/* The device's firmware version as text. */
+void faultline_fw_version(const struct faultline_dev *dev, char *text,
+			  size_t size)
+{
+	u64 version = le64_to_cpu(dev->caps.fw_version);
+
+	snprintf(text, size, "%u.%u.%u", (u32)(version >> 32),
+		 (u32)(version >> 16) & 0xffff, (u32)version & 0xffff);
+}
+
 /* Returns false if the device was unplugged or its registers are disabled. */
 bool faultline_hw_answers(struct faultline_dev *dev)
 {

@@ -238,10 +238,7 @@ static int faultline_port_immutable(struct ib_device *ibdev, u32 port,
 
 static void faultline_fw_str(struct ib_device *ibdev, char *str)
 {
-	u64 version = le64_to_cpu(to_fdev(ibdev)->caps.fw_version);
-
-	snprintf(str, IB_FW_VERSION_NAME_MAX, "%u.%u.%u", (u32)(version >> 32),
-		 (u32)(version >> 16) & 0xffff, (u32)version & 0xffff);
+	faultline_fw_version(to_fdev(ibdev), str, IB_FW_VERSION_NAME_MAX);
 }
 
 /*
