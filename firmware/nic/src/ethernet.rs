@@ -5,7 +5,7 @@ use faultline_abi::admin::Counter;
 use faultline_abi::steering::FLOW_KIND_SNIFFER;
 use faultline_wire::opcode::Service;
 use faultline_wire::packet::{self, RoceHeader};
-use faultline_wire::{Ethernet, MacAddr};
+use faultline_wire::{Ethernet, MULTICAST_QPN, MacAddr};
 
 use crate::config::MAX_MTU;
 use crate::context::Context;
@@ -13,7 +13,6 @@ use crate::counters::CounterSet;
 use crate::dma::Dma;
 use crate::frame::{Frame, FrameKind, TxFrame};
 use crate::ingress::HeldFrame;
-use crate::multicast::MULTICAST_QPN;
 use crate::netdev::Netdev;
 use crate::nic::Nic;
 use crate::origin::Origin;

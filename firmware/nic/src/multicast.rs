@@ -5,9 +5,6 @@ use std::collections::BTreeMap;
 use faultline_abi::Status;
 use faultline_wire::Gid;
 
-/// Destination QP of every datagram to a group (IBTA 3.5.2).
-pub(crate) const MULTICAST_QPN: u32 = 0xff_ffff;
-
 /// All groups with members here.
 #[derive(Debug)]
 pub(crate) struct Groups {

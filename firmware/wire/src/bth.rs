@@ -13,6 +13,8 @@ use crate::{Opcode, WireError};
 
 /// Number of the queue pair of the general services interface (IBTA volume 1, chapter 3.5.1).
 pub const GSI_QPN: u32 = 1;
+/// Destination of packets to a multicast group instead of the number of a queue pair (IBTA volume 1, chapter 3.5.1).
+pub const MULTICAST_QPN: u32 = 0xff_ffff;
 
 /// A 24-bit packet sequence number (IBTA volume 1, chapter 9.7.2). Arithmetic wraps at 2^24.
 ///

@@ -7,6 +7,9 @@
 use crate::WireError;
 use crate::cursor::{Reader, Writer};
 
+/// Q_Key of the queue pair of the general services interface (IBTA volume 1, chapter 10.2.5).
+pub const GSI_QKEY: u32 = 0x8001_0000;
+
 /// A datagram extended transport header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Deth {

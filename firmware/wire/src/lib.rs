@@ -1,8 +1,8 @@
 //! Parses and writes RoCEv2 packets.
 //!
 //! One file per header, each with a typed representation, a checked `parse` and an `emit`.
-//! [`packet`] combines the headers into packets; [`icrc`] computes the invariant CRC. Numbers on the
-//! wire are big-endian, except the iCRC.
+//! [`packet`] combines the headers into packets; [`icrc`] computes the invariant CRC; [`field`] is a table of all fields with the
+//! values that they may have, for checkers. Numbers on the wire are big-endian, except the iCRC.
 //!
 //! This crate has no queue pairs, does not buffer, does not allocate, and does not check a packet
 //! against any transport state.
@@ -48,6 +48,7 @@ pub mod checksum;
 pub mod deth;
 pub mod ethernet;
 pub mod ext;
+pub mod field;
 pub mod icrc;
 pub mod ip;
 pub mod mtu;
@@ -61,8 +62,8 @@ pub use aeth::{
     Aeth, NakCode, Syndrome, ack_timeout_ns, credit_count, rnr_timer_code, rnr_timer_ns,
 };
 pub use atomic::{AtomicAckEth, AtomicEth};
-pub use bth::{Bth, GSI_QPN, Psn};
-pub use deth::Deth;
+pub use bth::{Bth, GSI_QPN, MULTICAST_QPN, Psn};
+pub use deth::{Deth, GSI_QKEY};
 pub use error::WireError;
 pub use ethernet::{EtherType, Ethernet, MacAddr, VlanTag};
 pub use ext::{CNP_PAYLOAD_LEN, Feth, Ieth, ImmDt, XrcEth};

@@ -4,7 +4,7 @@ use faultline_abi::admin::Counter;
 use faultline_abi::event;
 use faultline_wire::opcode::Service;
 use faultline_wire::packet::{self, RoceHeader};
-use faultline_wire::{MacAddr, WireError};
+use faultline_wire::{MULTICAST_QPN, MacAddr, WireError};
 
 use super::{BURST, Nic};
 use crate::counters::CounterSet;
@@ -12,7 +12,6 @@ use crate::diagnostic::{Diagnostic, DropCause, OverrunQueue};
 use crate::dma::Dma;
 use crate::frame::{Frame, FrameKind, TxFrame, packet_of_run};
 use crate::ingress::HeldFrame;
-use crate::multicast::MULTICAST_QPN;
 use crate::origin::Origin;
 use crate::payload::Payload;
 use crate::steering::FrameTarget;

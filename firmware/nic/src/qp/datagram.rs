@@ -4,7 +4,7 @@ use faultline_abi::U32;
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe::{self, Cqe};
 use faultline_abi::wqe::{WR_FLAG_CSUM, WR_FLAG_SOLICITED};
-use faultline_wire::deth::Deth;
+use faultline_wire::deth::{Deth, GSI_QKEY};
 use faultline_wire::ip::Ip;
 use faultline_wire::mtu::PathMtu;
 use faultline_wire::opcode::Opcode;
@@ -24,8 +24,6 @@ use crate::payload::Payload;
 
 /// Bytes in front of a datagram: a GRH, or an IPv4 header in the last 20 of them (IBTA A17.4.5.2).
 const GRH_LEN: usize = 40;
-/// Q_Key of QP1 (IBTA 3.5.3).
-const GSI_QKEY: u32 = 0x8001_0000;
 /// Q_Keys with this bit are privileged: the QP's own is sent instead (IBTA 10.2.5).
 const PRIVILEGED_QKEY: u32 = 1 << 31;
 

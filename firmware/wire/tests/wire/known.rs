@@ -17,7 +17,7 @@ pub(crate) fn hex(text: &str) -> Vec<u8> {
 
 /// A CNP captured on a ConnectX-4 Lx. From the tests of Scapy, `test/contrib/roce.uts`,
 /// "RoCE CNP captured on ConnectX-4 Lx".
-fn connectx_cnp() -> Vec<u8> {
+pub(crate) fn connectx_cnp() -> Vec<u8> {
     hex("e41d 2dab 2bc2 7cfe 9064 3b32 0800 45c2
          003c 718c 4000 4011 9161 0a00 1101 0a00
          1201 0000 12b7 0028 0000 8100 ffff 4000
@@ -27,7 +27,7 @@ fn connectx_cnp() -> Vec<u8> {
 
 /// A UC SEND with pad and with a UDP checksum. The fields, checksums and iCRC are from the tests
 /// of Scapy, `test/contrib/roce.uts`, "an example UC packet".
-fn scapy_uc_send() -> Vec<u8> {
+pub(crate) fn scapy_uc_send() -> Vec<u8> {
     hex("248a07a8fa22 248a07a8fa22 0800
          4501 0040 0478 4000 4011 b4d5 c0a80007 c0a80007
          c000 12b7 002c aca2
@@ -112,13 +112,17 @@ fn the_oracle_agrees_with_strangers() {
 /// An ACK with reserved bits set, a UDP checksum and Ethernet padding, its fields printed beside it
 /// by another tool. From the tests of a libtins fork, `Cerebras/libtins`,
 /// `tests/src/rocev2_test.cpp`, packet 4. It was made without an iCRC.
-#[test]
-fn pktlib_ack_is_read() {
-    let frame = hex("0000000000dd 12345678abcd 0800
+pub(crate) fn pktlib_ack() -> Vec<u8> {
+    hex("0000000000dd 12345678abcd 0800
          45 4b 0030 f7e7 0000 10 11 ccc3 82726353 00000002
          cba9 12b7 001c 3a0d
          11 00 ffff 8d 000041 48 00003e 1b 000001 00000000
-         a4c32b491460c5163617beb863dee70d9ae0d3");
+         a4c32b491460c5163617beb863dee70d9ae0d3")
+}
+
+#[test]
+fn pktlib_ack_is_read() {
+    let frame = pktlib_ack();
     let packet = parse(&frame).unwrap();
     assert!(!packet.icrc_ok);
     assert_eq!((packet.icrc, packet.payload.len()), (0, 0));

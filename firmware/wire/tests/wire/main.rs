@@ -6,6 +6,7 @@
     reason = "test data is cut to the width of a field"
 )]
 
+mod fields;
 mod headers;
 mod known;
 mod packets;

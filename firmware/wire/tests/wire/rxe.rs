@@ -5,13 +5,13 @@ use faultline_wire::{Ip, Opcode, Position, WireError, parse};
 use crate::known::hex;
 use crate::support::{build, oracle_icrc};
 
-struct Captured {
+pub(crate) struct Captured {
     ip_version: u8,
-    opcode: u8,
-    frame: Vec<u8>,
+    pub(crate) opcode: u8,
+    pub(crate) frame: Vec<u8>,
 }
 
-fn captured() -> Vec<Captured> {
+pub(crate) fn captured() -> Vec<Captured> {
     include_str!("../rxe/packets.txt")
         .lines()
         .filter(|line| !line.starts_with('#'))
