@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use faultline_oracle::{Frame, Oracle, Place, QueuePair, VIOLATION_LIMIT, Violation};
+use faultline_oracle::{Finding, Frame, Oracle, Place, QueuePair, Severity, VIOLATION_LIMIT};
 use faultline_wire::packet::parse_trusted;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -370,7 +370,7 @@ impl Judge {
             let interface = adapter.and_then(|adapter| self.interfaces.get(adapter));
             interface.map(|interface| interface.name.clone())
         };
-        let found = |violation: &Violation| Found {
+        let found = |violation: &Finding| Found {
             frame: violation.frame,
             interface: name(violation.adapter),
             rule: violation.rule.name().to_owned(),
@@ -391,7 +391,7 @@ impl Judge {
             responses_without_requests: self.oracle.responses_without_flow(),
             mixed: self.oracle.mixed(),
             violations: self.oracle.violations().iter().map(found).collect(),
-            violation_count: self.oracle.counts().values().sum(),
+            violation_count: self.oracle.count(Severity::Violation),
             interfaces: interfaces.collect(),
         }
     }

@@ -1,15 +1,19 @@
 //! One direction of a connection: the requests of one side, and the answers to them.
 
 use faultline_wire::packet::{Parsed, RoceHeader};
-use faultline_wire::{Gid, MacAddr, OpKind, Position, Service};
+use faultline_wire::{Gid, MacAddr, OpKind, Position, Psn, Service};
 
-use crate::log::Request;
-use crate::packet::{Finding, Seen};
+use crate::log::{FAR, Request};
+use crate::packet::{MAX_PAYLOAD, Report, Seen, is_mtu};
 use crate::requester::Requester;
 use crate::responder::Responder;
+use crate::rule::Rule;
 
 /// Most flows that are remembered; a connection has two.
 pub const FLOW_LIMIT: usize = 1 << 11;
+
+/// Bits of a P_Key that name a partition (IBTA 10.9.1).
+pub(crate) const PARTITION: u16 = 0x7fff;
 
 /// What identifies a flow in a packet of its requester.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -78,6 +82,13 @@ pub(crate) struct Flow {
     lost_count: bool,
     /// Bytes of payload in a full packet, once one was seen.
     mtu: Option<u32>,
+    /// Partition and service of the first packet.
+    partition: Option<u16>,
+    service: Option<Service>,
+    /// The flow with the same key before a request with a distant PSN, until a second one shows that it was of another connection.
+    pub before: Option<Box<Flow>>,
+    /// On a link: a request was missing that its responder may have got.
+    has_missed_request: bool,
 }
 
 /// True for the services whose requests have PSNs that are checked.
@@ -100,6 +111,13 @@ impl Flow {
             requests,
             ..Self::default()
         }
+    }
+
+    /// It may be another connection than the flow before with the same key, or its first packet has a wrong PSN.
+    pub(crate) fn continue_from(&mut self, mut before: Box<Self>) {
+        self.mtu = before.mtu;
+        before.before = None;
+        self.before = Some(before);
     }
 
     /// An adapter has sent a packet of this flow.
@@ -128,12 +146,58 @@ impl Flow {
         !self.is_mixed
     }
 
-    /// Learns the MTU from a packet that is full.
-    fn learn_mtu(&mut self, header: &RoceHeader, payload: usize) {
+    /// Compares a packet with the MTU, which is learned from one that is full.
+    fn check_mtu(&mut self, header: &RoceHeader, payload: usize, report: &mut dyn FnMut(Report)) {
         let info = header.bth.opcode.info();
+        // Others are wrong by themselves, and those of one length have it said by their opcode.
+        if !info.payload || info.kind == OpKind::AtomicWrite || payload > MAX_PAYLOAD {
+            return;
+        }
         let is_full = matches!(info.position, Position::First | Position::Middle);
-        if is_full && self.mtu.is_none() {
-            self.mtu = u32::try_from(payload).ok();
+        if is_full && !is_mtu(payload) {
+            return;
+        }
+        let Ok(bytes) = u32::try_from(payload) else {
+            return;
+        };
+        match self.mtu {
+            None if is_full => self.mtu = Some(bytes),
+            Some(mtu) if is_full && bytes != mtu => {
+                report((
+                    Rule::PathMtu,
+                    format!("{bytes} bytes in the middle of a message; the path MTU is {mtu}"),
+                ));
+                self.mtu = Some(bytes);
+            }
+            Some(mtu) if bytes > mtu => report((
+                Rule::PathMtu,
+                format!("{bytes} bytes are more than the path MTU, {mtu}"),
+            )),
+            _ => {}
+        }
+    }
+
+    /// Compares the service and the partition of a packet with those of the others.
+    fn check_constants(&mut self, header: &RoceHeader, report: &mut dyn FnMut(Report)) {
+        let service = header.bth.opcode.info().service;
+        if service != Service::Manufacturer {
+            let first = *self.service.get_or_insert(service);
+            if service != first {
+                report((
+                    Rule::ConnectionField,
+                    format!("the service is {service:?}, that of the connection is {first:?}"),
+                ));
+            }
+        }
+        let partition = header.bth.pkey & PARTITION;
+        let first = *self.partition.get_or_insert(partition);
+        if partition != first {
+            report((
+                Rule::ConnectionField,
+                format!(
+                    "the partition is {partition:#06x}, that of the connection is {first:#06x}"
+                ),
+            ));
         }
     }
 
@@ -151,11 +215,19 @@ impl Flow {
         &mut self,
         seen: Seen,
         parsed: &Parsed<'_>,
-        report: &mut dyn FnMut(Finding),
+        report: &mut dyn FnMut(Report),
     ) {
         let (header, payload) = (&parsed.header, parsed.payload.len());
-        self.learn_mtu(header, payload);
-        self.requests.sent(seen, header, payload, self.mtu, report);
+        self.check_mtu(header, payload, report);
+        self.check_constants(header, report);
+        let has_gap = self.requests.sent(seen, header, payload, self.mtu, report);
+        if has_gap && !seen.is_exact {
+            // The missing request may have reached the responder, by another way or before the capture lost it.
+            self.has_missed_request = true;
+            if let Some(responder) = &mut self.responder {
+                responder.expect_unseen();
+            }
+        }
     }
 
     pub(crate) fn request_received(&mut self, parsed: &Parsed<'_>) {
@@ -172,9 +244,9 @@ impl Flow {
             return;
         }
         self.lost_count = false;
-        let responder = self
-            .responder
-            .get_or_insert_with(|| Responder::new(first, self.requests.has_past));
+        let responder = self.responder.get_or_insert_with(|| {
+            Responder::new(first, self.requests.has_past || self.has_missed_request)
+        });
         responder.received(header, payload, self.mtu);
     }
 
@@ -183,12 +255,11 @@ impl Flow {
         &mut self,
         seen: Seen,
         parsed: &Parsed<'_>,
-        report: &mut dyn FnMut(Finding),
+        report: &mut dyn FnMut(Report),
     ) {
         let (header, payload) = (&parsed.header, parsed.payload.len());
-        if header.bth.opcode.info().kind == OpKind::ReadResponse {
-            self.learn_mtu(header, payload);
-        }
+        self.check_mtu(header, payload, report);
+        self.check_constants(header, report);
         // A response to a request before those that were seen, after the capture has begun or has lost packets.
         let responder = self.responder.as_ref();
         if !seen.is_exact && responder.is_some_and(|responder| responder.is_before(header.bth.psn))
@@ -209,10 +280,13 @@ impl Flow {
         self.requests.log.find(header.bth.psn).is_some()
     }
 
+    /// PSN of the next new request, if it is known.
+    pub(crate) fn next(&self) -> Option<Psn> {
+        self.requests.next()
+    }
+
     /// True if the PSN of a request is so far from the next one that it must belong to another connection.
     pub(crate) fn is_far(&self, header: &RoceHeader) -> bool {
-        /// More than is ever in flight on real wires.
-        const FAR: u32 = 1 << 16;
         let next = self.requests.log.next();
         next.is_some_and(|next| header.bth.psn.diff(next).unsigned_abs() > FAR)
     }

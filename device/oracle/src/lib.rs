@@ -31,6 +31,7 @@
 
 mod connection_manager;
 mod credits;
+mod finding;
 mod flow;
 mod log;
 mod oracle;
@@ -40,10 +41,11 @@ mod recent;
 mod requester;
 mod responder;
 mod rule;
-mod violation;
+mod unjudged;
 
+pub use finding::Finding;
 pub use flow::FLOW_LIMIT;
 pub use log::LOG_LIMIT;
-pub use oracle::{Frame, Oracle, Place, QueuePair, VIOLATION_LIMIT};
-pub use rule::Rule;
-pub use violation::Violation;
+pub use oracle::{Frame, Oracle, Place, QueuePair, REMARK_LIMIT, VIOLATION_LIMIT};
+pub use rule::{Rule, Severity};
+pub use unjudged::{Change, UNJUDGED, Unjudged};

@@ -1,12 +1,16 @@
 //! The requests of a connection, in the order of their PSNs.
 
 use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use faultline_wire::packet::RoceHeader;
 use faultline_wire::{OpKind, Opcode, Psn, Reth};
 
 /// Most requests that a connection remembers.
 pub const LOG_LIMIT: usize = 1 << 12;
+
+/// More PSNs than are ever in flight on real wires.
+pub(crate) const FAR: u32 = 1 << 16;
 
 /// What is known of the answer to a READ, an atomic, a FLUSH or an ATOMIC WRITE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,6 +31,10 @@ pub(crate) struct Request {
     /// Bytes of payload; of a READ: bytes that it asks for.
     pub bytes: u32,
     pub reth: Option<Reth>,
+    /// A hash of what its other extended headers say.
+    pub others: u64,
+    /// Times that it has arrived.
+    pub arrivals: u32,
     /// Messages that have ended with this packet since the start of the log, modulo 2^24.
     pub ended: u32,
     pub answer: Answer,
@@ -48,6 +56,8 @@ impl Request {
             span,
             bytes,
             reth: header.reth,
+            others: others(header),
+            arrivals: 1,
             ended: 0,
             answer: Answer::default(),
         })
@@ -62,6 +72,25 @@ impl Request {
     pub(crate) fn waits(&self) -> bool {
         self.opcode.info().kind.is_answered() && self.answer.responses < self.span
     }
+}
+
+/// A hash of the extended headers of a request without its RETH: of what a repetition has again.
+fn others(header: &RoceHeader) -> u64 {
+    let RoceHeader {
+        atomic,
+        imm,
+        ieth,
+        xrceth,
+        feth,
+        ..
+    } = header;
+    let others = (atomic, imm, ieth, xrceth, feth);
+    if others == (&None, &None, &None, &None, &None) {
+        return 0;
+    }
+    let mut hasher = DefaultHasher::new();
+    others.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Responses to a READ.

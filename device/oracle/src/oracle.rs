@@ -1,20 +1,28 @@
 //! The oracle: finds the connection of a packet, and keeps the violations.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::RangeInclusive;
 
 use faultline_wire::ip::CONGESTION_EXPERIENCED;
 use faultline_wire::packet::{self, Parsed, RoceHeader};
 use faultline_wire::{Bth, GSI_QPN, Gid, OpKind, Service, WireError};
 
 use crate::connection_manager::ConnectionManager;
-use crate::flow::{Adapter, FLOW_LIMIT, Flow, Key, Sender, is_connected};
-use crate::packet::{Finding, Seen};
+use crate::finding::{Finding, addresses};
+use crate::flow::{Adapter, FLOW_LIMIT, Flow, Key, PARTITION, Sender, is_connected};
+use crate::packet::{Report, Seen};
 use crate::recent::Recent;
-use crate::rule::Rule;
-use crate::violation::{Violation, addresses};
+use crate::rule::{Rule, Severity};
 
 /// Most violations that are kept of each adapter, and of packets whose adapter is not known.
 pub const VIOLATION_LIMIT: u64 = 1000;
+
+/// Most remarks that are kept of each rule.
+pub const REMARK_LIMIT: u64 = 10;
+
+/// Opcodes of reliable datagrams, and from where on they are manufacturers' (IBTA table 38). Neither is judged.
+const RELIABLE_DATAGRAMS: RangeInclusive<u8> = 0x40..=0x5f;
+const MANUFACTURERS: u8 = 0xc0;
 
 /// Responses to a queue pair whose flow is looked for.
 const ATTEMPT_LIMIT: u32 = 64;
@@ -83,9 +91,6 @@ pub enum Place {
     Link,
 }
 
-/// Bits of a P_Key that name a partition (IBTA 10.9.1).
-const PARTITION: u16 = 0x7fff;
-
 /// The two ends of a response: which requester it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct ResponseKey {
@@ -130,7 +135,10 @@ pub struct Oracle {
     packets: u64,
     responses_without_flow: u64,
     mixed: u64,
-    violations: Vec<Violation>,
+    /// Nothing is known of the makers of the adapters.
+    has_any_makers: bool,
+    violations: Vec<Finding>,
+    remarks: Vec<Finding>,
     counts: BTreeMap<Rule, u64>,
     /// Number of violations by adapter.
     by_adapter: BTreeMap<Option<Adapter>, u64>,
@@ -155,7 +163,9 @@ impl Oracle {
             packets: 0,
             responses_without_flow: 0,
             mixed: 0,
+            has_any_makers: false,
             violations: Vec::new(),
+            remarks: Vec::new(),
             counts: BTreeMap::new(),
             by_adapter: BTreeMap::new(),
         }
@@ -172,8 +182,13 @@ impl Oracle {
     }
 
     /// The violations, [`VIOLATION_LIMIT`] of each adapter at most.
-    pub fn violations(&self) -> &[Violation] {
+    pub fn violations(&self) -> &[Finding] {
         &self.violations
+    }
+
+    /// What is suspicious, and notes: of each rule the first [`REMARK_LIMIT`].
+    pub fn remarks(&self) -> &[Finding] {
+        &self.remarks
     }
 
     /// Packets that were judged by themselves only: several adapters, software and an adapter, or several queue pairs have sent with the
@@ -182,7 +197,14 @@ impl Oracle {
         self.mixed
     }
 
-    /// Number of violations of each rule.
+    /// Number of all findings of this severity.
+    pub fn count(&self, severity: Severity) -> u64 {
+        let counts = self.counts.iter();
+        let counts = counts.filter(|(rule, _)| rule.severity() == severity);
+        counts.map(|(_, count)| *count).sum()
+    }
+
+    /// Number of findings of each rule.
     pub fn counts(&self) -> &BTreeMap<Rule, u64> {
         &self.counts
     }
@@ -204,6 +226,11 @@ impl Oracle {
     /// Says that all adapters have agreed to READY.
     pub fn set_all_ready(&mut self) {
         self.all_ready = true;
+    }
+
+    /// Says that nothing is known of the makers of adapters: the opcode of READY may be another manufacturer's.
+    pub fn set_any_makers(&mut self) {
+        self.has_any_makers = true;
     }
 
     /// Says that packets of an adapter are seen behind a path that may lose some of them: what they skip violates nothing. A packet
@@ -298,6 +325,10 @@ impl Oracle {
             Ok(parsed) => parsed,
             // Not of RDMA.
             Err(WireError::NotRoce) => return,
+            Err(WireError::UnknownOpcode(opcode)) if is_unjudged(opcode) => {
+                self.note_opcode((at, adapter), None, opcode);
+                return;
+            }
             Err(error) => {
                 self.packets = self.packets.saturating_add(1);
                 let finding = (Rule::WellFormed, error.to_string());
@@ -305,6 +336,14 @@ impl Oracle {
                 return;
             }
         };
+        if parsed.header.bth.opcode.info().service == Service::Manufacturer
+            && self.has_any_makers
+            && !self.all_ready
+        {
+            let opcode = parsed.header.bth.opcode.to_u8();
+            self.note_opcode((at, adapter), Some(parsed.header), opcode);
+            return;
+        }
         self.packets = self.packets.saturating_add(1);
         let mut findings = Vec::new();
         let mut report = |finding| findings.push(finding);
@@ -357,7 +396,9 @@ impl Oracle {
                 is_exact: seen.is_exact && !self.is_to_remote(&parsed.header),
                 ..seen
             };
-            if let Some(flow) = self.flow_of_request(&parsed.header, has_past, sender, queue_pair) {
+            let header = &parsed.header;
+            self.restore_flow(header, &mut report);
+            if let Some(flow) = self.flow_of_request(header, has_past, sender, queue_pair) {
                 if adapter.is_some() {
                     flow.learn_mac(&parsed.header);
                 }
@@ -381,7 +422,7 @@ impl Oracle {
         }
     }
 
-    fn judge_cnp(&self, header: &RoceHeader, report: &mut dyn FnMut(Finding)) {
+    fn judge_cnp(&self, header: &RoceHeader, report: &mut dyn FnMut(Report)) {
         let (from, to) = addresses(header);
         if self.place == Place::Adapter && !self.marked.contains(&(to, from)) {
             report((
@@ -444,6 +485,30 @@ impl Oracle {
                 .is_some_and(is_remote)
     }
 
+    /// A single request with a distant PSN has begun no other connection if the next one continues the former.
+    fn restore_flow(&mut self, header: &RoceHeader, report: &mut dyn FnMut(Report)) {
+        let (from, to) = addresses(header);
+        let qpn = header.bth.dest_qp;
+        let key = Key { from, to, qpn };
+        let Some(flow) = self.flows.get_mut(&key) else {
+            return;
+        };
+        let Some(before) = flow.before.take() else {
+            return;
+        };
+        if !flow.is_far(header) || before.is_far(header) {
+            return;
+        }
+        if let Some(last) = flow.next() {
+            let last = last.prev().get();
+            report((
+                Rule::RequestPsn,
+                format!("the request before it has PSN {last}, which is far from this one"),
+            ));
+        }
+        *flow = *before;
+    }
+
     /// The flow of a request, which begins if there is none. `has_past`: packets of it may have been lost before. `None`: it is not judged.
     fn flow_of_request(
         &mut self,
@@ -455,6 +520,7 @@ impl Oracle {
         let (from, to) = addresses(header);
         let qpn = header.bth.dest_qp;
         let key = Key { from, to, qpn };
+        let mut before = None;
         if let Some(flow) = self.flows.get_mut(&key) {
             // Of the first packets after the beginning of a capture the sender may not be known.
             let was_unknown = flow.requester == Sender::Unknown && sender != Sender::Unknown;
@@ -469,8 +535,9 @@ impl Oracle {
             }
             // In a capture nothing tells that a queue pair has a new connection. If it has none, its responder knows more of it. A responder
             // outside of the process may have been reset: its queue pair has the number of a former one then.
-            if was_unknown || has_other_qpn || is_on_link && flow.is_far(header) {
-                self.flows.remove(&key);
+            let is_far = is_on_link && flow.is_far(header);
+            if was_unknown || has_other_qpn || is_far {
+                before = self.flows.remove(&key).filter(|_| is_far).map(Box::new);
                 self.answers.retain(|_, other| *other != key);
                 has_past = true;
             }
@@ -478,7 +545,10 @@ impl Oracle {
         if !self.flows.contains(&key) {
             let messages = self.connections.get_mut(&sender.place());
             let agreed_limit = messages.and_then(|said| said.begin(&key, header.bth.psn));
-            let flow = Flow::new(sender, has_past, agreed_limit);
+            let mut flow = Flow::new(sender, has_past, agreed_limit);
+            if let Some(before) = before {
+                flow.continue_from(before);
+            }
             if let Some(oldest) = self.flows.insert(key, flow) {
                 self.answers.retain(|_, other| *other != oldest);
                 // It may come back.
@@ -566,27 +636,53 @@ impl Oracle {
         Some(OfResponse::Flow(key))
     }
 
+    fn note_opcode(
+        &mut self,
+        place: (u64, Option<Adapter>),
+        header: Option<RoceHeader>,
+        opcode: u8,
+    ) {
+        let whose = match opcode {
+            MANUFACTURERS.. => "a manufacturer's",
+            _ => "of reliable datagrams",
+        };
+        let what = format!("the opcode {opcode:#04x} is {whose}, and not judged");
+        self.keep(place, header, (Rule::UnjudgedOpcode, what));
+    }
+
     fn keep(
         &mut self,
         (at, adapter): (u64, Option<Adapter>),
         header: Option<RoceHeader>,
-        (rule, what): Finding,
+        (rule, what): Report,
     ) {
+        let finding = Finding {
+            at,
+            frame: self.frames,
+            adapter,
+            rule,
+            header,
+            what,
+        };
         let count = self.counts.entry(rule).or_default();
         *count = count.saturating_add(1);
+        if rule.severity() != Severity::Violation {
+            if *count <= REMARK_LIMIT {
+                self.remarks.push(finding);
+            }
+            return;
+        }
         let of_adapter = self.by_adapter.entry(adapter).or_default();
         *of_adapter = of_adapter.saturating_add(1);
         if *of_adapter <= VIOLATION_LIMIT {
-            self.violations.push(Violation {
-                at,
-                frame: self.frames,
-                adapter,
-                rule,
-                header,
-                what,
-            });
+            self.violations.push(finding);
         }
     }
+}
+
+/// True for opcodes of packets about which nothing is known.
+fn is_unjudged(opcode: u8) -> bool {
+    opcode >= MANUFACTURERS || RELIABLE_DATAGRAMS.contains(&opcode)
 }
 
 #[cfg(test)]

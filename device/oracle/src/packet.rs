@@ -1,12 +1,13 @@
 //! Rules that one packet alone can violate.
 
+use faultline_wire::field::{self, Strength};
 use faultline_wire::packet::{Parsed, RoceHeader};
-use faultline_wire::{CNP_PAYLOAD_LEN, Headers, Ip, OpKind, PathMtu, Position, Syndrome};
+use faultline_wire::{CNP_PAYLOAD_LEN, Headers, MULTICAST_QPN, OpKind, PathMtu, Position, Service};
 
 use crate::rule::Rule;
 
-/// A rule with what is wrong.
-pub(crate) type Finding = (Rule, String);
+/// A rule with what is wrong, for a [`Finding`](crate::Finding).
+pub(crate) type Report = (Rule, String);
 
 /// What is known where a packet is seen.
 #[derive(Clone, Copy, Debug)]
@@ -19,14 +20,11 @@ pub(crate) struct Seen {
     pub may_have_gaps: bool,
 }
 
-/// Longest message: 2^31 bytes (IBTA 9.7.7).
-const MAX_MESSAGE: u32 = 1 << 31;
-
 /// Longest payload of a packet.
-const MAX_PAYLOAD: usize = PathMtu::Mtu4096.bytes();
+pub(crate) const MAX_PAYLOAD: usize = PathMtu::Mtu4096.bytes();
 
 /// Calls `report` for each rule that the packet violates.
-pub(crate) fn check(parsed: &Parsed<'_>, frame: &[u8], report: &mut dyn FnMut(Finding)) {
+pub(crate) fn check(parsed: &Parsed<'_>, frame: &[u8], report: &mut dyn FnMut(Report)) {
     if !parsed.icrc_ok {
         let icrc = parsed.icrc;
         report((
@@ -34,61 +32,56 @@ pub(crate) fn check(parsed: &Parsed<'_>, frame: &[u8], report: &mut dyn FnMut(Fi
             format!("the invariant CRC {icrc:#010x} is wrong"),
         ));
     }
-    fixed_fields(&parsed.header, report);
+    fields(&parsed.header, frame, report);
+    groups(&parsed.header, report);
     padding(parsed, frame, report);
     payload_length(&parsed.header, parsed.payload.len(), report);
 }
 
-fn fixed_fields(header: &RoceHeader, report: &mut dyn FnMut(Finding)) {
-    let mut wrong = |what: String| report((Rule::FixedField, what));
-    let bth = &header.bth;
-    if header.ethernet.src.is_multicast() {
-        let src = header.ethernet.src;
-        wrong(format!("the source address {src} is a group address"));
+fn fields(header: &RoceHeader, frame: &[u8], report: &mut dyn FnMut(Report)) {
+    field::check(header, frame, |misfit| {
+        let rule = match misfit.limit.strength {
+            Strength::Required => Rule::FixedField,
+            Strength::Expected => Rule::UnusualField,
+        };
+        report((rule, misfit.to_string()));
+    });
+}
+
+/// Group addresses and the queue pair number of groups go together, in datagrams.
+fn groups(header: &RoceHeader, report: &mut dyn FnMut(Report)) {
+    let mut wrong = |what: String| report((Rule::Multicast, what));
+    let (from, to) = (header.ip.src_gid(), header.ip.dst_gid());
+    let is_datagram = header.bth.opcode.info().service == Service::Ud;
+    let is_to_members = is_datagram && header.bth.dest_qp == MULTICAST_QPN;
+    if from.is_multicast() {
+        wrong(format!("the source {from} is a group"));
     }
-    if header.ip.hop_limit() == 0 {
-        wrong("the hop limit is 0".to_owned());
+    if to.is_multicast() && !is_datagram {
+        wrong(format!("a packet of a connection goes to the group {to}"));
+    } else if to.is_multicast() != is_to_members {
+        let qpn = header.bth.dest_qp;
+        let kind = if to.is_multicast() {
+            "a group"
+        } else {
+            "one adapter"
+        };
+        wrong(format!("{to} is {kind}, and the queue pair is {qpn:#x}"));
     }
-    if let Ip::V4(ip) = &header.ip
-        && !ip.dont_fragment
-    {
-        wrong("the IPv4 header permits fragments".to_owned());
-    }
-    if bth.pkey & 0x7fff == 0 {
-        wrong(format!("the P_Key {:#06x} is invalid", bth.pkey));
-    }
-    let is_cnp = bth.opcode.info().kind == OpKind::Cnp;
-    if bth.becn != is_cnp {
-        let kind = if is_cnp { "a" } else { "no" };
-        let value = u8::from(bth.becn);
-        wrong(format!("BECN is {value} in {kind} CNP"));
-    }
-    if is_cnp && (bth.ack_req || bth.solicited) {
-        wrong("a CNP asks for an acknowledgement or an event".to_owned());
-    }
-    if bth.opcode.is_response() && bth.ack_req {
-        wrong("a response asks for an acknowledgement".to_owned());
-    }
-    if let Some(aeth) = &header.aeth
-        && let Syndrome::Reserved(syndrome) = aeth.syndrome
-    {
-        wrong(format!("the syndrome {syndrome:#04x} is reserved"));
-    }
-    // An RNR NAK or a NAK is an ACKNOWLEDGE packet: responses with data have the syndrome of an ACK.
-    if let Some(aeth) = &header.aeth
-        && bth.opcode.info().kind == OpKind::ReadResponse
-        && !matches!(aeth.syndrome, Syndrome::Ack { .. })
-    {
-        wrong("a READ response has the syndrome of a NAK".to_owned());
-    }
-    if let Some(reth) = &header.reth
-        && reth.len > MAX_MESSAGE
-    {
-        wrong(format!("the RETH asks for {} bytes", reth.len));
+    let mac = header.ethernet.dst;
+    if mac.is_multicast() != to.is_multicast() {
+        let kind = if mac.is_multicast() {
+            "a group"
+        } else {
+            "one adapter"
+        };
+        wrong(format!(
+            "{to} is sent to the Ethernet address {mac} of {kind}"
+        ));
     }
 }
 
-fn padding(parsed: &Parsed<'_>, frame: &[u8], report: &mut dyn FnMut(Finding)) {
+fn padding(parsed: &Parsed<'_>, frame: &[u8], report: &mut dyn FnMut(Report)) {
     let at = parsed
         .header
         .header_len()
@@ -100,11 +93,14 @@ fn padding(parsed: &Parsed<'_>, frame: &[u8], report: &mut dyn FnMut(Finding)) {
     }
 }
 
-fn payload_length(header: &RoceHeader, len: usize, report: &mut dyn FnMut(Finding)) {
+/// True if packets of a connection may have so many bytes at most.
+pub(crate) fn is_mtu(len: usize) -> bool {
+    (0..=7).any(|code| PathMtu::from_code(code).is_ok_and(|mtu| mtu.bytes() == len))
+}
+
+fn payload_length(header: &RoceHeader, len: usize, report: &mut dyn FnMut(Report)) {
     let info = header.bth.opcode.info();
     let mut wrong = |what: String| report((Rule::PayloadLength, what));
-    let is_whole_mtu =
-        || (0..=7).any(|code| PathMtu::from_code(code).is_ok_and(|m| m.bytes() == len));
     match info.kind {
         OpKind::Cnp if len != CNP_PAYLOAD_LEN => {
             wrong(format!("a CNP has {len} octets after its BTH"));
@@ -113,7 +109,7 @@ fn payload_length(header: &RoceHeader, len: usize, report: &mut dyn FnMut(Findin
         OpKind::AtomicWrite if len != 8 => wrong(format!("an ATOMIC WRITE has {len} bytes")),
         _ if !info.payload && len > 0 => wrong(format!("{len} bytes follow, none may")),
         _ if len > MAX_PAYLOAD => wrong(format!("{len} bytes are more than the largest MTU")),
-        _ if matches!(info.position, Position::First | Position::Middle) && !is_whole_mtu() => {
+        _ if matches!(info.position, Position::First | Position::Middle) && !is_mtu(len) => {
             wrong(format!("{len} bytes in the middle of a message are no MTU"));
         }
         _ if info.position == Position::Last && len == 0 => {

@@ -5,7 +5,7 @@ use faultline_wire::{Aeth, NakCode, OpKind, Position, Psn, Service, Syndrome, rn
 
 use crate::credits::Credits;
 use crate::log::{Log, Request};
-use crate::packet::{Finding, Seen};
+use crate::packet::{Report, Seen};
 use crate::reads::Reads;
 use crate::rule::Rule;
 
@@ -20,6 +20,8 @@ struct OpenMessage {
     bytes: u32,
     /// Length in the RETH.
     length: Option<u32>,
+    /// Shared receive queue of an XRC message.
+    srqn: Option<u32>,
 }
 
 /// An RNR NAK that the requester has to wait for.
@@ -59,15 +61,20 @@ impl Requester {
         }
     }
 
-    /// A request leaves.
+    /// PSN of the next new request, if it is known.
+    pub(crate) fn next(&self) -> Option<Psn> {
+        self.next
+    }
+
+    /// A request leaves. Returns true if it is not the one that follows, and requests before it are missing.
     pub(crate) fn sent(
         &mut self,
         seen: Seen,
         header: &RoceHeader,
         payload: usize,
         mtu: Option<u32>,
-        report: &mut dyn FnMut(Finding),
-    ) {
+        report: &mut dyn FnMut(Report),
+    ) -> bool {
         let psn = header.bth.psn;
         if seen.is_exact {
             self.check_pauses(seen.at, psn, report);
@@ -77,7 +84,7 @@ impl Requester {
             // The first packet, or one after a READ whose PSNs can't be counted.
             self.restart(!header.bth.opcode.is_first_or_only(), psn);
             self.append(seen, header, request, report);
-            return;
+            return false;
         };
         match psn.diff(next) {
             0 => self.append(seen, header, request, report),
@@ -93,6 +100,7 @@ impl Requester {
                 self.restart(true, psn);
                 self.reads.agreed_limit = None;
                 self.append(seen, header, request, report);
+                return true;
             }
             _ if header.bth.opcode.info().service == Service::Uc => {
                 let expected = next.get();
@@ -103,6 +111,7 @@ impl Requester {
             }
             _ => self.repeat(seen.is_exact, header, request, mtu, report),
         }
+        false
     }
 
     /// Forgets what was sent before `psn`. `is_partial`: messages may have begun before it.
@@ -115,7 +124,7 @@ impl Requester {
         self.reads.restart();
     }
 
-    fn check_pauses(&mut self, at: u64, psn: Psn, report: &mut dyn FnMut(Finding)) {
+    fn check_pauses(&mut self, at: u64, psn: Psn, report: &mut dyn FnMut(Report)) {
         // A request before the refused one is sent again: its response was discarded, and so was the NAK behind it.
         let is_before = |refused: Psn| self.has_reads && psn.diff(refused) < 0;
         if self.rnr.is_some_and(|wait| is_before(wait.psn)) {
@@ -143,7 +152,7 @@ impl Requester {
     }
 
     /// Checks a new request against the credits of the responder.
-    fn check_credits(&mut self, seen: Seen, header: &RoceHeader, report: &mut dyn FnMut(Finding)) {
+    fn check_credits(&mut self, seen: Seen, header: &RoceHeader, report: &mut dyn FnMut(Report)) {
         // An XRC target takes receive requests from SRQs, which have no credits.
         let is_known = seen.is_exact && !seen.may_have_gaps && !self.has_past;
         if !is_known || self.log.is_partial || header.bth.opcode.info().service != Service::Rc {
@@ -158,7 +167,7 @@ impl Requester {
     }
 
     /// Checks a new request against the number of READs and the like that may be outstanding.
-    fn check_reads(&self, seen: Seen, header: &RoceHeader, report: &mut dyn FnMut(Finding)) {
+    fn check_reads(&self, seen: Seen, header: &RoceHeader, report: &mut dyn FnMut(Report)) {
         // What is repeated from before the first request that was seen may have been answered meanwhile.
         if self.has_past || !header.bth.opcode.info().kind.is_answered() {
             return;
@@ -174,16 +183,27 @@ impl Requester {
         seen: Seen,
         header: &RoceHeader,
         request: Option<Request>,
-        report: &mut dyn FnMut(Finding),
+        report: &mut dyn FnMut(Report),
     ) {
         self.check_credits(seen, header, report);
         self.check_reads(seen, header, report);
         let info = header.bth.opcode.info();
         let bytes = request.map_or(0, |request| request.bytes);
+        let srqn = header.xrceth.map(|xrceth| xrceth.srqn);
         let continues = matches!(info.position, Position::Middle | Position::Last);
         match (&mut self.open, continues) {
             (Some(open), true) if open.kind == info.kind => {
                 open.bytes = open.bytes.saturating_add(bytes);
+                if let (Some(first), Some(now)) = (open.srqn, srqn)
+                    && first != now
+                {
+                    report((
+                        Rule::ConnectionField,
+                        format!(
+                            "the shared receive queue is {now:#x}, and {first:#x} of the first packet of the message"
+                        ),
+                    ));
+                }
             }
             (Some(open), _) => {
                 let kind = open.kind;
@@ -205,6 +225,7 @@ impl Requester {
                 kind: info.kind,
                 bytes,
                 length: header.reth.map(|reth| reth.len),
+                srqn,
             });
         }
         if info.position == Position::Last
@@ -242,7 +263,7 @@ impl Requester {
         header: &RoceHeader,
         request: Option<Request>,
         mtu: Option<u32>,
-        report: &mut dyn FnMut(Finding),
+        report: &mut dyn FnMut(Report),
     ) {
         let psn = header.bth.psn;
         let (Some(first), Some(now)) = (self.log.find(psn).copied(), request) else {
@@ -273,6 +294,12 @@ impl Requester {
             report((
                 Rule::Repetition,
                 format!("address, key or length differ: {asked:x?} after {rest:x?}"),
+            ));
+        } else if now.others != first.others {
+            report((
+                Rule::Repetition,
+                "immediate, key to invalidate, operands, placement or receive queue differ"
+                    .to_owned(),
             ));
         }
     }

@@ -6,8 +6,8 @@
 use faultline_wire::packet::RoceHeader;
 use faultline_wire::{Aeth, NakCode, OpKind, Position, Psn, Syndrome};
 
-use crate::log::{Log, Request};
-use crate::packet::{Finding, Seen};
+use crate::log::{FAR, Log, Request};
+use crate::packet::{Report, Seen};
 use crate::requester::first_not_answered;
 use crate::rule::Rule;
 
@@ -20,6 +20,15 @@ struct Reading {
     end: Psn,
     /// Bytes that are left.
     left: u32,
+}
+
+/// A request that got an RNR NAK, or a NAK that ends the connection.
+#[derive(Clone, Copy, Debug)]
+struct Refusal {
+    psn: Psn,
+    /// Transmissions of it that were refused.
+    count: u32,
+    ends: bool,
 }
 
 /// A responder.
@@ -41,6 +50,8 @@ pub(crate) struct Responder {
     late_nak: Option<Psn>,
     /// PSN of the last RNR NAK.
     refused: Option<Psn>,
+    /// The request that the last NAK has refused.
+    refusal: Option<Refusal>,
     reading: Option<Reading>,
     /// Responses may come that continue one whose beginning was not seen.
     has_missed_read: bool,
@@ -53,14 +64,22 @@ impl Responder {
             has_past,
             first: Some(first),
             acked: Some(first),
-            has_missed_read: true,
+            has_missed_read: has_past,
             ..Self::default()
         }
     }
 
-    /// True if a PSN is before that of the first request that was seen.
+    /// Requests may have arrived that were not seen.
+    pub(crate) fn expect_unseen(&mut self) {
+        self.has_past = true;
+    }
+
+    /// True if a PSN is a little before that of the first request that was seen.
     pub(crate) fn is_before(&self, psn: Psn) -> bool {
-        self.first.is_some_and(|first| psn.diff(first) < 0)
+        self.first.is_some_and(|first| {
+            let behind = psn.diff(first);
+            behind < 0 && behind.unsigned_abs() <= FAR
+        })
     }
 
     /// PSN of the next request that can be carried out.
@@ -96,6 +115,9 @@ impl Responder {
             {
                 self.log.cut(psn);
                 self.log.push(request);
+                self.refusal.take_if(|refusal| refusal.psn.diff(psn) >= 0);
+            } else if let Some(known) = self.log.find_mut(psn) {
+                known.arrivals = known.arrivals.saturating_add(1);
             }
             return;
         }
@@ -108,7 +130,7 @@ impl Responder {
         seen: Seen,
         header: &RoceHeader,
         payload: usize,
-        report: &mut dyn FnMut(Finding),
+        report: &mut dyn FnMut(Report),
     ) {
         let psn = header.bth.psn;
         let (Some(next), Some(acked)) = (self.next(), self.acked) else {
@@ -144,12 +166,17 @@ impl Responder {
             ));
             return;
         }
+        self.check_refusal(seen, psn, acked, syndrome, report);
         match header.bth.opcode.info().kind {
             OpKind::ReadResponse => {
                 self.has_missed_read &= !seen.is_exact;
+                self.check_waiting_before(seen, psn, acked, report);
                 self.read_response(seen, header, payload, report);
             }
-            OpKind::AtomicAck => self.atomic_response(header, report),
+            OpKind::AtomicAck => {
+                self.check_waiting_before(seen, psn, acked, report);
+                self.atomic_response(header, report);
+            }
             _ => match syndrome {
                 Syndrome::Ack { .. } => self.acknowledgement(seen, psn, acked, report),
                 Syndrome::Nak(NakCode::PsnSequenceError) => self.sequence_nak(psn, acked, report),
@@ -167,11 +194,60 @@ impl Responder {
             },
         }
         if let Some(aeth) = &header.aeth {
-            self.check_msn(header, aeth, report);
+            // A NAK does not acknowledge the request that it refuses.
+            self.check_msn(header, aeth, psn.diff(acked) >= 0, report);
         }
     }
 
-    fn ready(&self, psn: Psn, acked: Psn, report: &mut dyn FnMut(Finding)) {
+    /// A refused request, and what is behind it, must not be acknowledged before another transmission of it has arrived. Copies of it may have been
+    /// on their way when it was refused, so each NAK uses up one.
+    fn check_refusal(
+        &mut self,
+        seen: Seen,
+        psn: Psn,
+        acked: Psn,
+        syndrome: Syndrome,
+        report: &mut dyn FnMut(Report),
+    ) {
+        let arrivals = |log: &Log, psn| log.find(psn).map_or(u32::MAX, |request| request.arrivals);
+        let ends = match syndrome {
+            Syndrome::RnrNak { .. } => false,
+            Syndrome::Nak(code) if code != NakCode::PsnSequenceError => true,
+            Syndrome::Ack { .. } => {
+                let Some(refusal) = self.refusal.filter(|refusal| psn.diff(refusal.psn) >= 0)
+                else {
+                    return;
+                };
+                self.refusal = None;
+                let has_come_again = arrivals(&self.log, refusal.psn) > refusal.count;
+                // On a link, what follows may be another connection of the same queue pairs.
+                if seen.may_have_gaps || has_come_again && !(refusal.ends && seen.is_exact) {
+                    return;
+                }
+                let refused = refusal.psn.get();
+                let how = match (refusal.ends, has_come_again) {
+                    (true, _) => "the connection has ended with a NAK",
+                    (false, _) => "an RNR NAK has refused it, and it has not come again since",
+                };
+                report((
+                    Rule::AckAfterNak,
+                    format!("it acknowledges PSN {refused}: {how}"),
+                ));
+                return;
+            }
+            Syndrome::Nak(_) | Syndrome::Reserved(_) => return,
+        };
+        // A READ that is repeated may be refused, and its first responses were right.
+        if psn.diff(acked) < 0 {
+            return;
+        }
+        let before = self.refusal.filter(|refusal| refusal.psn == psn);
+        let count = before.map_or(0, |refusal| refusal.count).saturating_add(1);
+        let count = count.min(arrivals(&self.log, psn));
+        self.refusal = Some(Refusal { psn, count, ends });
+    }
+
+    fn ready(&self, psn: Psn, acked: Psn, report: &mut dyn FnMut(Report)) {
         if self.refused != Some(psn) || psn.diff(acked) < 0 {
             let what = match self.refused {
                 Some(refused) => format!("the last RNR NAK was for PSN {}", refused.get()),
@@ -195,7 +271,7 @@ impl Responder {
         seen: Seen,
         psn: Psn,
         acked: Psn,
-        report: &mut dyn FnMut(Finding),
+        report: &mut dyn FnMut(Report),
     ) {
         // The PSN before the first one answers a repetition.
         if psn.next().diff(acked) < 0 {
@@ -206,8 +282,14 @@ impl Responder {
             ));
             return;
         }
-        let not_after = |request: &&Request| request.psn.diff(psn) <= 0;
-        let mut requests = self.log.from(acked).take_while(not_after);
+        self.check_waiting(seen, psn.next(), acked, report);
+        self.acked = Some(psn.next());
+    }
+
+    /// Before a request is answered, so are those before it that have an answer of their own.
+    fn check_waiting(&self, seen: Seen, until: Psn, acked: Psn, report: &mut dyn FnMut(Report)) {
+        let is_before = |request: &&Request| request.psn.diff(until) < 0;
+        let mut requests = self.log.from(acked).take_while(is_before);
         if !seen.may_have_gaps
             && let Some(waiting) = requests.find(|request| request.waits())
         {
@@ -217,10 +299,24 @@ impl Responder {
                 format!("the {opcode:?} of PSN {missing} has no answer yet"),
             ));
         }
-        self.acked = Some(psn.next());
     }
 
-    fn sequence_nak(&mut self, psn: Psn, acked: Psn, report: &mut dyn FnMut(Finding)) {
+    /// The same, for a response with data.
+    fn check_waiting_before(
+        &self,
+        seen: Seen,
+        psn: Psn,
+        acked: Psn,
+        report: &mut dyn FnMut(Report),
+    ) {
+        if let Some(request) = self.log.find(psn)
+            && psn.diff(acked) >= 0
+        {
+            self.check_waiting(seen, request.psn, acked, report);
+        }
+    }
+
+    fn sequence_nak(&mut self, psn: Psn, acked: Psn, report: &mut dyn FnMut(Report)) {
         if psn.diff(acked) < 0 {
             let expected = acked.get();
             report((
@@ -244,7 +340,7 @@ impl Responder {
         seen: Seen,
         header: &RoceHeader,
         payload: usize,
-        report: &mut dyn FnMut(Finding),
+        report: &mut dyn FnMut(Report),
     ) {
         let psn = header.bth.psn;
         let bytes = u32::try_from(payload).unwrap_or(u32::MAX);
@@ -256,7 +352,7 @@ impl Responder {
             let Some(request) = self
                 .log
                 .find(psn)
-                .filter(|r| r.opcode.info().kind.is_answered())
+                .filter(|request| is_answered_by_read(request))
             else {
                 wrong("the request of this PSN is answered by no READ response".to_owned());
                 return;
@@ -265,6 +361,12 @@ impl Responder {
             // of the packets, which are all full but the last.
             let skipped = u32::try_from(psn.diff(request.psn)).unwrap_or(0);
             let is_full = position == Position::First;
+            if skipped > 0 && request.arrivals < 2 && !self.has_past && !seen.may_have_gaps {
+                wrong(format!(
+                    "the response begins in the middle, and PSN {} was not repeated",
+                    request.psn.get()
+                ));
+            }
             let left = match (skipped, is_full) {
                 (0, _) => request_bytes(request),
                 (_, true) => request.bytes.saturating_sub(skipped.saturating_mul(bytes)),
@@ -319,7 +421,7 @@ impl Responder {
         }
     }
 
-    fn atomic_response(&mut self, header: &RoceHeader, report: &mut dyn FnMut(Finding)) {
+    fn atomic_response(&mut self, header: &RoceHeader, report: &mut dyn FnMut(Report)) {
         let psn = header.bth.psn;
         let value = header.atomic_ack.map(|ack| ack.original);
         let request = self.log.find_mut(psn);
@@ -341,7 +443,13 @@ impl Responder {
     }
 
     /// Compares the MSN of a response with the messages that have ended.
-    fn check_msn(&mut self, header: &RoceHeader, aeth: &Aeth, report: &mut dyn FnMut(Finding)) {
+    fn check_msn(
+        &mut self,
+        header: &RoceHeader,
+        aeth: &Aeth,
+        is_new: bool,
+        report: &mut dyn FnMut(Report),
+    ) {
         let psn = header.bth.psn;
         let is_ack = header.bth.opcode.info().kind == OpKind::Ack;
         let completed = match aeth.syndrome {
@@ -355,6 +463,9 @@ impl Responder {
         let Some(completed) = completed.filter(|_| !self.log.is_partial) else {
             return;
         };
+        // What a NAK refuses and what is behind it was not carried out, unless it is a READ that is repeated.
+        let is_nak = matches!(aeth.syndrome, Syndrome::RnrNak { .. } | Syndrome::Nak(_));
+        let is_first_nak = is_nak && is_new && self.late_nak != Some(psn);
         // Responses with data may have waited while later requests were carried out.
         let is_exact = is_ack && matches!(aeth.syndrome, Syndrome::Ack { .. });
         let Some(base) = self.base else {
@@ -363,7 +474,11 @@ impl Responder {
         };
         let least = base.wrapping_add(completed) & Psn::MAX;
         let most = base.wrapping_add(self.log.ended()) & Psn::MAX;
-        let most = if is_exact { least } else { most };
+        let most = if is_exact || is_first_nak {
+            least
+        } else {
+            most
+        };
         let msn = Psn::new(aeth.msn);
         if msn.diff(Psn::new(least)) < 0 || msn.diff(Psn::new(most)) > 0 {
             report((
@@ -375,6 +490,12 @@ impl Responder {
             ));
         }
     }
+}
+
+/// True for requests that are answered by a READ response.
+fn is_answered_by_read(request: &Request) -> bool {
+    let kind = request.opcode.info().kind;
+    kind.is_answered() && !kind.is_atomic()
 }
 
 /// Bytes of payload in all responses to a request.

@@ -9,10 +9,16 @@ pub enum Rule {
     InvariantCrc,
     /// Fields that are reserved or have one permitted value.
     FixedField,
+    /// Group addresses of Ethernet and IP and the number of all groups' queue pair are used together, by datagrams only.
+    Multicast,
     /// Pad bytes are zero.
     Padding,
     /// The opcode permits the payload, and its length.
     PayloadLength,
+    /// Packets have as many bytes as the path MTU of their connection demands or permits.
+    PathMtu,
+    /// All packets of a connection are of one partition, and those of an XRC message are for one shared receive queue.
+    ConnectionField,
     /// Each new request has the PSN after that of the last one.
     RequestPsn,
     /// FIRST, MIDDLE and LAST packets of a message follow each other.
@@ -39,6 +45,8 @@ pub enum Rule {
     AckOrder,
     /// READs and atomics are answered before later requests are acknowledged.
     ResponseOrder,
+    /// A request that got a NAK, and those behind it, are not acknowledged before it was sent again.
+    AckAfterNak,
     /// The MSN of an acknowledgement counts the messages that are completed.
     Msn,
     /// One NAK is sent for a gap, with the PSN that is expected.
@@ -51,16 +59,47 @@ pub enum Rule {
     Cnp,
     /// READY, an operation of Faultline, goes only to an adapter that is known to understand it, after an RNR NAK.
     Ready,
+    /// Fields whose other values mean nothing, or are refused by the receiver.
+    UnusualField,
+    /// A capture has packets in the order in which they were sent.
+    Reordered,
+    /// Packets of manufacturers' opcodes and of RD are not judged.
+    UnjudgedOpcode,
+}
+
+/// How serious a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Severity {
+    /// The specification does not permit the packet.
+    Violation,
+    /// The packet is permitted, or may be the work of the network or of the capture: worth a look.
+    Suspicious,
+    /// Something about the capture.
+    Note,
+}
+
+impl Severity {
+    /// Its name, as in the output of `faultline check`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Violation => "violation",
+            Self::Suspicious => "suspicious",
+            Self::Note => "note",
+        }
+    }
 }
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 31] = [
         Self::WellFormed,
         Self::InvariantCrc,
         Self::FixedField,
+        Self::Multicast,
         Self::Padding,
         Self::PayloadLength,
+        Self::PathMtu,
+        Self::ConnectionField,
         Self::RequestPsn,
         Self::OpcodeSequence,
         Self::MessageLength,
@@ -74,13 +113,26 @@ impl Rule {
         Self::ResponsePsn,
         Self::AckOrder,
         Self::ResponseOrder,
+        Self::AckAfterNak,
         Self::Msn,
         Self::SequenceNak,
         Self::ReadResponse,
         Self::AtomicReplay,
         Self::Cnp,
         Self::Ready,
+        Self::UnusualField,
+        Self::Reordered,
+        Self::UnjudgedOpcode,
     ];
+
+    /// How serious it is to violate it.
+    pub const fn severity(self) -> Severity {
+        match self {
+            Self::Multicast | Self::UnusualField | Self::Reordered => Severity::Suspicious,
+            Self::UnjudgedOpcode => Severity::Note,
+            _ => Severity::Violation,
+        }
+    }
 
     /// Short name, as in the output of `faultline check`.
     pub const fn name(self) -> &'static str {
@@ -88,8 +140,11 @@ impl Rule {
             Self::WellFormed => "well-formed",
             Self::InvariantCrc => "icrc",
             Self::FixedField => "fixed-field",
+            Self::Multicast => "multicast",
             Self::Padding => "padding",
             Self::PayloadLength => "payload-length",
+            Self::PathMtu => "path-mtu",
+            Self::ConnectionField => "connection-field",
             Self::RequestPsn => "request-psn",
             Self::OpcodeSequence => "opcode-sequence",
             Self::MessageLength => "message-length",
@@ -103,12 +158,16 @@ impl Rule {
             Self::ResponsePsn => "response-psn",
             Self::AckOrder => "ack-order",
             Self::ResponseOrder => "response-order",
+            Self::AckAfterNak => "ack-after-nak",
             Self::Msn => "msn",
             Self::SequenceNak => "sequence-nak",
             Self::ReadResponse => "read-response",
             Self::AtomicReplay => "atomic-replay",
             Self::Cnp => "cnp",
             Self::Ready => "ready",
+            Self::UnusualField => "unusual-field",
+            Self::Reordered => "reordered",
+            Self::UnjudgedOpcode => "unjudged-opcode",
         }
     }
 
@@ -118,8 +177,11 @@ impl Rule {
             Self::WellFormed => "IBTA 9.6.1, A17.3",
             Self::InvariantCrc => "IBTA 7.8.1, A17.3.3",
             Self::FixedField => "IBTA 9.2, 9.3, A17.3.1",
+            Self::Multicast => "IBTA 3.5.1, 10.5.2, A17.4",
             Self::Padding => "IBTA 9.2.4",
             Self::PayloadLength => "IBTA 9.4.1, 9.6",
+            Self::PathMtu => "IBTA 9.7.4.1.6, 9.7.5.1.9",
+            Self::ConnectionField => "IBTA 9.6.1.2, A14.3",
             Self::RequestPsn => "IBTA 9.7.3.1, 9.8.2",
             Self::OpcodeSequence => "IBTA 9.7.3.2, 9.8.2",
             Self::MessageLength => "IBTA 9.4.3, 9.7.4.1.6",
@@ -133,12 +195,16 @@ impl Rule {
             Self::ResponsePsn => "IBTA 9.7.5.1.1",
             Self::AckOrder => "IBTA 9.7.5.1.2",
             Self::ResponseOrder => "IBTA 9.5, 9.7.5.1.3",
+            Self::AckAfterNak => "IBTA 9.7.5.2.8, 9.9.3",
             Self::Msn => "IBTA 9.7.7.1",
             Self::SequenceNak => "IBTA 9.7.5.1.3",
             Self::ReadResponse => "IBTA 9.7.5.1.9",
             Self::AtomicReplay => "IBTA 9.4.5, 9.7.5.1.3",
             Self::Cnp => "IBTA A17.9",
             Self::Ready => "IBTA 9.2.1 (manufacturers' opcodes), page-faults.md",
+            Self::UnusualField => "IBTA 9.2, 9.4.5, A17.9",
+            Self::Reordered => "IBTA 9.7.3.1",
+            Self::UnjudgedOpcode => "IBTA 9.2.1, table 38",
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use faultline_nic::Nanos;
-use faultline_oracle::{Oracle, Rule};
+use faultline_oracle::{Oracle, Rule, Severity};
 use faultline_telemetry::{DiagnosticKind, Stage};
 
 use crate::expectation::{Ends, Expectation, Latency, Slowdown, TrafficResult};
@@ -131,12 +131,15 @@ pub fn judge_packets(plan: &Plan, checker: &Oracle) -> Vec<Check> {
         let rule = planned
             .code
             .and_then(|code| Rule::ALL.get(usize::from(code)));
-        let is_meant = |other: Rule| rule.is_none_or(|rule| *rule == other);
+        let is_meant = |other: Rule| match rule {
+            Some(rule) => *rule == other,
+            None => other.severity() == Severity::Violation,
+        };
         let counts = checker.counts().iter();
         let counts = counts.filter(|(rule, _)| is_meant(**rule));
         let count: u64 = counts.map(|(_, count)| *count).sum();
-        let violations = checker.violations().iter();
-        let meant = violations.filter(|violation| is_meant(violation.rule));
+        let found = checker.violations().iter().chain(checker.remarks());
+        let meant = found.filter(|violation| is_meant(violation.rule));
         let first = meant.take(SHOWN_VIOLATIONS).map(ToString::to_string);
         let found: Vec<String> = [count.to_string()].into_iter().chain(first).collect();
         Some(Check {

@@ -13,8 +13,8 @@ use core::fmt;
 use crate::packet::RoceHeader;
 use crate::{
     Aeth, AtomicAckEth, AtomicEth, Bth, CNP_PAYLOAD_LEN, Deth, Feth, GSI_QKEY, GSI_QPN, Headers,
-    Ieth, ImmDt, Ip, Ipv4, Ipv6, MULTICAST_QPN, OpKind, Reth, Service, Syndrome, Udp, VlanTag,
-    XrcEth,
+    Ieth, ImmDt, Ip, Ipv4, Ipv6, MULTICAST_QPN, NakCode, OpKind, Reth, Service, Syndrome, Udp,
+    VlanTag, XrcEth,
 };
 
 /// Longest message: 2^31 bytes (IBTA volume 1, chapter 9.7.7).
@@ -391,6 +391,10 @@ fn service(header: &RoceHeader) -> Service {
     header.bth.opcode.info().service
 }
 
+fn syndrome(value: u128) -> Option<Syndrome> {
+    u8::try_from(value).ok().map(Syndrome::from_u8)
+}
+
 const EVERY: Packets = ("each packet", |_| true);
 const CNPS: Packets = ("a CNP", |h| kind(h) == OpKind::Cnp);
 const NO_CNPS: Packets = ("a packet that is no CNP", |h| kind(h) != OpKind::Cnp);
@@ -427,16 +431,13 @@ const ALIGNED: Permitted = Permitted::Where(
     |address| address.trailing_zeros() >= 3,
     "be a multiple of 8",
 );
-/// The NAK code `InvalidRdRequest` belongs to reliable datagrams only.
 const IS_SYNDROME: Permitted = Permitted::Where(
-    |value| {
-        let syndrome = u8::try_from(value).map(Syndrome::from_u8);
-        !matches!(
-            syndrome,
-            Err(_) | Ok(Syndrome::Reserved(_) | Syndrome::Nak(crate::NakCode::InvalidRdRequest))
-        )
-    },
+    |value| !matches!(syndrome(value), None | Some(Syndrome::Reserved(_))),
     "be that of an ACK, an RNR NAK or a NAK",
+);
+const IS_NOT_OF_RD: Permitted = Permitted::Where(
+    |value| syndrome(value) != Some(Syndrome::Nak(NakCode::InvalidRdRequest)),
+    "not be the NAK of reliable datagrams",
 );
 const IS_ACK: Permitted = Permitted::Where(|value| value < 0x20, "be that of an ACK");
 
@@ -584,7 +585,8 @@ const DETH: &[Field] = &[
         "Q_Key",
         0,
         32,
-        &[Limit::required(TO_GSI, Permitted::Is(GSI_QKEY as u128))],
+        // The adapter sends what a process says; the receiver drops it.
+        &[Limit::expected(TO_GSI, Permitted::Is(GSI_QKEY as u128))],
     ),
     Field::reserved("reserved", 32, 8),
     Field::limited(
@@ -670,6 +672,7 @@ const AETH: &[Field] = &[
         8,
         &[
             Limit::required(ACKNOWLEDGES, IS_SYNDROME),
+            Limit::expected(ACKNOWLEDGES, IS_NOT_OF_RD),
             Limit::required(WITH_DATA, IS_ACK),
         ],
     ),

@@ -10,7 +10,7 @@ use faultline_abi::doorbell::Doorbell;
 use faultline_abi::qp::{QPT_RC, QPT_UC};
 use faultline_abi::wqe as wr;
 use faultline_nic::{Dma, FrameKind, Instant, Nic, NicConfig, Origin, State as QpState, TxFrame};
-use faultline_oracle::{Oracle, Place, QueuePair, Rule, Violation};
+use faultline_oracle::{Finding, Oracle, Place, QueuePair, Rule};
 use faultline_wire::packet::{RoceHeader, seal};
 use faultline_wire::{Gid, MacAddr, PrioritySet};
 
@@ -578,7 +578,7 @@ impl World {
     /// Checks that the NICs have sent no packet that violates a rule of the specification.
     fn check_packets(&self) {
         let state = self.state.borrow();
-        let is_wrong = |violation: &&Violation| !state.permitted.contains(&violation.rule);
+        let is_wrong = |violation: &&Finding| !state.permitted.contains(&violation.rule);
         let wrong: Vec<String> = state
             .oracle
             .violations()

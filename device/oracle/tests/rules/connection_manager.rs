@@ -3,7 +3,7 @@
 use Opcode::*;
 use faultline_oracle::{Frame, Oracle, Place, QueuePair, Rule};
 use faultline_wire::packet::seal;
-use faultline_wire::{Opcode, Syndrome};
+use faultline_wire::{GSI_QKEY, GSI_QPN, Opcode, Syndrome};
 
 use crate::talk::{Link, QPN, bytes, header, request, response};
 
@@ -19,7 +19,8 @@ fn connection_message(from: usize, attribute: u16, fields: &[(usize, &[u8])]) ->
         mad[24 + at..][..octets.len()].copy_from_slice(octets);
     }
     let mut header = header(from, UdSendOnly, 0);
-    header.bth.dest_qp = 1;
+    header.bth.dest_qp = GSI_QPN;
+    header.deth.as_mut().unwrap().qkey = GSI_QKEY;
     let mut bytes = bytes(&header, mad.len());
     let at = header.header_len();
     bytes[at..at + mad.len()].copy_from_slice(&mad);

@@ -4,12 +4,14 @@
 
 mod connection_manager;
 mod credits;
+mod flips;
 mod forgers;
 mod gaps;
 mod packets;
 mod reads;
 mod requester;
 mod responder;
+mod streams;
 mod talk;
 
 use faultline_oracle::Rule;
@@ -28,7 +30,7 @@ fn rules_have_names_and_sources() {
     assert_eq!(rows.len(), Rule::ALL.len());
     for (rule, row) in Rule::ALL.iter().zip(rows) {
         let (start, end) = (
-            format!("| `{}` | ", rule.name()),
+            format!("| `{}` | {} | ", rule.name(), rule.severity().name()),
             format!(" | {} |", rule.source()),
         );
         assert!(row.starts_with(&start) && row.ends_with(&end), "{row}");

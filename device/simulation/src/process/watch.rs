@@ -7,7 +7,7 @@ use faultline_fabric::frame::{Frame, Octets};
 use faultline_fabric::outside::{Seen, Sight};
 use faultline_fabric::{Fate, PortId};
 use faultline_nic::{Instant, Nic};
-use faultline_oracle::{Oracle, Place, QueuePair, Violation};
+use faultline_oracle::{Finding, Oracle, Place, QueuePair};
 use faultline_scenario::trigger::Direction;
 use faultline_simulator::Memory;
 
@@ -88,7 +88,7 @@ impl Watch {
     pub(super) fn watched(&self) -> Watched {
         let oracle = self.oracle.iter();
         let violations = oracle.flat_map(|oracle| oracle.violations());
-        let violations = violations.map(Violation::to_string).collect();
+        let violations = violations.map(Finding::to_string).collect();
         match &self.summary {
             None => Watched {
                 violations,

@@ -186,7 +186,7 @@ fn values_depend_on_the_opcode() {
         (
             Opcode::UdSendOnly,
             |h| h.bth.dest_qp = 1,
-            Some(Strength::Required),
+            Some(Strength::Expected),
         ),
         (
             Opcode::UdSendOnly,

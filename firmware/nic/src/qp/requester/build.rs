@@ -222,7 +222,9 @@ impl Requester {
                 || self.credits.begins_limited(wr, self.cursor_packet)
                 || (0..frame.packets).any(asks)
                 || self.window.small().is_some_and(fills));
-        header.bth.solicited = last && wr.has(WR_FLAG_SOLICITED);
+        // Only a message that takes a receive request can cause an event (IBTA 9.2.3).
+        let may_solicit = last && wr.takes_receive_request();
+        header.bth.solicited = may_solicit && wr.has(WR_FLAG_SOLICITED);
         match *op {
             SendOp::Read { from } => {
                 // A READ that continues in the middle requests the rest only (IBTA 9.7.5.1.1).

@@ -1,15 +1,15 @@
-//! What was wrong with a packet.
+//! What was found about a packet.
 
 use std::fmt;
 
 use faultline_wire::Gid;
 use faultline_wire::packet::RoceHeader;
 
-use crate::rule::Rule;
+use crate::rule::{Rule, Severity};
 
-/// A packet that violates a rule.
+/// A packet that violates a rule. The severity is that of the rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation {
+pub struct Finding {
     /// Time of the packet in nanoseconds, as it was passed to the oracle.
     pub at: u64,
     /// Number of the frame among those that were passed to [`Oracle::sent`](crate::Oracle::sent),
@@ -30,7 +30,7 @@ pub(crate) fn addresses(header: &RoceHeader) -> (Gid, Gid) {
     (header.ip.src_gid(), header.ip.dst_gid())
 }
 
-impl fmt::Display for Violation {
+impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (seconds, rest) = (self.at / 1_000_000_000, self.at % 1_000_000_000);
         write!(f, "frame {}, {seconds}.{rest:09} s", self.frame)?;
@@ -41,6 +41,10 @@ impl fmt::Display for Violation {
             write!(f, ", {from} to {to} QP {qpn}, {opcode:?} PSN {psn}")?;
         }
         let Self { rule, what, .. } = self;
-        write!(f, ": {what} [{}: {}]", rule.name(), rule.source())
+        match rule.severity() {
+            Severity::Violation => write!(f, ": ")?,
+            severity => write!(f, ", {}: ", severity.name())?,
+        }
+        write!(f, "{what} [{}: {}]", rule.name(), rule.source())
     }
 }

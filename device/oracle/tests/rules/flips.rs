@@ -1,0 +1,183 @@
+//! Each field of each packet of good streams is changed alone: that is found, or it is in the list of what is not judged.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use faultline_oracle::{Change, Oracle, Place, UNJUDGED, Unjudged};
+use faultline_wire::field::{self, Field, Part};
+use faultline_wire::{ICRC_LEN, Ip, OpKind, Opcode, icrc::icrc};
+
+use crate::streams::{Sent, Stream};
+
+/// Shows frames to a checker as a capture of which nothing else is known, and returns what it has found.
+fn found<'a>(frames: impl Iterator<Item = &'a Vec<u8>>) -> Vec<String> {
+    let mut oracle = Oracle::new(Place::Link);
+    oracle.set_any_makers();
+    for (at, frame) in frames.enumerate() {
+        oracle.passed(at as u64, frame);
+    }
+    assert_eq!(oracle.responses_without_flow(), 0);
+    let all = oracle.violations().iter().chain(oracle.remarks());
+    all.map(ToString::to_string).collect()
+}
+
+#[test]
+fn nothing_is_found_in_good_streams() {
+    let mut opcodes = BTreeSet::new();
+    for stream in Stream::all() {
+        let packets = stream.packets.iter();
+        assert_eq!(
+            found(packets.clone().map(|sent| &sent.frame)),
+            [""; 0],
+            "{}",
+            stream.name
+        );
+        opcodes.extend(packets.map(|sent| sent.header.bth.opcode.to_u8()));
+    }
+    let all = Opcode::ALL.iter();
+    let all = all.filter(|opcode| opcode.info().kind != OpKind::Ready);
+    let all: BTreeSet<u8> = all.map(|opcode| opcode.to_u8()).collect();
+    assert_eq!(opcodes, all);
+}
+
+/// Other values of a field: all of a narrow one and of the opcode; one that is near, one that is far and the opposite of others.
+fn others(field: &Field, value: u128) -> BTreeSet<u128> {
+    let top = 1 << (field.width - 1);
+    let mut others: BTreeSet<u128> = match field.width {
+        ..=8 => (0..=field.mask()).collect(),
+        _ => [value ^ 1, value ^ top, value ^ field.mask()].into(),
+    };
+    others.remove(&value);
+    others
+}
+
+/// A frame with another value in one of its fields, and checksums that are right.
+fn changed(sent: &Sent, part: Part, at: usize, field: &Field, value: u128) -> Vec<u8> {
+    let mut frame = sent.frame.clone();
+    field.write(&mut frame[at..], value);
+    let ip = sent.header.ethernet.header_len();
+    if matches!(sent.header.ip, Ip::V4(_)) && (part, field.name) != (Part::Ipv4, "header checksum")
+    {
+        frame[ip + 10..ip + 12].fill(0);
+        let words = frame[ip..ip + 20].chunks(2);
+        let sum: u32 = words
+            .map(|word| u32::from(word[0]) << 8 | u32::from(word[1]))
+            .sum();
+        let sum = (sum & 0xffff) + (sum >> 16);
+        let checksum = !u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
+        frame[ip + 10..ip + 12].copy_from_slice(&checksum.to_be_bytes());
+    }
+    let end = frame.len() - ICRC_LEN;
+    if let Ok(crc) = icrc(&frame[ip..end]) {
+        frame[end..].copy_from_slice(&crc.to_le_bytes());
+    }
+    frame
+}
+
+/// The entry of the list for a change.
+fn entry(change: &Change<'_>, part: Part, field: &Field) -> Option<&'static Unjudged> {
+    UNJUDGED
+        .iter()
+        .find(|entry| entry.part == part && entry.field == field.name && (entry.applies)(change))
+}
+
+#[test]
+fn each_change_is_found_or_listed() {
+    let mut used = BTreeSet::new();
+    let mut missed: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for stream in Stream::all() {
+        for (index, sent) in stream.packets.iter().enumerate().take(stream.judged) {
+            for (part, at) in field::parts(&sent.header) {
+                for field in part.fields() {
+                    let value = field.read(&sent.frame[at..]);
+                    for other in others(field, value) {
+                        let bad = changed(sent, part, at, field, other);
+                        let frames = stream.packets.iter().enumerate();
+                        let frames = frames.map(|(place, good)| match place == index {
+                            true => &bad,
+                            false => &good.frame,
+                        });
+                        if !is_found(frames) {
+                            match entry(
+                                &Change {
+                                    header: &sent.header,
+                                    is_first: stream.is_first(index),
+                                    is_repeated: stream.is_repeated(index),
+                                    value: other,
+                                },
+                                part,
+                                field,
+                            ) {
+                                Some(entry) => drop(used.insert((
+                                    entry.part.name(),
+                                    entry.field,
+                                    entry.packets,
+                                ))),
+                                None => {
+                                    let name = format!("{} {}", part.name(), field.name);
+                                    let how = format!(
+                                        "{:?} {value:#x} -> {other:#x}",
+                                        sent.header.bth.opcode
+                                    );
+                                    missed.entry(name).or_default().insert(how);
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(missed.is_empty(), "neither found nor listed: {missed:#?}");
+    let listed = UNJUDGED
+        .iter()
+        .map(|entry| (entry.part.name(), entry.field, entry.packets));
+    assert_eq!(
+        used,
+        listed.collect(),
+        "entries of which each change is found"
+    );
+}
+
+/// As [`found`], where responses may belong to no request.
+fn is_found<'a>(frames: impl Iterator<Item = &'a Vec<u8>>) -> bool {
+    let mut oracle = Oracle::new(Place::Link);
+    oracle.set_any_makers();
+    frames.enumerate().any(|(at, frame)| {
+        oracle.passed(at as u64, frame);
+        !oracle.violations().is_empty() || !oracle.remarks().is_empty()
+    })
+}
+
+/// The invariant CRC is no header.
+#[test]
+fn a_change_of_the_invariant_crc_is_found() {
+    for stream in Stream::all() {
+        for sent in &stream.packets {
+            for bit in 0..8 * ICRC_LEN {
+                let mut bad = sent.frame.clone();
+                let at = bad.len() - ICRC_LEN + bit / 8;
+                bad[at] ^= 1 << (bit % 8);
+                assert!(is_found([&bad].into_iter()), "{:?}", sent.header);
+            }
+        }
+    }
+}
+
+/// The documentation has the list.
+#[test]
+fn the_list_is_in_the_documentation() {
+    let document = include_str!("../../../../docs/capture.md");
+    let rows: Vec<&str> = document
+        .lines()
+        .skip_while(|line| *line != "| Field | Packets | Why it is not judged |")
+        .skip(2)
+        .take_while(|line| line.starts_with('|'))
+        .collect();
+    let expected: Vec<String> = UNJUDGED.iter().map(Unjudged::row).collect();
+    assert_eq!(
+        rows,
+        expected,
+        "the table must be:\n{}",
+        expected.join("\n")
+    );
+}
