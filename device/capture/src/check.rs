@@ -12,10 +12,13 @@ use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
 };
 use pcap_file::pcapng::blocks::opt_common::CommonOption;
+use pcap_file::pcapng::blocks::section_header::SectionHeaderOption;
 use pcap_file::pcapng::{PcapNgReader, PcapNgState};
 
-use crate::judge::{Interface, InterfaceKind, Judge, Origin};
-use crate::record::{IMPAIRMENTS, LOST_ELSEWHERE, PORT_KIND};
+use crate::judge::{Interface, InterfaceKind, Judge, Origin, fill};
+use crate::record::{IMPAIRMENTS, LOST_ELSEWHERE, PORT_KIND, PROGRAM};
+use crate::tunnel;
+use crate::window::{Held, Window};
 
 pub use crate::judge::{Findings, Found};
 
@@ -38,8 +41,17 @@ pub struct Unreadable {
 ///
 /// It can't be read to its end, or is not a capture of Ethernet frames. The error has the findings about what is before.
 pub fn check(file: impl Read, ready: bool) -> Result<Findings, Unreadable> {
-    let mut judge = Judge::new(Vec::new(), ready);
-    match read(file, &mut judge) {
+    let mut reader = Reader {
+        judge: Judge::of_file(ready),
+        window: Window::default(),
+    };
+    let result = reader.read(file);
+    let Reader {
+        mut judge,
+        mut window,
+    } = reader;
+    window.empty(&mut judge);
+    match result {
         Ok(()) => Ok(judge.findings()),
         Err(reason) => Err(Unreadable {
             reason,
@@ -48,62 +60,162 @@ pub fn check(file: impl Read, ready: bool) -> Result<Findings, Unreadable> {
     }
 }
 
-fn read(mut file: impl Read, judge: &mut Judge) -> anyhow::Result<()> {
-    let mut magic = [0; 4];
-    file.read_exact(&mut magic)
-        .context("the file is shorter than the header of a capture")?;
-    let file = magic.as_slice().chain(BufReader::new(file));
-    match magic == PCAPNG {
-        true => read_pcapng(file, judge),
-        false => read_pcap(file, judge),
-    }
+/// Reads a file.
+struct Reader {
+    judge: Judge,
+    window: Window,
 }
 
-fn read_frame(judge: &mut Judge, at: Duration, data: &[u8], length: u32, origin: Origin) {
-    let at = u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
-    let length = usize::try_from(length).unwrap_or(usize::MAX);
-    judge.frame(at, data, length, origin);
-    if length != data.len() {
-        judge.note_cut();
-    }
-}
-
-fn read_packet(
-    judge: &mut Judge,
-    packet: &EnhancedPacketBlock<'_>,
-    state: &PcapNgState,
-) -> anyhow::Result<()> {
-    check_link_type(state, packet.interface_id)?;
-    for description in state.interfaces().iter().skip(judge.interfaces.len()) {
-        judge.add(interface(description));
-    }
-    let mut origin = Origin {
-        interface: usize::try_from(packet.interface_id).unwrap_or(usize::MAX),
-        ..Origin::default()
-    };
-    for option in &packet.options {
-        match option {
-            EnhancedPacketOption::Flags(flags) => {
-                origin.is_outbound = match flags & 3 {
-                    1 => Some(false),
-                    2 => Some(true),
-                    _ => None,
-                };
-            }
-            EnhancedPacketOption::DropCount(lost) if *lost > 0 => judge.lose(*lost),
-            EnhancedPacketOption::Common(CommonOption::Comment(text)) => {
-                let mut impairments = IMPAIRMENTS.iter();
-                origin.is_impaired |= impairments.any(|begin| text.starts_with(begin));
-                if text == LOST_ELSEWHERE {
-                    judge.lose(0);
-                }
-            }
-            _ => {}
+impl Reader {
+    fn read(&mut self, mut file: impl Read) -> anyhow::Result<()> {
+        let mut magic = [0; 4];
+        file.read_exact(&mut magic)
+            .context("the file is shorter than the header of a capture")?;
+        let file = magic.as_slice().chain(BufReader::new(file));
+        match magic == PCAPNG {
+            true => self.read_pcapng(file),
+            false => self.read_pcap(file),
         }
     }
-    let (data, length) = (&packet.data, packet.original_len);
-    read_frame(judge, packet.timestamp, data, length, origin);
-    Ok(())
+
+    /// Takes a frame of which the file has `data`. `is_own`: Faultline has captured it, and so in the order in which it was sent.
+    fn take(&mut self, at: Duration, data: &[u8], length: u32, origin: Origin, is_own: bool) {
+        let at = u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        let is_whole = length == data.len();
+        if is_own {
+            self.judge.frame(at, data, length, origin);
+            if !is_whole {
+                self.judge.note_cut();
+            }
+            return;
+        }
+        let number = self.judge.number();
+        let (mut octets, length) = match tunnel::unwrap(data) {
+            Some(inner) => {
+                self.judge.note_tunnel();
+                (inner.octets, inner.length)
+            }
+            None => (data.to_vec(), length),
+        };
+        let is_cut = length != octets.len();
+        if is_cut || !is_whole {
+            self.judge.note_cut();
+        }
+        if is_cut {
+            let mut filled = Vec::new();
+            // Without whole headers nothing of it is judged.
+            if !fill(&octets, length, &mut filled) {
+                filled.clear();
+            }
+            octets = filled;
+        }
+        let held = Held {
+            number,
+            at,
+            octets,
+            is_cut,
+            origin,
+        };
+        self.window.push(&mut self.judge, held);
+    }
+
+    /// The capture has lost frames here.
+    fn lose(&mut self, frames: u64) {
+        self.window.empty(&mut self.judge);
+        self.judge.lose(frames);
+    }
+
+    fn take_packet(
+        &mut self,
+        packet: &EnhancedPacketBlock<'_>,
+        state: &PcapNgState,
+    ) -> anyhow::Result<()> {
+        check_link_type(state, packet.interface_id)?;
+        for description in state.interfaces().iter().skip(self.judge.interfaces.len()) {
+            self.judge.add(interface(description));
+        }
+        let mut origin = Origin {
+            interface: usize::try_from(packet.interface_id).unwrap_or(usize::MAX),
+            ..Origin::default()
+        };
+        for option in &packet.options {
+            match option {
+                EnhancedPacketOption::Flags(flags) => {
+                    origin.is_outbound = match flags & 3 {
+                        1 => Some(false),
+                        2 => Some(true),
+                        _ => None,
+                    };
+                }
+                EnhancedPacketOption::DropCount(lost) if *lost > 0 => self.lose(*lost),
+                EnhancedPacketOption::Common(CommonOption::Comment(text)) => {
+                    let mut impairments = IMPAIRMENTS.iter();
+                    origin.is_impaired |= impairments.any(|begin| text.starts_with(begin));
+                    if text == LOST_ELSEWHERE {
+                        self.lose(0);
+                    }
+                }
+                _ => {}
+            }
+        }
+        let (data, length) = (&packet.data, packet.original_len);
+        self.take(packet.timestamp, data, length, origin, is_own(state));
+        Ok(())
+    }
+
+    fn read_pcapng(&mut self, file: impl Read) -> anyhow::Result<()> {
+        let mut reader =
+            PcapNgReader::new(file).context("the header is not that of a pcapng file")?;
+        while let Some(block) = reader.next_block() {
+            let after = self.judge.frames();
+            let (block, state) = block.with_context(|| format!("after frame {after}"))?;
+            match block {
+                Block::EnhancedPacket(packet) => self.take_packet(&packet, state)?,
+                // It has no time; the oracle needs none on a link.
+                Block::SimplePacket(packet) => {
+                    check_link_type(state, 0)?;
+                    let (data, length) = (&packet.data, packet.original_len);
+                    self.take(Duration::ZERO, data, length, Origin::default(), false);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn read_pcap(&mut self, file: impl Read) -> anyhow::Result<()> {
+        let mut reader = PcapReader::new(file)
+            .context("the header is neither that of a pcapng nor of a pcap file")?;
+        let link = reader.header().datalink;
+        if link != DataLink::ETHERNET {
+            bail!("the link type is {link:?}; Ethernet is needed");
+        }
+        while let Some(packet) = reader.next_packet() {
+            let after = self.judge.frames();
+            let packet = packet.with_context(|| format!("after frame {after}"))?;
+            let (at, length) = (packet.timestamp(), packet.orig_len());
+            self.take(at, packet.data(), length, Origin::default(), false);
+        }
+        Ok(())
+    }
+}
+
+/// True if Faultline has captured the section.
+fn is_own(state: &PcapNgState) -> bool {
+    let options = &state.section().options;
+    options.iter().any(|option| {
+        matches!(option, SectionHeaderOption::UserApplication(name) if name.starts_with(PROGRAM))
+    })
+}
+
+fn check_link_type(state: &PcapNgState, interface: u32) -> anyhow::Result<()> {
+    let index = usize::try_from(interface).unwrap_or(usize::MAX);
+    match state.interfaces().get(index).map(|found| found.linktype) {
+        Some(DataLink::ETHERNET) => Ok(()),
+        Some(other) => bail!("interface {interface} has link type {other:?}; Ethernet is needed"),
+        None => bail!("interface {interface} is not described"),
+    }
 }
 
 fn interface(description: &InterfaceDescriptionBlock<'_>) -> Interface {
@@ -121,53 +233,4 @@ fn interface(description: &InterfaceDescriptionBlock<'_>) -> Interface {
         }
     }
     found
-}
-
-fn read_pcapng(file: impl Read, judge: &mut Judge) -> anyhow::Result<()> {
-    let mut reader = PcapNgReader::new(file).context("the header is not that of a pcapng file")?;
-    while let Some(block) = reader.next_block() {
-        let after = judge.frames();
-        let (block, state) = block.with_context(|| format!("after frame {after}"))?;
-        match block {
-            Block::EnhancedPacket(packet) => read_packet(judge, &packet, state)?,
-            // It has no time; the oracle needs none on a link.
-            Block::SimplePacket(packet) => {
-                check_link_type(state, 0)?;
-                let (data, length) = (&packet.data, packet.original_len);
-                read_frame(judge, Duration::ZERO, data, length, Origin::default());
-            }
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-fn check_link_type(state: &PcapNgState, interface: u32) -> anyhow::Result<()> {
-    let index = usize::try_from(interface).unwrap_or(usize::MAX);
-    match state.interfaces().get(index).map(|found| found.linktype) {
-        Some(DataLink::ETHERNET) => Ok(()),
-        Some(other) => bail!("interface {interface} has link type {other:?}; Ethernet is needed"),
-        None => bail!("interface {interface} is not described"),
-    }
-}
-
-fn read_pcap(file: impl Read, judge: &mut Judge) -> anyhow::Result<()> {
-    let mut reader = PcapReader::new(file)
-        .context("the header is neither that of a pcapng nor of a pcap file")?;
-    let link = reader.header().datalink;
-    if link != DataLink::ETHERNET {
-        bail!("the link type is {link:?}; Ethernet is needed");
-    }
-    while let Some(packet) = reader.next_packet() {
-        let after = judge.frames();
-        let packet = packet.with_context(|| format!("after frame {after}"))?;
-        read_frame(
-            judge,
-            packet.timestamp(),
-            packet.data(),
-            packet.orig_len(),
-            Origin::default(),
-        );
-    }
-    Ok(())
 }

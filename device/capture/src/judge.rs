@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use faultline_oracle::{Finding, Frame, Oracle, Place, QueuePair, Severity, VIOLATION_LIMIT};
+use faultline_oracle::{
+    Finding, Frame, Oracle, Place, QueuePair, REMARK_LIMIT, Severity, VIOLATION_LIMIT,
+};
 use faultline_wire::packet::parse_trusted;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -14,7 +16,7 @@ const MOST_PAIRS: usize = 1 << 14;
 /// Longest frame: longer ones do not exist.
 const LONGEST: usize = 1 << 17;
 
-/// A violation.
+/// A finding about a frame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Found {
     /// Number of the frame, from 1: the one that Wireshark shows.
@@ -24,6 +26,9 @@ pub struct Found {
     pub interface: Option<String>,
     /// Short name of the rule.
     pub rule: String,
+    /// `violation`, `suspicious` or `note`.
+    #[serde(default)]
+    pub severity: String,
     /// Clause of the specification.
     pub source: String,
     /// Where, and what was wrong.
@@ -72,6 +77,15 @@ pub struct Findings {
     pub violations: Vec<Found>,
     /// All violations.
     pub violation_count: u64,
+    /// What is suspicious, and notes: the first ones of each rule.
+    #[serde(default)]
+    pub remarks: Vec<Found>,
+    /// All of these.
+    #[serde(default)]
+    pub remark_count: u64,
+    /// Frames that were in tunnels, or had several VLAN tags.
+    #[serde(default)]
+    pub tunnelled: u64,
     /// The interfaces.
     pub interfaces: Vec<InterfaceFindings>,
 }
@@ -80,7 +94,7 @@ impl Findings {
     /// The findings as text.
     pub fn text(&self) -> String {
         let mut text = String::new();
-        for found in &self.violations {
+        for found in self.violations.iter().chain(&self.remarks) {
             text += &found.text;
             text.push('\n');
         }
@@ -92,6 +106,16 @@ impl Findings {
         } = self;
         if *violation_count > self.violations.len() as u64 {
             text += &format!("({VIOLATION_LIMIT} violations of each interface are shown)\n");
+        }
+        if self.remark_count > self.remarks.len() as u64 {
+            let count = self.remark_count;
+            text += &format!(
+                "({count} findings are no violations; {REMARK_LIMIT} of each rule are shown)\n"
+            );
+        }
+        if self.tunnelled > 0 {
+            let count = self.tunnelled;
+            text += &format!("{count} frames were taken out of tunnels or VLAN tags\n");
         }
         if self.cut > 0 {
             text += &format!(
@@ -173,6 +197,7 @@ pub struct Judge {
     frames: u64,
     cut: u64,
     lost: u64,
+    tunnelled: u64,
     /// A cut frame, filled up.
     filled: Vec<u8>,
 }
@@ -193,11 +218,19 @@ impl Judge {
             frames: 0,
             cut: 0,
             lost: 0,
+            tunnelled: 0,
             filled: Vec::new(),
         };
         interfaces
             .into_iter()
             .for_each(|interface| judge.add(interface));
+        judge
+    }
+
+    /// For a file of which nothing is known. `ready`: the adapters are Faultlines, and have agreed to exchange READY packets.
+    pub(crate) fn of_file(ready: bool) -> Self {
+        let mut judge = Self::new(Vec::new(), ready);
+        judge.oracle.set_any_makers();
         judge
     }
 
@@ -244,8 +277,30 @@ impl Judge {
     }
 
     /// Counts a frame of which a file has a part only.
-    pub fn note_cut(&mut self) {
+    pub(crate) fn note_cut(&mut self) {
         self.cut = self.cut.saturating_add(1);
+    }
+
+    /// Counts a frame that was in a tunnel.
+    pub(crate) fn note_tunnel(&mut self) {
+        self.tunnelled = self.tunnelled.saturating_add(1);
+    }
+
+    /// The number of the next frame, which is judged later by [`Judge::show`].
+    pub(crate) fn number(&mut self) -> u64 {
+        self.frames = self.frames.saturating_add(1);
+        self.frames
+    }
+
+    /// Judges the frame with this number.
+    pub(crate) fn show(&mut self, number: u64, at: u64, frame: Frame<'_>, origin: Origin) {
+        self.oracle.set_number(number);
+        self.pass(at, frame, origin);
+    }
+
+    /// Notes that the frame that was judged last stands before the one that it presupposes.
+    pub(crate) fn note_order(&mut self, at: u64, frame: Frame<'_>, later: u64) {
+        self.oracle.note_order(at, frame, later);
     }
 
     fn pass(&mut self, at: u64, frame: Frame<'_>, origin: Origin) {
@@ -370,12 +425,13 @@ impl Judge {
             let interface = adapter.and_then(|adapter| self.interfaces.get(adapter));
             interface.map(|interface| interface.name.clone())
         };
-        let found = |violation: &Finding| Found {
-            frame: violation.frame,
-            interface: name(violation.adapter),
-            rule: violation.rule.name().to_owned(),
-            source: violation.rule.source().to_owned(),
-            text: violation.to_string(),
+        let found = |finding: &Finding| Found {
+            frame: finding.frame,
+            interface: name(finding.adapter),
+            rule: finding.rule.name().to_owned(),
+            severity: finding.rule.severity().name().to_owned(),
+            source: finding.rule.source().to_owned(),
+            text: finding.to_string(),
         };
         let interfaces = self.interfaces.iter().enumerate();
         let interfaces = interfaces.map(|(number, interface)| InterfaceFindings {
@@ -392,6 +448,12 @@ impl Judge {
             mixed: self.oracle.mixed(),
             violations: self.oracle.violations().iter().map(found).collect(),
             violation_count: self.oracle.count(Severity::Violation),
+            remarks: self.oracle.remarks().iter().map(found).collect(),
+            remark_count: [Severity::Suspicious, Severity::Note]
+                .map(|severity| self.oracle.count(severity))
+                .iter()
+                .sum(),
+            tunnelled: self.tunnelled,
             interfaces: interfaces.collect(),
         }
     }
@@ -407,7 +469,7 @@ fn address(frame: &[u8], place: usize) -> Option<[u8; 6]> {
 }
 
 /// Fills a cut frame with zeros, so that its headers can be judged. Returns false if they are not whole.
-fn fill(data: &[u8], length: usize, filled: &mut Vec<u8>) -> bool {
+pub(crate) fn fill(data: &[u8], length: usize, filled: &mut Vec<u8>) -> bool {
     filled.clear();
     if length > LONGEST {
         return false;

@@ -10,6 +10,8 @@
 //! - [`pcapng`]: records as a pcapng stream
 //! - [`judge`]: captured frames on their way to the oracle
 //! - [`checker`]: the packet checker of a running process
+//! - `tunnel`: frames in tunnels of a file
+//! - `window`: frames of a file in the order in which they were sent
 //! - [`check`]: capture files against the rules of the specification
 
 #![forbid(unsafe_code)]
@@ -25,5 +27,7 @@ pub mod record;
 pub mod records;
 pub mod share;
 mod sight;
+mod tunnel;
+mod window;
 
 pub use capture::Captures;

@@ -21,7 +21,7 @@ use pcap_file::pcapng::{PcapNgWriteError, PcapNgWriter};
 use tokio::sync::mpsc::Sender;
 
 use crate::judge::{Interface, InterfaceKind};
-use crate::record::{NIC_KIND, PORT_KIND, RecordHead};
+use crate::record::{NIC_KIND, PORT_KIND, PROGRAM, RecordHead};
 use crate::records::CaptureRecords;
 use crate::share::CaptureShare;
 
@@ -81,7 +81,7 @@ impl CaptureStream {
     }
 
     fn begin(&self) -> Result<PcapNgWriter<Vec<u8>>, PcapNgWriteError> {
-        let program = concat!("Faultline ", env!("CARGO_PKG_VERSION"));
+        let program = format!("{PROGRAM} {}", env!("CARGO_PKG_VERSION"));
         let section = SectionHeaderBlock {
             options: vec![SectionHeaderOption::UserApplication(program.into())],
             ..SectionHeaderBlock::default()

@@ -7,6 +7,8 @@ use faultline_fabric::link_model::Effects;
 use faultline_scenario::plan::ChangeKind;
 use faultline_scenario::rules::ByRule;
 
+/// Begin of the name of the program that has made a capture.
+pub const PROGRAM: &str = "Faultline";
 /// Description of the interface of a NIC.
 pub const NIC_KIND: &str = "Faultline NIC";
 /// Description of the interface of a port that leads out of the process.

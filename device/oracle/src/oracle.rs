@@ -4,12 +4,15 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::RangeInclusive;
 
 use faultline_wire::ip::CONGESTION_EXPERIENCED;
-use faultline_wire::packet::{self, Parsed, RoceHeader};
-use faultline_wire::{Bth, GSI_QPN, Gid, OpKind, Service, WireError};
+use faultline_wire::packet::{Parsed, RoceHeader, parse_trusted};
+use faultline_wire::{Bth, GSI_QPN, Gid, NakCode, OpKind, Psn, Service, Syndrome, WireError};
 
 use crate::connection_manager::ConnectionManager;
 use crate::finding::{Finding, addresses};
 use crate::flow::{Adapter, FLOW_LIMIT, Flow, Key, PARTITION, Sender, is_connected};
+use crate::frame::{Frame, Place, QueuePair};
+use crate::log::FAR;
+use crate::order::Presupposed;
 use crate::packet::{Report, Seen};
 use crate::recent::Recent;
 use crate::rule::{Rule, Severity};
@@ -26,70 +29,6 @@ const MANUFACTURERS: u8 = 0xc0;
 
 /// Responses to a queue pair whose flow is looked for.
 const ATTEMPT_LIMIT: u32 = 64;
-
-/// A frame from its Ethernet header to its invariant CRC.
-#[derive(Clone, Copy, Debug)]
-pub struct Frame<'a> {
-    octets: &'a [u8],
-    has_only_headers: bool,
-}
-
-impl<'a> Frame<'a> {
-    /// A frame of which the headers are known, with zeros as payload, pad bytes and invariant CRC. These are not judged.
-    pub fn of_headers(octets: &'a [u8]) -> Self {
-        Self {
-            octets,
-            has_only_headers: true,
-        }
-    }
-
-    /// Its octets.
-    pub fn octets(&self) -> &'a [u8] {
-        self.octets
-    }
-
-    fn parse(self) -> Result<Parsed<'a>, WireError> {
-        match self.has_only_headers {
-            true => packet::parse_trusted(self.octets),
-            false => packet::parse(self.octets),
-        }
-    }
-}
-
-impl<'a> From<&'a [u8]> for Frame<'a> {
-    fn from(octets: &'a [u8]) -> Self {
-        Self {
-            octets,
-            has_only_headers: false,
-        }
-    }
-}
-
-impl<'a> From<&'a Vec<u8>> for Frame<'a> {
-    fn from(octets: &'a Vec<u8>) -> Self {
-        octets.as_slice().into()
-    }
-}
-
-/// The sender of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueuePair {
-    /// Its number.
-    pub qpn: u32,
-    /// Its path MTU, if that is known.
-    pub mtu: Option<u32>,
-    /// READs, atomics, FLUSHes and ATOMIC WRITEs that it may have outstanding (attribute `max_rd_atomic`), if that is known.
-    pub read_limit: Option<u32>,
-}
-
-/// Where packets are seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// At adapters: all that they receive is known.
-    Adapter,
-    /// On a link: packets may be lost later, and the time of their arrival is not known.
-    Link,
-}
 
 /// The two ends of a response: which requester it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -318,6 +257,59 @@ impl Oracle {
         self.renewed.clear();
     }
 
+    /// Sets the number of the next frame, if frames are not passed in the order of the capture.
+    pub fn set_number(&mut self, number: u64) {
+        self.frames = number.saturating_sub(1);
+    }
+
+    /// Notes that the frame that was passed last stands before one, with this number, that it presupposes.
+    pub fn note_order<'a>(&mut self, at: u64, frame: impl Into<Frame<'a>>, later: u64) {
+        let header = frame.into().parse().ok().map(|parsed| parsed.header);
+        let what = format!("frame {later}, which was sent before it, is behind it");
+        self.keep((at, None), header, (Rule::Reordered, what));
+    }
+
+    /// A request that a frame presupposes, and that was not passed: the one before a request, or the one that a response answers.
+    pub fn awaits<'a>(&self, frame: impl Into<Frame<'a>>) -> Option<Presupposed> {
+        let header = parse_trusted(frame.into().octets()).ok()?.header;
+        let (from, to) = addresses(&header);
+        let info = header.bth.opcode.info();
+        let (qpn, psn) = (header.bth.dest_qp, header.bth.psn);
+        if info.kind.is_request() && is_connected(info.service) {
+            let next = self.flows.get(&Key { from, to, qpn })?.next()?;
+            let qpn = Some(qpn);
+            return is_ahead(psn, next).then_some(Presupposed {
+                from,
+                to,
+                qpn,
+                psn: next,
+            });
+        }
+        if !info.kind.is_response() || info.kind == OpKind::Ready {
+            return None;
+        }
+        let requests = |qpn, psn| Presupposed {
+            from: to,
+            to: from,
+            qpn,
+            psn,
+        };
+        let answer = ResponseKey { from, to, qpn };
+        if let Some(key) = self.answers.get(&answer) {
+            let next = self.flows.get(key)?.next()?;
+            // A sequence NAK names the request that is missing.
+            let is_early = is_ahead(psn.next(), next) && !is_sequence_nak(&header);
+            return is_early.then(|| requests(Some(key.qpn), next));
+        }
+        let attempts = self.attempts.get(&answer);
+        if attempts.is_some_and(|attempts| *attempts >= ATTEMPT_LIMIT) {
+            return None;
+        }
+        let is_sent =
+            |(key, flow): (&Key, &Flow)| (key.from, key.to) == (to, from) && flow.has_sent(&header);
+        (!self.flows.iter().any(is_sent)).then(|| requests(None, psn))
+    }
+
     fn judge(&mut self, at: u64, sender: Sender, queue_pair: Option<QueuePair>, frame: Frame<'_>) {
         self.skip();
         let adapter = sender.adapter();
@@ -347,7 +339,7 @@ impl Oracle {
         self.packets = self.packets.saturating_add(1);
         let mut findings = Vec::new();
         let mut report = |finding| findings.push(finding);
-        crate::packet::check(&parsed, frame.octets, &mut report);
+        crate::packet::check(&parsed, frame.octets(), &mut report);
         let seen = Seen {
             at,
             is_exact: self.place == Place::Adapter,
@@ -415,7 +407,7 @@ impl Oracle {
     /// Reads a message of the connection manager that an adapter sends or receives. Others may have forged it: it is of no meaning to
     /// other adapters.
     fn read_message(&mut self, place: Option<Adapter>, frame: Frame<'_>, parsed: &Parsed<'_>) {
-        if parsed.header.bth.dest_qp == GSI_QPN && !frame.has_only_headers && parsed.icrc_ok {
+        if parsed.header.bth.dest_qp == GSI_QPN && !frame.has_only_headers() && parsed.icrc_ok {
             let (from, to) = addresses(&parsed.header);
             let messages = self.connections.entry(place).or_default();
             messages.sent(from, to, parsed.payload);
@@ -678,6 +670,17 @@ impl Oracle {
             self.violations.push(finding);
         }
     }
+}
+
+/// True if a PSN is behind the next one, and not far.
+fn is_ahead(psn: Psn, next: Psn) -> bool {
+    let ahead = psn.diff(next);
+    ahead > 0 && ahead.unsigned_abs() <= FAR
+}
+
+fn is_sequence_nak(header: &RoceHeader) -> bool {
+    let nak = Syndrome::Nak(NakCode::PsnSequenceError);
+    header.aeth.is_some_and(|aeth| aeth.syndrome == nak)
 }
 
 /// True for opcodes of packets about which nothing is known.

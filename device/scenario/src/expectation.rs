@@ -109,7 +109,7 @@ pub struct Packets {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Violation {
-    /// Name of the rule of the packet checker, such as `msn`. By default all rules.
+    /// Name of the rule of the packet checker, such as `msn`. By default all that are violations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
     /// How many.

@@ -21,7 +21,7 @@ pub(crate) struct Check {
     /// Capture file (pcapng or pcap); `-` is standard input.
     file: PathBuf,
     /// The adapters in the file are Faultlines that exchange READY packets (`ready` of their configuration). Without this
-    /// option a READY packet is a violation, because a capture does not say what adapters have agreed to.
+    /// option the opcode of READY is noted as a manufacturer's and not judged.
     #[arg(long)]
     ready: bool,
     /// Print JSON.

@@ -2,6 +2,7 @@
 
 #![cfg(test)]
 
+mod connection;
 mod connection_manager;
 mod credits;
 mod flips;

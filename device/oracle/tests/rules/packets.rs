@@ -1,9 +1,9 @@
 //! What one packet tells: its headers, its iCRC and its length.
 
 use Opcode::*;
-use faultline_oracle::{Frame, Rule, VIOLATION_LIMIT};
+use faultline_oracle::{Frame, REMARK_LIMIT, Rule, Severity, VIOLATION_LIMIT};
 use faultline_wire::packet::RoceHeader;
-use faultline_wire::{Ip, MacAddr, Opcode, Reth};
+use faultline_wire::{Gid, Ip, MULTICAST_QPN, MacAddr, Opcode, Reth};
 
 use crate::talk::{Talk, bytes, header, request};
 
@@ -56,6 +56,64 @@ fn packets_alone() {
         talk.frame(0, &bytes(&header, len), false);
         talk.violates(rule);
     }
+}
+
+/// What a program may cause is suspicious.
+#[test]
+fn suspicious_packets() {
+    type Change = fn(&mut RoceHeader);
+    let group = Gid::from_ipv4([239, 1, 2, 3]);
+    assert_eq!(group.multicast_mac(), Some(MacAddr([1, 0, 0x5e, 1, 2, 3])));
+    let cases: [(Rule, Opcode, Change); 9] = [
+        (Rule::Multicast, UdSendOnly, |h| {
+            h.bth.dest_qp = MULTICAST_QPN
+        }),
+        (Rule::Multicast, UdSendOnly, |h| {
+            let Ip::V4(ip) = &mut h.ip else { panic!() };
+            ip.dst = [239, 1, 2, 3];
+            h.ethernet.dst = MacAddr([1, 0, 0x5e, 1, 2, 3]);
+        }),
+        (Rule::Multicast, RcSendOnly, |h| {
+            h.ethernet.dst = MacAddr::BROADCAST
+        }),
+        (Rule::Multicast, RcSendOnly, |h| {
+            let Ip::V4(ip) = &mut h.ip else { panic!() };
+            ip.src = [239, 1, 2, 3];
+        }),
+        (Rule::UnusualField, UdSendOnly, |h| h.bth.dest_qp = 1),
+        (Rule::UnusualField, UdSendOnly, |h| h.bth.ack_req = true),
+        (Rule::UnusualField, UcSendOnly, |h| h.bth.ack_req = true),
+        (Rule::UnusualField, RcSendOnly, |h| h.bth.fecn = true),
+        (Rule::UnusualField, RcFetchAdd, |h| {
+            h.atomic.as_mut().unwrap().addr = 0x1004;
+        }),
+    ];
+    for (rule, opcode, change) in cases {
+        let mut talk = Talk::new();
+        let mut header = header(0, opcode, 0);
+        change(&mut header);
+        talk.frame(0, &bytes(&header, 0), false);
+        talk.clean();
+        let remarks = talk.oracle.remarks().iter();
+        let rules: Vec<Rule> = remarks.map(|remark| remark.rule).collect();
+        assert_eq!(rules, [rule], "{opcode:?} {:?}", talk.oracle.remarks());
+        assert_eq!(rule.severity(), Severity::Suspicious);
+        assert_eq!(talk.oracle.count_of(Some(0)), 0);
+        assert_eq!(talk.oracle.count(Severity::Suspicious), 1);
+    }
+}
+
+/// The first remarks of a rule are kept, and all are counted.
+#[test]
+fn remarks_of_a_rule_are_limited() {
+    let mut talk = Talk::new();
+    let mut marked = header(0, UdSendOnly, 0);
+    marked.bth.fecn = true;
+    for _ in 0..2 * REMARK_LIMIT {
+        talk.frame(0, &bytes(&marked, 0), false);
+    }
+    assert_eq!(talk.oracle.remarks().len() as u64, REMARK_LIMIT);
+    assert_eq!(talk.oracle.count(Severity::Suspicious), 2 * REMARK_LIMIT);
 }
 
 #[test]

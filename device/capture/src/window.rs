@@ -1,0 +1,83 @@
+//! A window over the frames of a file: what stands before a request that it presupposes is judged behind it.
+//!
+//! A capture of several receive queues, or of two directions by two processors, has packets of different queues in the order in which they were
+//! read. A network may also change the order of packets on their way to the place of the capture. Neither is the work of an adapter.
+
+use std::collections::VecDeque;
+
+use faultline_oracle::Frame;
+
+use crate::judge::{Judge, Origin};
+
+/// Frames that are held.
+const FRAMES: usize = 128;
+/// Time in nanoseconds by which a frame may be late.
+const LATE: u64 = 10_000_000;
+
+/// A frame of a file.
+#[derive(Debug)]
+pub(crate) struct Held {
+    /// Its number in the file, from 1.
+    pub number: u64,
+    /// Its time in nanoseconds.
+    pub at: u64,
+    /// The frame, filled with zeros if it is cut.
+    pub octets: Vec<u8>,
+    /// It is cut.
+    pub is_cut: bool,
+    pub origin: Origin,
+}
+
+impl Held {
+    fn frame(&self) -> Frame<'_> {
+        match self.is_cut {
+            true => Frame::of_headers(&self.octets),
+            false => self.octets.as_slice().into(),
+        }
+    }
+}
+
+/// The frames that are held.
+#[derive(Debug, Default)]
+pub(crate) struct Window {
+    held: VecDeque<Held>,
+}
+
+impl Window {
+    /// Takes one more frame, and judges the oldest ones if there are too many.
+    pub(crate) fn push(&mut self, judge: &mut Judge, held: Held) {
+        self.held.push_back(held);
+        while self.held.len() > FRAMES {
+            self.release(judge);
+        }
+    }
+
+    /// Judges all frames.
+    pub(crate) fn empty(&mut self, judge: &mut Judge) {
+        while !self.held.is_empty() {
+            self.release(judge);
+        }
+    }
+
+    /// Judges the oldest frame, and before it what it presupposes.
+    fn release(&mut self, judge: &mut Judge) {
+        let Some(first) = self.held.pop_front() else {
+            return;
+        };
+        let mut later = None;
+        while let Some(request) = judge.oracle().awaits(first.frame()) {
+            let is_it =
+                |held: &Held| held.at.saturating_sub(first.at) <= LATE && request.is(held.frame());
+            let place = self.held.iter().position(is_it);
+            let Some(held) = place.and_then(|place| self.held.remove(place)) else {
+                break;
+            };
+            later.get_or_insert(held.number);
+            judge.show(held.number, held.at, held.frame(), held.origin);
+        }
+        judge.show(first.number, first.at, first.frame(), first.origin);
+        if let Some(later) = later {
+            judge.note_order(first.at, first.frame(), later);
+        }
+    }
+}

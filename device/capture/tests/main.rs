@@ -1,0 +1,5 @@
+//! Tests of the crate, as one program.
+
+#![cfg(test)]
+
+mod foreign;
