@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use Opcode::*;
-use faultline_capture::check::{Findings, check};
+use faultline_capture::check::{Findings, Found, check};
 use faultline_wire::packet::{RoceHeader, seal};
 use faultline_wire::{Aeth, Bth, Gid, Ip, MacAddr, NakCode, Opcode, Psn, Syndrome};
 use pcap_file::pcap::{PcapPacket, PcapWriter};
@@ -46,10 +46,10 @@ fn timed(frames: &[(u64, Vec<u8>)]) -> Vec<u8> {
     let mut writer = PcapWriter::new(Vec::new()).unwrap();
     for (at, frame) in frames {
         let length = u32::try_from(frame.len()).unwrap();
-        let packet = PcapPacket::new(Duration::from_micros(*at), length, frame);
+        let packet = PcapPacket::new(Duration::from_micros(*at), length, frame).unwrap();
         writer.write_packet(&packet).unwrap();
     }
-    writer.into_writer()
+    writer.into_inner()
 }
 
 fn capture(frames: &[Vec<u8>]) -> Vec<u8> {
@@ -64,14 +64,19 @@ fn found(frames: &[Vec<u8>]) -> Findings {
     check(capture(frames).as_slice(), false).unwrap()
 }
 
+/// A rule and the frame that violates it.
+type Violated<'a> = (&'a str, u64);
+
+fn rules(found: &[Found]) -> Vec<Violated<'_>> {
+    let found = found.iter();
+    found
+        .map(|found| (found.rule.as_str(), found.frame))
+        .collect()
+}
+
 /// Rules of the violations and of the remarks, each with its frame.
-fn rules(found: &Findings) -> [Vec<(&str, u64)>; 2] {
-    [&found.violations, &found.remarks].map(|found| {
-        let found = found.iter();
-        found
-            .map(|found| (found.rule.as_str(), found.frame))
-            .collect()
-    })
+fn both(found: &Findings) -> (Vec<Violated<'_>>, Vec<Violated<'_>>) {
+    (rules(&found.violations), rules(&found.remarks))
 }
 
 #[test]
@@ -89,8 +94,8 @@ fn an_answer_may_stand_before_its_request() {
     ];
     let found = found(&one);
     assert_eq!(
-        rules(&found),
-        [vec![], vec![("reordered", 1), ("reordered", 5)]],
+        both(&found),
+        (vec![], vec![("reordered", 1), ("reordered", 5)]),
         "{}",
         found.text()
     );
@@ -128,8 +133,8 @@ fn a_window_has_an_end() {
     ];
     let found = check(timed(&frames).as_slice(), false).unwrap();
     assert_eq!(
-        rules(&found),
-        [vec![("response-psn", 3)], vec![]],
+        both(&found),
+        (vec![("response-psn", 3)], vec![]),
         "{}",
         found.text()
     );
@@ -153,8 +158,8 @@ fn reordering_by_the_network_is_the_fault_of_no_adapter() {
     ];
     let found = found(&frames);
     assert_eq!(
-        rules(&found),
-        [vec![], vec![("reordered", 3)]],
+        both(&found),
+        (vec![], vec![("reordered", 3)]),
         "{}",
         found.text()
     );
@@ -170,7 +175,12 @@ fn a_missing_request_accuses_no_responder() {
         let mut frames = vec![send(0), ack(0), send(2), answer];
         frames.extend((3..200).flat_map(|psn| [send(psn), ack(psn)]));
         let found = found(&frames);
-        assert_eq!(rules(&found)[0], [("request-psn", 3)], "{}", found.text());
+        assert_eq!(
+            rules(&found.violations),
+            [("request-psn", 3)],
+            "{}",
+            found.text()
+        );
     }
 }
 
@@ -188,15 +198,20 @@ fn opcodes_of_other_manufacturers_are_noted() {
     let frames = [0xc0, 0xc5, 0xff, 0x44].map(with_opcode);
     let judged = found(&frames);
     let notes = (1..=4).map(|frame| ("unjudged-opcode", frame)).collect();
-    assert_eq!(rules(&judged), [vec![], notes], "{}", judged.text());
+    assert_eq!(both(&judged), (vec![], notes), "{}", judged.text());
     assert_eq!(judged.remarks[0].severity, "note");
     // 0x9f is no manufacturer's.
     let reserved = found(&[with_opcode(0x9f)]);
-    assert_eq!(rules(&reserved)[0], [("well-formed", 1)]);
+    assert_eq!(rules(&reserved.violations), [("well-formed", 1)]);
     // Of Faultlines, READY is judged: nothing was refused.
     let frames = [send(0), packet(1, Ready, 0, None)];
     let of_ours = check(capture(&frames).as_slice(), true).unwrap();
-    assert_eq!(rules(&of_ours)[0], [("ready", 2)], "{}", of_ours.text());
+    assert_eq!(
+        rules(&of_ours.violations),
+        [("ready", 2)],
+        "{}",
+        of_ours.text()
+    );
 }
 
 /// An Ethernet and an IPv4 header in front of octets of this protocol.
@@ -282,7 +297,7 @@ fn frames_in_tunnels_are_judged() {
         let wrong = [send(0), ack(0), ack(7)].map(|frame| wrap(&frame));
         let judged = found(&wrong);
         assert_eq!(
-            rules(&judged)[0],
+            rules(&judged.violations),
             [("response-psn", 3)],
             "{name}: {}",
             judged.text()
@@ -297,7 +312,12 @@ fn a_frame_that_a_mirror_has_cut_is_judged_by_its_headers() {
     let frames = [send(0), send(1), send(3)].map(|frame| cut(&frame));
     let judged = found(&frames);
     assert_eq!((judged.packets, judged.cut), (3, 3), "{}", judged.text());
-    assert_eq!(rules(&judged)[0], [("request-psn", 3)], "{}", judged.text());
+    assert_eq!(
+        rules(&judged.violations),
+        [("request-psn", 3)],
+        "{}",
+        judged.text()
+    );
 }
 
 /// Whatever is missing of a tunnel, and with any octet changed: nothing panics, and all frames are counted.

@@ -349,38 +349,7 @@ impl Oracle {
         if opcode.info().kind == OpKind::Cnp {
             self.judge_cnp(&parsed.header, &mut report);
         } else if opcode.is_response() {
-            let key = self.flow_of_response(&parsed.header, sender, queue_pair);
-            if key == Some(OfResponse::Mixed) {
-                self.mixed = self.mixed.saturating_add(1);
-            } else if let Some(OfResponse::Flow(key)) = key
-                && let Some(flow) = self.flows.get_mut(&key)
-            {
-                if adapter.is_some() {
-                    flow.learn_mac(&parsed.header);
-                }
-                if opcode.info().kind == OpKind::Ready {
-                    let ends = [adapter, flow.requester.adapter()];
-                    let has_agreed =
-                        |end: &Option<Adapter>| end.is_some_and(|end| self.ready.contains(&end));
-                    if !self.all_ready && !ends.iter().all(has_agreed) {
-                        report((
-                            Rule::Ready,
-                            "the adapters have not agreed to READY".to_owned(),
-                        ));
-                    }
-                }
-                flow.response_sent(seen, &parsed, &mut report);
-            } else {
-                let knows =
-                    self.all_ready || adapter.is_some_and(|from| self.ready.contains(&from));
-                if opcode.info().kind == OpKind::Ready && !knows {
-                    report((
-                        Rule::Ready,
-                        "nothing is known of a connection to which it belongs".to_owned(),
-                    ));
-                }
-                self.responses_without_flow = self.responses_without_flow.saturating_add(1);
-            }
+            self.judge_response(seen, (sender, queue_pair), &parsed, &mut report);
         } else if is_connected(opcode.info().service) {
             let pair = adapter.and_then(|adapter| Some((adapter, queue_pair?.qpn)));
             let has_past = self.has_lost && !pair.is_some_and(|pair| self.renewed.contains(&pair));
@@ -401,6 +370,47 @@ impl Oracle {
         }
         for finding in findings {
             self.keep((at, adapter), Some(parsed.header), finding);
+        }
+    }
+
+    fn judge_response(
+        &mut self,
+        seen: Seen,
+        (sender, queue_pair): (Sender, Option<QueuePair>),
+        parsed: &Parsed<'_>,
+        report: &mut dyn FnMut(Report),
+    ) {
+        let (adapter, kind) = (sender.adapter(), parsed.header.bth.opcode.info().kind);
+        let key = self.flow_of_response(&parsed.header, sender, queue_pair);
+        if key == Some(OfResponse::Mixed) {
+            self.mixed = self.mixed.saturating_add(1);
+        } else if let Some(OfResponse::Flow(key)) = key
+            && let Some(flow) = self.flows.get_mut(&key)
+        {
+            if adapter.is_some() {
+                flow.learn_mac(&parsed.header);
+            }
+            if kind == OpKind::Ready {
+                let ends = [adapter, flow.requester.adapter()];
+                let has_agreed =
+                    |end: &Option<Adapter>| end.is_some_and(|end| self.ready.contains(&end));
+                if !self.all_ready && !ends.iter().all(has_agreed) {
+                    report((
+                        Rule::Ready,
+                        "the adapters have not agreed to READY".to_owned(),
+                    ));
+                }
+            }
+            flow.response_sent(seen, parsed, report);
+        } else {
+            let knows = self.all_ready || adapter.is_some_and(|from| self.ready.contains(&from));
+            if kind == OpKind::Ready && !knows {
+                report((
+                    Rule::Ready,
+                    "nothing is known of a connection to which it belongs".to_owned(),
+                ));
+            }
+            self.responses_without_flow = self.responses_without_flow.saturating_add(1);
         }
     }
 

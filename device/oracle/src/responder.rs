@@ -64,7 +64,7 @@ impl Responder {
             has_past,
             first: Some(first),
             acked: Some(first),
-            has_missed_read: has_past,
+            has_missed_read: true,
             ..Self::default()
         }
     }
@@ -284,6 +284,8 @@ impl Responder {
         }
         self.check_waiting(seen, psn.next(), acked, report);
         self.acked = Some(psn.next());
+        // Responses to READs before those that were seen were sent before it.
+        self.has_missed_read &= self.has_past || seen.may_have_gaps;
     }
 
     /// Before a request is answered, so are those before it that have an answer of their own.
