@@ -14,17 +14,23 @@ lab_first() {
 # The PCI ID and the subsystem ID of Faultline's function. A configuration may give it another PCI ID.
 LAB_PCI_ID="0x1af4 0x10f0"
 
-# Faultline's function, or nothing. Under TCG each process takes some 20 ms; this starts none.
-lab_function() {
+# Lists Faultline's functions in LAB_FUNCTIONS. Under TCG each process takes some 20 ms; this starts none.
+lab_find_functions() {
 	local dev vendor device
+	LAB_FUNCTIONS=()
 	for dev in /sys/bus/pci/devices/*; do
 		read -r vendor <"$dev/subsystem_vendor"
 		read -r device <"$dev/subsystem_device"
 		if [ "$vendor $device" = "$LAB_PCI_ID" ]; then
-			echo "$dev"
-			return
+			LAB_FUNCTIONS+=("$dev")
 		fi
 	done
+}
+
+# The first of Faultline's functions, or nothing.
+lab_function() {
+	lab_find_functions
+	[ ${#LAB_FUNCTIONS[@]} = 0 ] || echo "${LAB_FUNCTIONS[0]}"
 }
 
 # Tells the driver the ID of a function that has another one than the driver knows.
@@ -56,7 +62,13 @@ lab_netdev() {
 
 # The RDMA device of the device under test, or nothing.
 lab_rdma_device() {
-	lab_first /sys/class/infiniband
+	local function
+	function=$(lab_function)
+	if [ -n "$function" ]; then
+		lab_first "$function/infiniband"
+	else
+		lab_first /sys/class/infiniband
+	fi
 }
 
 # The index of the RoCE v2 GID of the given address. IPv6 ones are PREFIX::HOST.

@@ -204,6 +204,11 @@ impl<'a> Parts<'a> {
             !plan.wiring.is_between_emulators() || plan.guests == 2 && plan.nic == Nic::Faultline,
             "a wire between emulators needs exactly two guests with the project's NIC"
         );
+        ensure!(
+            plan.hardware.further_nics == 0
+                || plan.nic == Nic::Faultline && !plan.wiring.is_between_emulators(),
+            "further NICs need guests with the project's NIC, on one emulator"
+        );
         let has_nic = !matches!(plan.nic, Nic::Rxe | Nic::None);
         let needs = Needs {
             kernel: plan.kernel,
@@ -259,7 +264,10 @@ impl<'a> Parts<'a> {
                     let port = format!("[[port]]\nname = \"virtio1\"\n{keys}{socket}\"\n");
                     (0..1, port)
                 }
-                _ => (0..self.plan.guests, String::new()),
+                _ => {
+                    let each = 1 + self.plan.hardware.further_nics as usize;
+                    (0..self.plan.guests * each, String::new())
+                }
             };
             return Ok((start(nics, &self.settings(ports, None))?, None));
         }
@@ -300,7 +308,7 @@ impl<'a> Parts<'a> {
         index: usize,
         sockets: &Path,
         logs: &Path,
-        nic: Option<PathBuf>,
+        nics: Vec<PathBuf>,
     ) -> Result<Machine> {
         let (plan, base) = (self.plan, &self.base);
         let initrd = sockets.join(format!("initrd{index}"));
@@ -326,7 +334,7 @@ impl<'a> Parts<'a> {
             serial: logs.join("serial.log"),
             agent: sockets.join(format!("agent{index}")),
             console: sockets.join(format!("console{index}")),
-            nic,
+            nics,
             wire: match plan.nic {
                 Nic::Rxe => Some(Wire {
                     socket: sockets.join("wire"),
@@ -434,8 +442,10 @@ impl Cluster {
                 Some((second, _)) if index == 1 => (Some(second), 0),
                 _ => (emulator.as_ref(), index),
             };
-            let nic = of.and_then(|emulator| emulator.sockets.get(at).cloned());
-            let machine = parts.machine(index, sockets.path(), &logs, nic)?;
+            // The first NICs of all guests have the first numbers.
+            let sockets_of = of.map_or(&[][..], |emulator| &emulator.sockets);
+            let nics = sockets_of.iter().skip(at).step_by(plan.guests).cloned();
+            let machine = parts.machine(index, sockets.path(), &logs, nics.collect())?;
             let guest = Booting::start(&parts.qemu, &machine, &logs, time_factor)?;
             priority.add(guest.qemu(), 0);
             booting.push(guest);
@@ -664,6 +674,9 @@ fn hardware_command(hardware: &Hardware) -> Option<String> {
     }
     if hardware.huge_pages > 0 {
         words.push(format!("huge_pages={}", hardware.huge_pages));
+    }
+    if hardware.further_nics > 0 {
+        words.push("further_nics".to_owned());
     }
     (!words.is_empty()).then(|| format!("use_hardware {}", words.join(" ")))
 }

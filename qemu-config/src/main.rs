@@ -399,6 +399,9 @@ struct GuestOptions {
     /// Huge pages of 2 MiB in each guest
     #[arg(long, default_value_t = 0, value_name = "N")]
     huge_pages: u32,
+    /// NICs of each guest besides the first
+    #[arg(long, default_value_t = 0)]
+    further_nics: u32,
     /// MTU of the guests' interfaces
     #[arg(long)]
     mtu: Option<u32>,
@@ -442,6 +445,7 @@ impl GuestOptions {
                 swap_disk: self.swap_disk,
                 pmem: self.pmem,
                 huge_pages: self.huge_pages,
+                further_nics: self.further_nics,
             },
             mtu: self.mtu,
             packaged_kernel: self.packaged_kernel,

@@ -202,6 +202,8 @@ pub struct Hardware {
     pub pmem: u32,
     /// Huge pages of 2 MiB set aside at boot.
     pub huge_pages: u32,
+    /// NICs besides the first.
+    pub further_nics: u32,
 }
 
 /// The host's files behind a guest's [`Hardware`].
@@ -236,8 +238,8 @@ pub struct Machine {
     pub agent: PathBuf,
     /// Listening socket of the interactive console.
     pub console: PathBuf,
-    /// The NIC's vfio-user socket.
-    pub nic: Option<PathBuf>,
+    /// The vfio-user sockets of its NICs.
+    pub nics: Vec<PathBuf>,
     /// A virtio-net card joined to the other guest's, for comparisons.
     pub wire: Option<Wire>,
     /// The guest's index, which determines its MAC address.
@@ -407,10 +409,14 @@ impl Machine {
     }
 
     fn add_network(&self, words: &mut Words) {
-        if let Some(socket) = &self.nic {
+        for (number, socket) in self.nics.iter().enumerate() {
+            let id = match number {
+                0 => "nic".to_owned(),
+                _ => format!("nic{number}"),
+            };
             words.add(
                 "-device",
-                json!({"driver": "vfio-user-pci", "id": "nic",
+                json!({"driver": "vfio-user-pci", "id": id,
                        "x-msg-timeout": ANSWER_LIMIT_MS,
                        "socket": {"type": "unix", "path": socket}})
                 .to_string(),
@@ -486,7 +492,7 @@ mod tests {
             serial: "/s".into(),
             agent: "/a".into(),
             console: "/c".into(),
-            nic: Some("/tmp/a b.sock".into()),
+            nics: vec!["/tmp/a b.sock".into()],
             wire: None,
             index: 0,
             append: String::new(),
