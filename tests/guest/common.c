@@ -421,7 +421,13 @@ void receive_all(int fd, void *data, size_t length)
 
 void device_open(struct device *device)
 {
-	const char *name = getenv("RDMA_DEV"), *gid = getenv("GID_INDEX");
+	const char *gid = getenv("GID_INDEX");
+
+	device_open_named(device, getenv("RDMA_DEV"), gid && *gid ? atoi(gid) : 0);
+}
+
+void device_open_named(struct device *device, const char *name, int gid_index)
+{
 	struct ibv_device **list = ibv_get_device_list(NULL), *found = NULL;
 	struct ibv_port_attr port;
 
@@ -437,7 +443,7 @@ void device_open(struct device *device)
 	device->pd = ibv_alloc_pd(device->context);
 	if (!device->pd)
 		die("cannot allocate a protection domain: %m");
-	device->gid_index = gid && *gid ? atoi(gid) : 0;
+	device->gid_index = gid_index;
 	if (ibv_query_gid(device->context, 1, device->gid_index, &device->gid))
 		die("there is no GID %d", device->gid_index);
 	if (ibv_query_device_ex(device->context, NULL, &device->attributes))

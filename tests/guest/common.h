@@ -107,6 +107,8 @@ struct device {
 
 /* By RDMA_DEV and GID_INDEX of the environment, else the first device and GID 0. */
 void device_open(struct device *device);
+/* By its name, and the index of a GID. */
+void device_open_named(struct device *device, const char *name, int gid_index);
 /* A counter of the device; -1 if it has none of that name. */
 long device_counter(const struct device *device, const char *name);
 /* Ends the program unless the device has explicit ODP for what RC does. */

@@ -13,9 +13,9 @@ use self::loads::{
     stop_scenario,
 };
 use super::facts::{On, Row, Runs, SuiteFacts, by_name, row, runs};
-use super::robustness::{end, must_fail, traffic, works};
 use super::sight::Test;
 use super::sight::watched::{SHORT, Watched};
+use super::traffic::{end, must_fail, traffic, works};
 use crate::command::say;
 use crate::guest::Guest;
 use crate::image::Kernel;

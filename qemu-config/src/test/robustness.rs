@@ -4,15 +4,16 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 
 use super::facts::{On, Row, Runs, SuiteFacts, by_name, row, runs};
+use super::failover;
 use super::pair::Pairs;
 use super::tally::{Tally, Verdict};
+use super::traffic::{ERROR_LIMIT, end, must_fail, pair, traffic, traffic_of, works};
 use crate::cluster::{Cluster, Nic, Plan, TCG_RACE, configure, is_tcg_race};
 use crate::command::say;
-use crate::exchange::{self, Exchange, Ready};
-use crate::guest::{Guest, Outcome, Running};
+use crate::guest::Guest;
 use crate::progress;
 use crate::protocol::Exec;
 use crate::workspace::Workspace;
@@ -81,6 +82,25 @@ pub const TESTS: &[Row<Test>] = &[
         "Connections end at both ends when the MTU of an interface is too small for their path MTU, which new ones cannot have.",
         mtu_lowered_under_traffic,
     ),
+    row::<Test>("vlan_removed_under_traffic", REMOVED, |cluster, _| {
+        failover::further_address_returns(cluster, &failover::VLAN)
+    }),
+    row::<Test>(
+        "ipv6_address_removed_under_traffic",
+        REMOVED,
+        |cluster, _| failover::further_address_returns(cluster, &failover::IPV6),
+    ),
+    row::<Test>(
+        "more_addresses_than_gids_5_times",
+        MORE_ADDRESSES,
+        |cluster, _| failover::more_addresses_than_gids(cluster, 5),
+    ),
+    row::<Test>(
+        "more_addresses_than_gids_100_times",
+        MORE_ADDRESSES,
+        |cluster, _| failover::more_addresses_than_gids(cluster, 100),
+    )
+    .runs(by_name("minutes")),
     row::<Test>(
         "function_reset",
         "Traffic works after a reset of the function.",
@@ -114,8 +134,49 @@ pub const TESTS: &[Row<Test>] = &[
         emulator_killed_while_it_sleeps_under_load,
     ),
     row::<Test>(KILLED_UNDER_TRAFFIC, KILLED, emulator_killed_under_traffic).runs(AGAIN),
+    // In guests of their own.
+    row::<Test>(
+        "nic_fails_over",
+        "A stream goes on over the second NIC when the first has a port error or its retries end, and returns; each byte arrives once.",
+        failover::nic_fails_over,
+    ),
+    row::<Test>(
+        "address_moves_to_another_guest",
+        "Connections end when an address moves to another guest, and new ones to the address reach that guest.",
+        failover::address_moves_to_another_guest,
+    ),
+    row::<Test>(
+        "rds_follows_a_moved_address",
+        "RDS connects anew to an address that has moved to another guest.",
+        failover::rds_follows_a_moved_address,
+    ),
+    row::<Test>(
+        "neighbours_address_is_of_no_use",
+        "A guest with its neighbour's IP address reaches no connection of its neighbour, and with port security gets no GID for it.",
+        failover::neighbours_address_is_of_no_use,
+    ),
+    row::<Test>(
+        "bond_fails_over",
+        "Connections to an active-backup bond end with its active NIC, and new ones use the other.",
+        failover::bond_fails_over,
+    ),
 ];
 
+/// Those of them that run in the guests of [`failover`].
+const FAILOVER: &[&str] = &[
+    "nic_fails_over",
+    "address_moves_to_another_guest",
+    "rds_follows_a_moved_address",
+    "neighbours_address_is_of_no_use",
+    "bond_fails_over",
+];
+
+/// What the tests that remove interfaces and addresses show.
+const REMOVED: &str =
+    "Connections end at both ends when the address is removed, and new ones work when it is back.";
+/// What the tests with more addresses than entries of the GID table show.
+const MORE_ADDRESSES: &str = "More addresses than GIDs are added and removed beside traffic; all earlier GIDs stay, and the connection \
+     manager finds the device.";
 /// What the tests that kill the emulator show.
 const KILLED: &str = "Programs learn by an event that the device is gone.";
 /// The runs of repetitions.
@@ -135,9 +196,6 @@ const KILLED_ASLEEP: &str = "emulator_killed_while_it_sleeps_under_load";
 const KILLED_UNDER_TRAFFIC: &str = "emulator_killed_under_traffic";
 
 const SHORT: Duration = Duration::from_secs(60);
-/// An application must have its error by then. QEMU stops a guest for [65 s](crate::qemu::ANSWER_LIMIT_MS) if an access to the device was
-/// on its way when the emulator ended.
-const ERROR_LIMIT: Duration = Duration::from_secs(120);
 
 /// Number of attempts of a test that QEMU itself does not survive. On a busy machine, every second one may meet its assertion.
 const ATTEMPTS: u32 = 10;
@@ -198,6 +256,9 @@ pub fn run(
 
 /// The guests of a test: those of `plan`, or of the same with a device of this test, whose configuration goes to `dir`.
 pub fn plan_of(name: &str, plan: &Plan, dir: &Path) -> Result<Plan> {
+    if FAILOVER.contains(&name) {
+        return Ok(failover::plan(plan));
+    }
     let mut plan = plan.clone();
     let poll_time_us = match name {
         // An engine that does not sleep during traffic is not woken. So QEMU has nothing to send, and does not always
@@ -253,92 +314,6 @@ fn judge(pairs: &mut Pairs<'_>, plan: &Plan, name: &str, test: Test) -> Result<(
     if !killed {
         pairs.keep(pair);
     }
-    Ok(())
-}
-
-fn pair(cluster: &Cluster) -> Result<(&Guest, &Guest)> {
-    match cluster.guests.as_slice() {
-        [server, client] => Ok((server, client)),
-        _ => bail!("there are not two guests"),
-    }
-}
-
-/// The link carries traffic.
-pub fn works(cluster: &Cluster) -> Result<()> {
-    let (server, client) = pair(cluster)?;
-    let command = "ibv_rc_pingpong -c -n 100 -d $RDMA_DEV -g $GID_INDEX";
-    let report = exchange::run(
-        server,
-        client,
-        &Exchange {
-            server: command.to_owned(),
-            client: format!("{command} $PEER_IP"),
-            ready: Ready::Tcp(18515),
-            limit: SHORT,
-        },
-    )?;
-    ensure!(report.success(), "a ping-pong fails:\n{}", report.text(30));
-    Ok(())
-}
-
-/// Endless messages from the second guest to the first; returns both sides once data flows.
-pub fn traffic<'a>(server: &'a Guest, client: &'a Guest) -> Result<(Running<'a>, Running<'a>)> {
-    traffic_of(server, client, "ib_send_bw")
-}
-
-/// The same of a program of perftest, with options.
-fn traffic_of<'a>(
-    server: &'a Guest,
-    client: &'a Guest,
-    program: &str,
-) -> Result<(Running<'a>, Running<'a>)> {
-    let start = |guest: &'a Guest, script: &str| {
-        guest.start(&Exec {
-            script: script.to_owned(),
-            ..Exec::default()
-        })
-    };
-    let command = format!("exec {program} -d $RDMA_DEV -x $GID_INDEX -F -D 300");
-    let serving = start(server, &command)?;
-    server.must("lab_until 10 lab_listens 18515", SHORT)?;
-    let sending = start(client, &format!("{command} $PEER_IP"))?;
-    // perftest prints nothing until it ends. There may be other traffic.
-    client
-        .must(
-            &format!(
-                "lab_until 20 lab_is_connected {} && lab_flows 200",
-                program.split(' ').next().unwrap_or_default()
-            ),
-            3 * SHORT,
-        )
-        .context("the traffic did not start")?;
-    Ok((serving, sending))
-}
-
-/// The program must end by itself, with an error.
-pub fn must_fail(running: Running<'_>, who: &str) -> Result<Outcome> {
-    let outcome = running.wait_more(ERROR_LIMIT)?;
-    ensure!(
-        outcome.status != crate::guest::Status::TimedOut,
-        "{who} hangs instead of getting an error:\n{}",
-        String::from_utf8_lossy(&outcome.both)
-    );
-    ensure!(
-        !outcome.success(),
-        "{who} noticed nothing:\n{}",
-        outcome.text()
-    );
-    Ok(outcome)
-}
-
-/// Ends what is left of the traffic, without hanging.
-pub fn end(running: Running<'_>, who: &str) -> Result<()> {
-    running.kill();
-    let outcome = running.wait_more(SHORT)?;
-    ensure!(
-        outcome.status != crate::guest::Status::TimedOut,
-        "{who} cannot be killed"
-    );
     Ok(())
 }
 

@@ -7,8 +7,8 @@ use crate::emulator::Emulator;
 use crate::guest::{Guest, Running};
 use crate::image::Kernel;
 use crate::protocol::Exec;
-use crate::test::robustness::{end, must_fail, traffic};
 use crate::test::sight::watched::{SHORT, Watched, until};
+use crate::test::traffic::{end, must_fail, traffic};
 
 /// What stops the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 
 use super::watched::{SHORT, Watched};
-use crate::test::robustness::works;
+use crate::test::traffic::works;
 
 /// The NIC of the second guest.
 const NIC: &str = "nic1";

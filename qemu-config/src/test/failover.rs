@@ -1,0 +1,434 @@
+//! Tests of the suite `robustness` in which traffic goes on over another NIC, or to another guest: two NICs of a guest, an address that
+//! moves, and a bond. They run in three guests with two NICs each.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::traffic::{end, must_fail, pair, traffic_of, works};
+use crate::cluster::{Cluster, Plan};
+use crate::exchange::{self, Exchange, Ready};
+use crate::guest::{Guest, Running};
+use crate::protocol::Exec;
+use crate::qemu::Hardware;
+
+/// What the guests are given beyond the plain ones.
+const CONFIG: &str = "qemu-config/nics/failover.toml";
+const SHORT: Duration = Duration::from_secs(60);
+
+/// Output of a program in its guest, while it runs.
+const LOG: &str = "/run/failover.log";
+/// The file that ends the stream of `failover`.
+const END: &str = "/run/failover.end";
+
+/// The guests of these tests.
+pub fn plan(plain: &Plan) -> Plan {
+    Plan {
+        guests: 3,
+        config: Some(
+            PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+                .join("..")
+                .join(CONFIG),
+        ),
+        hardware: Hardware {
+            further_nics: 1,
+            ..Hardware::default()
+        },
+        ..plain.clone()
+    }
+}
+
+fn three(cluster: &Cluster) -> Result<(&Guest, &Guest, &Guest)> {
+    match cluster.guests.as_slice() {
+        [first, second, third] => Ok((first, second, third)),
+        guests => bail!("there are {} guests instead of three", guests.len()),
+    }
+}
+
+/// Starts a command whose output goes to [`LOG`] at once, and to the result at its end.
+fn start<'a>(guest: &'a Guest, command: &str) -> Result<Running<'a>> {
+    guest.start(&Exec {
+        script: format!("rm -f {LOG}; {command} >{LOG} 2>&1; status=$?; cat {LOG}; exit $status"),
+        ..Exec::default()
+    })
+}
+
+/// Waits until a program has said something so many times.
+fn said(guest: &Guest, text: &str, times: u32) -> Result<()> {
+    let said = format!("said() {{ [ \"$(grep -c '{text}' {LOG})\" -ge {times} ]; }}");
+    guest
+        .must(
+            &format!("{said}; lab_until 30 said || {{ cat {LOG}; exit 1; }}"),
+            2 * SHORT,
+        )
+        .map(|_| ())
+}
+
+/// The program must end by itself, without an error. Returns its output.
+fn must_succeed(running: Running<'_>, who: &str) -> Result<String> {
+    let outcome = running.wait_more(SHORT)?;
+    let text = String::from_utf8_lossy(&outcome.both).into_owned();
+    ensure!(outcome.success(), "{who}: {}:\n{text}", outcome.describe());
+    Ok(text)
+}
+
+/// A stream leaves the first NIC of the sender when its port has an error, and the first NIC of the receiver when retries end, and
+/// comes back each time.
+pub fn nic_fails_over(cluster: &Cluster, _: &Plan) -> Result<()> {
+    let (receiver, sender, _) = three(cluster)?;
+    sender.must(&format!("rm -f {END}"), SHORT)?;
+    let program = format!("FAILOVER_END={END} failover");
+    // The receiver does not say what happens to its port, so the sender must notice.
+    let receiving = start(receiver, &format!("{program} --waits $MY_IP2"))?;
+    let sending = start(sender, &format!("{program} --sends $PEER_IP2"))?;
+    said(sender, "NIC 0 carries the stream", 1)?;
+    for (round, (guest, cause)) in [
+        (sender, "NIC 0: port error"),
+        (sender, "NIC 0: port error"),
+        (receiver, "NIC 0: retries have ended"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let round = u32::try_from(round)? + 1;
+        guest.must("ip link set $NETDEV down", SHORT)?;
+        for end in [sender, receiver] {
+            said(end, "NIC 1 carries the stream", round)?;
+        }
+        said(
+            sender,
+            cause,
+            if guest.index == sender.index {
+                round
+            } else {
+                1
+            },
+        )?;
+        guest.must("ip link set $NETDEV up", SHORT)?;
+        said(guest, "NIC 0: port active", 1)?;
+        for end in [sender, receiver] {
+            said(end, "NIC 0 carries the stream", 1 + round)?;
+        }
+    }
+    sender.must(&format!("touch {END}"), SHORT)?;
+    for (running, who) in [(sending, "the sender"), (receiving, "the receiver")] {
+        let text = must_succeed(running, who)?;
+        ensure!(text.contains("all right"), "{who}:\n{text}");
+    }
+    Ok(())
+}
+
+/// The address that moves, as one of a cluster's service.
+const SERVICE: &str = "10.77.0.100";
+
+/// Gives a guest the address of the service, and tells the others.
+const TAKE_SERVICE: &str = "ip address add $SERVICE/24 dev $NETDEV && lab_until 20 lab_has_gid $SERVICE && \
+    announce_address $NETDEV $SERVICE";
+const LEAVE_SERVICE: &str =
+    "ip address del $SERVICE/24 dev $NETDEV && lab_until 20 lab_has_no_gid $SERVICE";
+
+fn of_service(command: &str) -> String {
+    command.replace("$SERVICE", SERVICE)
+}
+
+/// Starts traffic in both directions over a connection of the connection manager to an address, and waits until it flows.
+fn managed_traffic<'a>(
+    server: &'a Guest,
+    client: &'a Guest,
+    address: &str,
+) -> Result<(Running<'a>, Running<'a>)> {
+    let command = "ib_write_bw -R -b -F -D 300";
+    let serving = start(server, command)?;
+    server.must(
+        "listens() { rdma resource show cm_id | grep -q 'LISTEN.* comm ib_write_bw'; }; lab_until 20 listens",
+        SHORT,
+    )?;
+    let sending = start(client, &format!("{command} {address}"))?;
+    client
+        .must(
+            "lab_until 20 lab_is_connected ib_write_bw && lab_flows 200",
+            2 * SHORT,
+        )
+        .context("the traffic did not start")?;
+    Ok((serving, sending))
+}
+
+/// Both ends of traffic must end because no answers come.
+fn retries_end(both: (Running<'_>, Running<'_>)) -> Result<()> {
+    for (running, who) in [(both.0, "the server"), (both.1, "the client")] {
+        let outcome = must_fail(running, who)?;
+        let text = String::from_utf8_lossy(&outcome.both);
+        // IBV_WC_RETRY_EXC_ERR
+        ensure!(
+            text.contains("status 12"),
+            "{who} has another error:\n{text}"
+        );
+    }
+    Ok(())
+}
+
+/// Data that `rping` compares, over a new connection to an address; the server must see it.
+fn connects(server: &Guest, client: &Guest, address: &str) -> Result<()> {
+    let serving = start(server, &format!("rping -s -V -C 20 -a {address}"))?;
+    server.must(
+        "listens() { rdma resource show cm_id | grep -q 'LISTEN.* comm rping'; }; lab_until 20 listens",
+        SHORT,
+    )?;
+    let outcome = client.run(&format!("rping -c -V -C 20 -a {address}"), SHORT)?;
+    ensure!(
+        outcome.success(),
+        "no new connection to {address}: {}\n{}",
+        outcome.describe(),
+        outcome.text()
+    );
+    must_succeed(serving, "the server of rping").map(|_| ())
+}
+
+/// An address moves to another guest under traffic of the connection manager.
+pub fn address_moves_to_another_guest(cluster: &Cluster, _: &Plan) -> Result<()> {
+    let (client, first, second) = three(cluster)?;
+    first.must(&of_service(TAKE_SERVICE), SHORT)?;
+    for (from, to) in [(first, second), (second, first)] {
+        let both = managed_traffic(from, client, SERVICE)?;
+        from.must(&of_service(LEAVE_SERVICE), SHORT)?;
+        to.must(&of_service(TAKE_SERVICE), SHORT)?;
+        retries_end(both)?;
+        connects(to, client, SERVICE)?;
+    }
+    first.must(&of_service(LEAVE_SERVICE), SHORT)?;
+    Ok(())
+}
+
+/// The kernel's RDS connects anew to an address that has moved to another guest.
+pub fn rds_follows_a_moved_address(cluster: &Cluster, _: &Plan) -> Result<()> {
+    let (client, first, second) = three(cluster)?;
+    let serve = |guest| {
+        let running = start(guest, &of_service("rds_pair $SERVICE"))?;
+        guest.must("lab_until 20 lab_listens 18640", SHORT)?;
+        anyhow::Ok(running)
+    };
+    for guest in &cluster.guests {
+        guest.must("modprobe rds_rdma", SHORT)?;
+    }
+    first.must(&of_service(TAKE_SERVICE), SHORT)?;
+    let serving = serve(first)?;
+    let until = "rds_pair --until /run/rds.end $MY_IP $SERVICE";
+    let asking = start(client, &of_service(until))?;
+    said(client, "the first message is verified", 1)?;
+    first.must(&of_service(LEAVE_SERVICE), SHORT)?;
+    second.must(&of_service(TAKE_SERVICE), SHORT)?;
+    // No answer comes to messages that the first server has taken.
+    end(asking, "the client")?;
+    end(serving, "the first server")?;
+    let serving = serve(second)?;
+    let outcome = client.run(&of_service("rds_pair $MY_IP $SERVICE"), 2 * SHORT)?;
+    ensure!(
+        outcome.success() && outcome.text().contains("all right"),
+        "messages do not reach the second server: {}\n{}",
+        outcome.describe(),
+        outcome.text()
+    );
+    must_succeed(serving, "the second server")?;
+    second.must(&of_service(LEAVE_SERVICE), SHORT)?;
+    for guest in &cluster.guests {
+        guest.must("lab_until 20 modprobe -r rds_rdma", SHORT)?;
+    }
+    Ok(())
+}
+
+/// An active-backup bond of the two NICs of a guest, whose address and GIDs are those of the active one.
+const BOND: &str = "10.79.0.1";
+const MAKE_BOND: &str = "modprobe bonding max_bonds=0 && \
+    ip link add bond0 type bond mode active-backup miimon 50 fail_over_mac active && \
+    ip link set $NETDEV down && ip link set $NETDEV master bond0 && \
+    ip link set $NETDEV2 down && ip link set $NETDEV2 master bond0 && \
+    ip link set bond0 up && ip address add $BOND/24 dev bond0 && lab_until 20 lab_has_gid $BOND";
+
+/// The slave of a bond fails under traffic; new connections use the other one.
+pub fn bond_fails_over(cluster: &Cluster, _: &Plan) -> Result<()> {
+    let (server, client, _) = three(cluster)?;
+    let of_bond = |text: &str| text.replace("$BOND", BOND);
+    server.must(&of_bond(MAKE_BOND), SHORT)?;
+    client.must("ip address add 10.79.0.2/24 dev $NETDEV", SHORT)?;
+    for (active, backup) in [("", "2"), ("2", "")] {
+        let is_on = |number: &str, has: &str| {
+            let check = format!(
+                "RDMA_DEV=$RDMA_DEV{number}; lab_until 20 lab_has_{has} $BOND || \
+                 {{ cat /proc/net/bonding/bond0; exit 1; }}"
+            );
+            server.must(&of_bond(&check), SHORT).map(|_| ())
+        };
+        is_on(active, "gid")?;
+        is_on(backup, "no_gid")?;
+        let both = managed_traffic(server, client, BOND)?;
+        server.must(&format!("ip link set $NETDEV{active} down"), SHORT)?;
+        retries_end(both)?;
+        is_on(backup, "gid")?;
+        is_on(active, "no_gid")?;
+        let sent = format!("RDMA_DEV=$RDMA_DEV{backup}; lab_sent sent; echo $sent");
+        let sent = || -> Result<u64> { Ok(server.must(&sent, SHORT)?.trim().parse()?) };
+        let before = sent()?;
+        connects(server, client, BOND)?;
+        ensure!(sent()? > before, "the other NIC has sent nothing");
+        server.must(&format!("ip link set $NETDEV{active} up"), SHORT)?;
+    }
+    client.must("ip address del 10.79.0.2/24 dev $NETDEV", SHORT)?;
+    server.must(
+        "ip link del bond0 && ip link set $NETDEV up && ip link set $NETDEV2 up && lab_until 20 lab_has_gid $MY_IP",
+        SHORT,
+    )?;
+    Ok(())
+}
+
+/// A guest with the IP address of its neighbour reaches no connection of the neighbour; with port security it cannot even use the
+/// address.
+pub fn neighbours_address_is_of_no_use(cluster: &Cluster, _: &Plan) -> Result<()> {
+    let (victim, owner, attacker) = three(cluster)?;
+    let attacked = start(victim, "spoofed victim")?;
+    victim.must("lab_until 20 lab_listens 18730", SHORT)?;
+    let owning = start(owner, "spoofed owner $PEER_IP")?;
+    said(victim, "the first message is verified", 1)?;
+    // Its kernel answers no ARP for the address, and its own resolution does not tell it.
+    let take = "ping -q -c 1 -W 5 $PEER_IP && sysctl -qw net.ipv4.conf.all.arp_ignore=8 && \
+        mac=$(ip neigh show $PEER_IP dev $NETDEV | sed -n 's/.*lladdr \\([^ ]*\\).*/\\1/p') && \
+        ip neigh replace $PEER_IP lladdr $mac dev $NETDEV nud permanent && \
+        ip address add 10.77.0.2/32 dev $NETDEV noprefixroute && lab_until 20 lab_has_gid 10.77.0.2";
+    attacker.must(take, SHORT)?;
+    let outcome = attacker.run(
+        "GID_INDEX=$(lab_gid_index 10.77.0.2) spoofed attacker $PEER_IP",
+        SHORT,
+    )?;
+    ensure!(
+        outcome.success(),
+        "the attacker: {}\n{}",
+        outcome.describe(),
+        outcome.text()
+    );
+    must_succeed(attacked, "the victim")?;
+    must_succeed(owning, "the owner")?;
+    let leave = "ip address del 10.77.0.2/32 dev $NETDEV && ip neigh del $PEER_IP dev $NETDEV && \
+        sysctl -qw net.ipv4.conf.all.arp_ignore=1 && lab_until 20 lab_has_no_gid 10.77.0.2";
+    attacker.must(leave, SHORT)?;
+    attacker.must("address_refused 10.78.0.2", 2 * SHORT)?;
+    Ok(())
+}
+
+/// An address of both guests that can be removed and added again.
+#[derive(Debug)]
+pub struct Further {
+    /// Creates it.
+    create: &'static str,
+    /// Removes it.
+    remove: &'static str,
+    /// All of it but the number of the guest.
+    prefix: &'static str,
+    /// The counter of packets that arrive when it has been removed.
+    received: &'static str,
+}
+
+/// Of a VLAN.
+pub const VLAN: Further = Further {
+    create: "ip link add link $NETDEV name further type vlan id 77 && ip link set further up && \
+        ip address add $ADDRESS/24 dev further",
+    remove: "ip link del further",
+    prefix: "10.97.0.",
+    received: "rx_bad_gid",
+};
+
+/// Of IPv6.
+pub const IPV6: Further = Further {
+    create: "ip address add $ADDRESS/64 dev $NETDEV nodad",
+    remove: "ip address del $ADDRESS/64 dev $NETDEV",
+    prefix: "fd99::",
+    received: "rx_bad_gid",
+};
+
+/// Both ends of a connection of a further address notice that it has been removed. When it is back, new connections work.
+pub fn further_address_returns(cluster: &Cluster, further: &Further) -> Result<()> {
+    let (server, client) = pair(cluster)?;
+    let text = |guest: &Guest, command: &str| {
+        let address = format!("{}{}", further.prefix, guest.index + 1);
+        command.replace("$ADDRESS", &address)
+    };
+    let must = |guest: &Guest, command: &str| guest.must(&text(guest, command), SHORT);
+    let create = format!("{} && lab_until 20 lab_has_gid $ADDRESS", further.create);
+    let remove = format!("{} && lab_until 20 lab_has_no_gid $ADDRESS", further.remove);
+    for guest in [server, client] {
+        must(guest, &create)?;
+    }
+    let connected = "-d $RDMA_DEV -x $(lab_gid_index $ADDRESS)";
+    for _ in 0..2 {
+        let before = dropped(client, further)?;
+        let program = text(server, &format!("ib_write_bw -b {connected}"));
+        let serving = start(server, &format!("{program} -F -D 300"))?;
+        server.must("lab_until 10 lab_listens 18515", SHORT)?;
+        let program = text(client, &format!("ib_write_bw -b {connected}"));
+        let sending = start(client, &format!("{program} -F -D 300 $PEER_IP"))?;
+        client.must(
+            "lab_until 20 lab_is_connected ib_write_bw && lab_flows 200",
+            2 * SHORT,
+        )?;
+        must(client, &remove)?;
+        retries_end((serving, sending))?;
+        let after = dropped(client, further)?;
+        ensure!(
+            after[0] > before[0] && after[1] > before[1],
+            "the client has counted no packets of the removed GID: {before:?}, {after:?}"
+        );
+        must(client, &create)?;
+        let command = "ibv_rc_pingpong -c -n 100 -d $RDMA_DEV -g $(lab_gid_index $ADDRESS)";
+        let report = exchange::run(
+            server,
+            client,
+            &Exchange {
+                server: text(server, command),
+                client: text(client, &format!("{command} $PEER_IP")),
+                ready: Ready::Tcp(18515),
+                limit: SHORT,
+            },
+        )?;
+        ensure!(report.success(), "a ping-pong fails:\n{}", report.text(30));
+    }
+    for guest in [server, client] {
+        must(guest, &remove)?;
+    }
+    works(cluster)
+}
+
+/// The packets that a guest's NIC has not sent, and not received, because an address has been removed.
+fn dropped(guest: &Guest, further: &Further) -> Result<[u64; 2]> {
+    let text = guest.must(
+        &format!(
+            "cd /sys/class/infiniband/$RDMA_DEV/ports/1/hw_counters && cat tx_bad_gid {}",
+            further.received
+        ),
+        SHORT,
+    )?;
+    let counts: Vec<u64> = text.lines().map(str::parse).collect::<Result<_, _>>()?;
+    counts[..].try_into().context("there are not two counters")
+}
+
+/// A guest gets more addresses than its GID table has entries, and loses them, again and again beside traffic: the GIDs from before are all
+/// there, and the connection manager finds the device.
+pub fn more_addresses_than_gids(cluster: &Cluster, rounds: u32) -> Result<()> {
+    let (server, client) = pair(cluster)?;
+    // It leaves most of the guest's time to the kernel, which changes the table.
+    let paced = "ib_send_bw -s 4096 --rate_limit=50 --rate_units=p --rate_limit_type=SW";
+    let (serving, sending) = traffic_of(server, client, paced)?;
+    let outcome = client.run(&format!("more_addresses {rounds}"), 10 * SHORT)?;
+    ensure!(
+        outcome.success(),
+        "{}:\n{}",
+        outcome.describe(),
+        outcome.text()
+    );
+    client
+        .must("lab_is_connected ib_send_bw && lab_flows 200", SHORT)
+        .context("the traffic has ended")?;
+    end(sending, "the client")?;
+    end(serving, "the server")?;
+    works(cluster)?;
+    connects(server, client, "10.77.0.1")?;
+    connects(client, server, "10.77.0.2")
+}

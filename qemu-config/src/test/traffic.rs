@@ -1,0 +1,103 @@
+//! Traffic between two guests: programs that run until something ends them, and how they end.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::cluster::Cluster;
+use crate::exchange::{self, Exchange, Ready};
+use crate::guest::{Guest, Outcome, Running};
+use crate::protocol::Exec;
+
+/// Time limit of a step.
+const SHORT: Duration = Duration::from_secs(60);
+/// An application must have its error by then. QEMU stops a guest for [65 s](crate::qemu::ANSWER_LIMIT_MS) if an access to the device was
+/// on its way when the emulator ended.
+pub const ERROR_LIMIT: Duration = Duration::from_secs(120);
+
+/// The first two guests.
+pub fn pair(cluster: &Cluster) -> Result<(&Guest, &Guest)> {
+    match cluster.guests.as_slice() {
+        [server, client, ..] => Ok((server, client)),
+        _ => bail!("there are not two guests"),
+    }
+}
+
+/// The link carries traffic.
+pub fn works(cluster: &Cluster) -> Result<()> {
+    let (server, client) = pair(cluster)?;
+    let command = "ibv_rc_pingpong -c -n 100 -d $RDMA_DEV -g $GID_INDEX";
+    let report = exchange::run(
+        server,
+        client,
+        &Exchange {
+            server: command.to_owned(),
+            client: format!("{command} $PEER_IP"),
+            ready: Ready::Tcp(18515),
+            limit: SHORT,
+        },
+    )?;
+    ensure!(report.success(), "a ping-pong fails:\n{}", report.text(30));
+    Ok(())
+}
+
+/// Endless messages from the second guest to the first; returns both sides once data flows.
+pub fn traffic<'a>(server: &'a Guest, client: &'a Guest) -> Result<(Running<'a>, Running<'a>)> {
+    traffic_of(server, client, "ib_send_bw")
+}
+
+/// The same of a program of perftest, with options.
+pub fn traffic_of<'a>(
+    server: &'a Guest,
+    client: &'a Guest,
+    program: &str,
+) -> Result<(Running<'a>, Running<'a>)> {
+    let start = |guest: &'a Guest, script: &str| {
+        guest.start(&Exec {
+            script: script.to_owned(),
+            ..Exec::default()
+        })
+    };
+    let command = format!("exec {program} -d $RDMA_DEV -x $GID_INDEX -F -D 300");
+    let serving = start(server, &command)?;
+    server.must("lab_until 10 lab_listens 18515", SHORT)?;
+    let sending = start(client, &format!("{command} $PEER_IP"))?;
+    // perftest prints nothing until it ends. There may be other traffic.
+    client
+        .must(
+            &format!(
+                "lab_until 20 lab_is_connected {} && lab_flows 200",
+                program.split(' ').next().unwrap_or_default()
+            ),
+            3 * SHORT,
+        )
+        .context("the traffic did not start")?;
+    Ok((serving, sending))
+}
+
+/// The program must end by itself, with an error.
+pub fn must_fail(running: Running<'_>, who: &str) -> Result<Outcome> {
+    let outcome = running.wait_more(ERROR_LIMIT)?;
+    ensure!(
+        outcome.status != crate::guest::Status::TimedOut,
+        "{who} hangs instead of getting an error:\n{}",
+        String::from_utf8_lossy(&outcome.both)
+    );
+    ensure!(
+        !outcome.success(),
+        "{who} noticed nothing:\n{}",
+        outcome.text()
+    );
+    Ok(outcome)
+}
+
+/// Ends what is left of the traffic, without hanging.
+pub fn end(running: Running<'_>, who: &str) -> Result<()> {
+    running.kill();
+    let outcome = running.wait_more(SHORT)?;
+    ensure!(
+        outcome.status != crate::guest::Status::TimedOut,
+        "{who} cannot be killed"
+    );
+    Ok(())
+}
