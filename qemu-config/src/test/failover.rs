@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::image_packages;
 use super::traffic::{end, must_fail, pair, traffic_of, works};
 use crate::cluster::{Cluster, Plan};
 use crate::exchange::{self, Exchange, Ready};
@@ -26,6 +27,7 @@ const END: &str = "/run/failover.end";
 pub fn plan(plain: &Plan) -> Plan {
     Plan {
         guests: 3,
+        packages: image_packages::packages(),
         config: Some(
             PathBuf::from(env!("CARGO_MANIFEST_DIR"))
                 .join("..")
@@ -237,6 +239,45 @@ pub fn rds_follows_a_moved_address(cluster: &Cluster, _: &Plan) -> Result<()> {
     Ok(())
 }
 
+const MOUNT: &str = "mount -t nfs -o vers=4.2,proto=rdma,port=20049,sec=sys,soft,timeo=30,retrans=1 $SERVICE:/ /mnt/nfs";
+
+/// A client of NFS writes to a server whose address moves to another server: the client connects to that, and writes there.
+pub fn nfs_follows_a_moved_address(cluster: &Cluster, _: &Plan) -> Result<()> {
+    let (client, first, second) = three(cluster)?;
+    for (server, name) in [(first, "first"), (second, "second")] {
+        let command = format!("ulp_nfs server && echo {name} >/srv/nfs/name");
+        server.must(&command, 2 * SHORT)?;
+    }
+    first.must(&of_service(TAKE_SERVICE), SHORT)?;
+    let prepare = format!("modprobe -a nfs rpcrdma && mkdir -p /mnt/nfs && lab_until 60 {MOUNT}");
+    client.must(&of_service(&prepare), 3 * SHORT)?;
+    client.must("[ \"$(cat /mnt/nfs/name)\" = first ]", SHORT)?;
+    let writing = start(
+        client,
+        "sh -c 'rm -f /run/nfs.end; until [ -e /run/nfs.end ]; do dd if=/dev/zero of=/mnt/nfs/data bs=64k count=16 conv=fsync; done'",
+    )?;
+    client.must("lab_flows 1000", SHORT)?;
+    first.must(&of_service(LEAVE_SERVICE), SHORT)?;
+    second.must(&of_service(TAKE_SERVICE), SHORT)?;
+    second.must("lab_until 60 test -s /srv/nfs/data", 3 * SHORT)?;
+    client.must("touch /run/nfs.end", SHORT)?;
+    must_succeed(writing, "the client")?;
+    let again = format!("umount -f /mnt/nfs || umount -l /mnt/nfs; lab_until 60 {MOUNT}");
+    client.must(&of_service(&again), 3 * SHORT)?;
+    // What was written comes back from the server, not from the cache.
+    let compare = format!(
+        "[ \"$(cat /mnt/nfs/name)\" = second ] && head -c 3000001 /dev/urandom >/tmp/data && \
+         cp /tmp/data /mnt/nfs/data && umount /mnt/nfs && {MOUNT} && cmp /tmp/data /mnt/nfs/data && \
+         umount /mnt/nfs"
+    );
+    client.must(&of_service(&compare), 2 * SHORT)?;
+    second.must(&of_service(LEAVE_SERVICE), SHORT)?;
+    for server in [first, second] {
+        server.must("rpc.nfsd 0 && exportfs -ua && umount /srv/nfs", SHORT)?;
+    }
+    Ok(())
+}
+
 /// An active-backup bond of the two NICs of a guest, whose address and GIDs are those of the active one.
 const BOND: &str = "10.79.0.1";
 const MAKE_BOND: &str = "modprobe bonding max_bonds=0 && \
@@ -323,8 +364,6 @@ pub struct Further {
     remove: &'static str,
     /// All of it but the number of the guest.
     prefix: &'static str,
-    /// The counter of packets that arrive when it has been removed.
-    received: &'static str,
 }
 
 /// Of a VLAN.
@@ -333,7 +372,6 @@ pub const VLAN: Further = Further {
         ip address add $ADDRESS/24 dev further",
     remove: "ip link del further",
     prefix: "10.97.0.",
-    received: "rx_bad_gid",
 };
 
 /// Of IPv6.
@@ -341,7 +379,6 @@ pub const IPV6: Further = Further {
     create: "ip address add $ADDRESS/64 dev $NETDEV nodad",
     remove: "ip address del $ADDRESS/64 dev $NETDEV",
     prefix: "fd99::",
-    received: "rx_bad_gid",
 };
 
 /// Both ends of a connection of a further address notice that it has been removed. When it is back, new connections work.
@@ -359,7 +396,7 @@ pub fn further_address_returns(cluster: &Cluster, further: &Further) -> Result<(
     }
     let connected = "-d $RDMA_DEV -x $(lab_gid_index $ADDRESS)";
     for _ in 0..2 {
-        let before = dropped(client, further)?;
+        let before = dropped(client)?;
         let program = text(server, &format!("ib_write_bw -b {connected}"));
         let serving = start(server, &format!("{program} -F -D 300"))?;
         server.must("lab_until 10 lab_listens 18515", SHORT)?;
@@ -371,7 +408,7 @@ pub fn further_address_returns(cluster: &Cluster, further: &Further) -> Result<(
         )?;
         must(client, &remove)?;
         retries_end((serving, sending))?;
-        let after = dropped(client, further)?;
+        let after = dropped(client)?;
         ensure!(
             after[0] > before[0] && after[1] > before[1],
             "the client has counted no packets of the removed GID: {before:?}, {after:?}"
@@ -397,12 +434,9 @@ pub fn further_address_returns(cluster: &Cluster, further: &Further) -> Result<(
 }
 
 /// The packets that a guest's NIC has not sent, and not received, because an address has been removed.
-fn dropped(guest: &Guest, further: &Further) -> Result<[u64; 2]> {
+fn dropped(guest: &Guest) -> Result<[u64; 2]> {
     let text = guest.must(
-        &format!(
-            "cd /sys/class/infiniband/$RDMA_DEV/ports/1/hw_counters && cat tx_bad_gid {}",
-            further.received
-        ),
+        "cd /sys/class/infiniband/$RDMA_DEV/ports/1/hw_counters && cat tx_bad_gid rx_bad_gid",
         SHORT,
     )?;
     let counts: Vec<u64> = text.lines().map(str::parse).collect::<Result<_, _>>()?;

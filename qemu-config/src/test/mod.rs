@@ -12,6 +12,7 @@ mod facts;
 mod failover;
 mod guest;
 mod host;
+mod image_packages;
 mod installed;
 mod job;
 mod junit;

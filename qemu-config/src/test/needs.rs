@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use super::image_packages::packages;
 use super::suite::Options;
 use super::suites::oversubscribe;
 use crate::cluster::{Nic, Plan};
@@ -121,27 +122,6 @@ fn mixed(plain: Plan) -> Plan {
         mtu: Some(4200),
         ..plain
     }
-}
-
-/// Packages of all suites that need any, so that their guests have one image: storage, and the source of a program that is built on
-/// NFS; programs of high-performance computing and of measurement.
-fn packages() -> Vec<String> {
-    [
-        "bpftrace",
-        "fio",
-        "libfabric-bin",
-        // With its compiler.
-        "libopenmpi-dev",
-        "linux-perf",
-        "nfs-common",
-        "nfs-kernel-server",
-        "openmpi-bin",
-        "qperf",
-        "src:bzip2",
-        "ucx-utils",
-    ]
-    .map(str::to_owned)
-    .to_vec()
 }
 
 fn wired(plain: Plan, wiring: Wiring) -> Plan {

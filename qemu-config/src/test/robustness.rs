@@ -151,6 +151,11 @@ pub const TESTS: &[Row<Test>] = &[
         failover::rds_follows_a_moved_address,
     ),
     row::<Test>(
+        "nfs_follows_a_moved_address",
+        "A client of NFS connects anew when the server's address moves to another guest, and writes there.",
+        failover::nfs_follows_a_moved_address,
+    ),
+    row::<Test>(
         "neighbours_address_is_of_no_use",
         "A guest with its neighbour's IP address reaches no connection of its neighbour, and with port security gets no GID for it.",
         failover::neighbours_address_is_of_no_use,
@@ -167,6 +172,7 @@ const FAILOVER: &[&str] = &[
     "nic_fails_over",
     "address_moves_to_another_guest",
     "rds_follows_a_moved_address",
+    "nfs_follows_a_moved_address",
     "neighbours_address_is_of_no_use",
     "bond_fails_over",
 ];

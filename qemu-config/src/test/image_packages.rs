@@ -1,0 +1,22 @@
+//! The packages that the image of some suites has.
+
+/// Packages of all suites that need any, so that their guests have one image: storage, and the source of a program that is built on
+/// NFS; programs of high-performance computing and of measurement.
+pub fn packages() -> Vec<String> {
+    [
+        "bpftrace",
+        "fio",
+        "libfabric-bin",
+        // With its compiler.
+        "libopenmpi-dev",
+        "linux-perf",
+        "nfs-common",
+        "nfs-kernel-server",
+        "openmpi-bin",
+        "qperf",
+        "src:bzip2",
+        "ucx-utils",
+    ]
+    .map(str::to_owned)
+    .to_vec()
+}
