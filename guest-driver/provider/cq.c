@@ -191,10 +191,10 @@ static uint8_t wc_sl(const struct faultline_cqe *cqe)
 int fl_poll_cq(struct ibv_cq *ibcq, int num, struct ibv_wc *wc)
 {
 	struct fl_cq *cq = to_fl_cq(ibcq);
+	bool locked = fl_lock(&cq->lock);
 	uint32_t first;
 	int n = 0;
 
-	pthread_spin_lock(&cq->lock);
 	first = cq->consumer;
 	while (n < num) {
 		const struct faultline_cqe *cqe = new_entry(cq, cq->consumer);
@@ -222,7 +222,7 @@ int fl_poll_cq(struct ibv_cq *ibcq, int num, struct ibv_wc *wc)
 	}
 	if (cq->consumer != first)
 		publish_consumer(cq);
-	pthread_spin_unlock(&cq->lock);
+	fl_unlock(&cq->lock, locked);
 	if (!n && fl_is_gone(to_fl_ctx(ibcq->context)))
 		return -EIO;
 	return n;
@@ -250,17 +250,17 @@ static int fl_start_poll(struct ibv_cq_ex *ibcq, struct ibv_poll_cq_attr *attr)
 	uint32_t first;
 	int ret;
 
-	if (attr->comp_mask)
+	if (attr->comp_mask || fl_in_batch(&cq->lock))
 		return EINVAL;
 	if (cq->wallclock)
 		fl_clock_refresh(to_fl_ctx(ibcq->context));
-	pthread_spin_lock(&cq->lock);
+	fl_begin_batch(&cq->lock);
 	first = cq->consumer;
 	ret = fl_next_poll(ibcq);
 	if (ret) {
 		if (cq->consumer != first)
 			publish_consumer(cq);
-		pthread_spin_unlock(&cq->lock);
+		fl_end_batch(&cq->lock);
 	}
 	return ret;
 }
@@ -269,8 +269,10 @@ static void fl_end_poll(struct ibv_cq_ex *ibcq)
 {
 	struct fl_cq *cq = to_fl_cq_ex(ibcq);
 
+	if (!fl_in_batch(&cq->lock))
+		return;
 	publish_consumer(cq);
-	pthread_spin_unlock(&cq->lock);
+	fl_end_batch(&cq->lock);
 }
 
 static enum ibv_wc_opcode fl_read_opcode(struct ibv_cq_ex *cq)
@@ -393,6 +395,13 @@ static uint32_t cq_log_depth(uint32_t cqe)
 	return log_depth > FL_MIN_CQ_LOG_DEPTH ? log_depth : FL_MIN_CQ_LOG_DEPTH;
 }
 
+/* Returns true if the application promises that one thread at a time uses the CQ. */
+static bool is_unshared(const struct ibv_cq_init_attr_ex *attr, const struct fl_pd *pd)
+{
+	return (pd && pd->td) || ((attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS) &&
+				  (attr->flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED));
+}
+
 static struct fl_cq *create_cq(struct ibv_context *context,
 			       struct ibv_cq_init_attr_ex *attr)
 {
@@ -418,7 +427,9 @@ static struct fl_cq *create_cq(struct ibv_context *context,
 			    sizeof(struct faultline_cqe) << cq->log_depth);
 	if (ret)
 		goto err_cq;
-	pthread_spin_init(&cq->lock, PTHREAD_PROCESS_PRIVATE);
+	ret = fl_lock_init(&cq->lock, is_unshared(attr, pd));
+	if (ret)
+		goto err_ring;
 	cmd.drv.buf_addr = (uintptr_t)cq->ring.buf;
 	cmd.drv.log_depth = cq->log_depth;
 	/*
@@ -431,13 +442,14 @@ static struct fl_cq *create_cq(struct ibv_context *context,
 	ret = ibv_cmd_create_cq_ex(context, &kernel_attr, FL_CQ_PROV_ATTR(NULL) &cq->verbs_cq,
 				   &cmd.ibv_cmd, sizeof(cmd), &resp.ibv_resp, sizeof(resp), 0);
 	if (ret)
-		goto err_ring;
+		goto err_lock;
 	cq->cqn = resp.drv.cqn;
 	cq->pd = pd;
 	return cq;
 
+err_lock:
+	fl_lock_destroy(&cq->lock);
 err_ring:
-	pthread_spin_destroy(&cq->lock);
 	fl_ring_free(&cq->ring);
 err_cq:
 	free(cq);
@@ -499,7 +511,7 @@ int fl_destroy_cq(struct ibv_cq *ibcq)
 
 	if (ret)
 		return ret;
-	pthread_spin_destroy(&cq->lock);
+	fl_lock_destroy(&cq->lock);
 	fl_ring_free(&cq->ring);
 	free(cq);
 	return 0;
@@ -513,6 +525,7 @@ int fl_resize_cq(struct ibv_cq *ibcq, int cqe)
 	struct fl_resize_cq cmd = {};
 	struct fl_ring ring = {};
 	uint32_t log_depth;
+	bool locked;
 	int ret;
 
 	if (cqe <= 0 || cqe > ctx->max_cqe)
@@ -527,7 +540,7 @@ int fl_resize_cq(struct ibv_cq *ibcq, int cqe)
 	 * or arm the CQ: indices restart at zero, and the device would take an
 	 * old index for a new one.
 	 */
-	pthread_spin_lock(&cq->lock);
+	locked = fl_lock(&cq->lock);
 	fl_doorbell_drain(ctx);
 	cmd.drv.buf_addr = (uintptr_t)ring.buf;
 	cmd.drv.log_depth = log_depth;
@@ -543,7 +556,7 @@ int fl_resize_cq(struct ibv_cq *ibcq, int cqe)
 		publish_consumer(cq);
 		ring = old;
 	}
-	pthread_spin_unlock(&cq->lock);
+	fl_unlock(&cq->lock, locked);
 	fl_ring_free(&ring);
 	/*
 	 * The CQ has more entries than fit: other providers report an invalid
@@ -562,13 +575,13 @@ int fl_modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr)
 int fl_req_notify_cq(struct ibv_cq *ibcq, int solicited_only)
 {
 	struct fl_cq *cq = to_fl_cq(ibcq);
-
 	/* Under the lock: not while the queue is resized. */
-	pthread_spin_lock(&cq->lock);
+	bool locked = fl_lock(&cq->lock);
+
 	fl_doorbell(to_fl_ctx(ibcq->context),
 		    solicited_only ? FAULTLINE_DB_CQ_ARM_SOLICITED : FAULTLINE_DB_CQ_ARM,
 		    cq->cqn, cq->consumer);
-	pthread_spin_unlock(&cq->lock);
+	fl_unlock(&cq->lock, locked);
 	return 0;
 }
 
@@ -579,9 +592,9 @@ int fl_req_notify_cq(struct ibv_cq *ibcq, int solicited_only)
  */
 void fl_cq_clean(struct fl_cq *cq, uint32_t qpn, struct ibv_srq *srq)
 {
+	bool locked = fl_lock(&cq->lock);
 	uint32_t end, removed = 0;
 
-	pthread_spin_lock(&cq->lock);
 	for (end = cq->consumer; new_entry(cq, end); end++)
 		if (end - cq->consumer == 1U << cq->log_depth)
 			break;
@@ -607,7 +620,7 @@ void fl_cq_clean(struct fl_cq *cq, uint32_t qpn, struct ibv_srq *srq)
 	cq->consumer += removed;
 	cq->last_qp = NULL;
 	publish_consumer(cq);
-	pthread_spin_unlock(&cq->lock);
+	fl_unlock(&cq->lock, locked);
 }
 
 /*
@@ -616,9 +629,9 @@ void fl_cq_clean(struct fl_cq *cq, uint32_t qpn, struct ibv_srq *srq)
  */
 void fl_cq_clean_srq(struct fl_cq *cq, uint32_t srqn)
 {
+	bool locked = fl_lock(&cq->lock);
 	uint32_t index;
 
-	pthread_spin_lock(&cq->lock);
 	for (index = cq->consumer; index - cq->consumer < 1U << cq->log_depth;
 	     index++) {
 		struct faultline_cqe *cqe = new_entry(cq, index);
@@ -629,5 +642,5 @@ void fl_cq_clean_srq(struct fl_cq *cq, uint32_t srqn)
 		    le32toh(cqe->srqn) == srqn)
 			cqe->srqn = htole32(UINT32_MAX);
 	}
-	pthread_spin_unlock(&cq->lock);
+	fl_unlock(&cq->lock, locked);
 }

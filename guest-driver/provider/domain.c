@@ -4,8 +4,9 @@
  *
  * A parent domain exists in the library only: the kernel sees the protection
  * domain that it contains. It determines where the memory of queues comes from.
- * A thread domain promises that one thread at a time uses its objects; nothing
- * in this provider depends on that.
+ * A thread domain promises that one thread at a time uses its objects: its send
+ * queues, receive queues and CQs have no locks. An SRQ has one, because threads
+ * that poll CQs of other domains return its requests.
  */
 #include <errno.h>
 #include <stdlib.h>

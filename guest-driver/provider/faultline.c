@@ -84,7 +84,7 @@ int fl_wq_alloc(struct fl_context *ctx, struct fl_pd *pd, uint64_t type,
 	ret = fl_ring_alloc(ctx, pd, type, &wq->ring,
 			    (size_t)1 << (log_depth + stride_shift));
 	if (!ret)
-		ret = pthread_spin_init(&wq->lock, PTHREAD_PROCESS_PRIVATE);
+		ret = fl_lock_init(&wq->lock, false);
 	if (ret) {
 		fl_ring_free(&wq->ring);
 		free(wq->wr_id);
@@ -97,7 +97,7 @@ void fl_wq_free(struct fl_wq *wq)
 {
 	if (!wq->wr_id)
 		return;
-	pthread_spin_destroy(&wq->lock);
+	fl_lock_destroy(&wq->lock);
 	fl_ring_free(&wq->ring);
 	free(wq->wr_id);
 	wq->wr_id = NULL;

@@ -26,6 +26,7 @@
 #include "faultline_abi.h"
 #include "faultline_uapi.h"
 #include "faultlinedv.h"
+#include "lock.h"
 
 /* Matches the modalias of the PCI function: FAULTLINE_PCI_SUBSYSTEM_VENDOR
  * and FAULTLINE_PCI_SUBSYSTEM.
@@ -141,7 +142,7 @@ struct fl_ah {
 
 struct fl_cq {
 	struct verbs_cq verbs_cq;
-	pthread_spinlock_t lock;
+	struct fl_lock lock;
 	struct fl_ring ring;
 	struct fl_pd *pd;	/* parent domain; or NULL */
 	uint32_t log_depth;
@@ -162,7 +163,7 @@ struct fl_wq {
 	uint32_t max_sge;
 	uint32_t head;		/* posted */
 	uint32_t tail;		/* completed */
-	pthread_spinlock_t lock;
+	struct fl_lock lock;
 };
 
 struct fl_srq {
@@ -191,7 +192,7 @@ struct fl_qp {
 	uint32_t max_inline;
 	uint16_t max_tso_header;
 	bool sq_sig_all;
-	/* wr_start ... wr_complete */
+	/* wr_start ... wr_complete: the batch of the send queue's lock */
 	uint32_t ex_head;	/* sq.head when it began */
 	struct faultline_sq_wqe *ex_wqe;
 	int ex_err;

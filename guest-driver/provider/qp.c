@@ -273,14 +273,18 @@ int fl_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr,
 {
 	struct fl_qp *qp = to_fl_qp(ibqp);
 	uint32_t before;
+	bool locked;
 	int ret;
 
 	ret = check_send(qp);
+	/* The doorbell would also post the unfinished requests of the batch. */
+	if (!ret && fl_in_batch(&qp->sq.lock))
+		ret = EINVAL;
 	if (ret) {
 		*bad = wr;
 		return ret;
 	}
-	pthread_spin_lock(&qp->sq.lock);
+	locked = fl_lock(&qp->sq.lock);
 	before = qp->sq.head;
 	for (; wr; wr = wr->next) {
 		ret = post_one(qp, wr);
@@ -292,7 +296,7 @@ int fl_post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr,
 	}
 	if (qp->sq.head != before)
 		ring_sq(qp);
-	pthread_spin_unlock(&qp->sq.lock);
+	fl_unlock(&qp->sq.lock, locked);
 	return ret;
 }
 
@@ -342,9 +346,9 @@ int fl_post_receives(struct fl_context *ctx, struct fl_wq *wq, uint32_t number,
 		     struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
 	struct faultline_wq_record *record;
+	bool locked = fl_lock(&wq->lock);
 	int ret = 0;
 
-	pthread_spin_lock(&wq->lock);
 	for (; wr; wr = wr->next) {
 		uint32_t tail = __atomic_load_n(&wq->tail, __ATOMIC_ACQUIRE);
 
@@ -366,7 +370,7 @@ int fl_post_receives(struct fl_context *ctx, struct fl_wq *wq, uint32_t number,
 	fl_device_barrier();
 	if (__atomic_load_n(&record->notify, __ATOMIC_RELAXED))
 		fl_doorbell(ctx, FAULTLINE_DB_RQ, number, wq->head);
-	pthread_spin_unlock(&wq->lock);
+	fl_unlock(&wq->lock, locked);
 	return ret;
 }
 
@@ -389,7 +393,12 @@ static void fl_wr_start(struct ibv_qp_ex *ibqp)
 {
 	struct fl_qp *qp = to_fl_qp_ex(ibqp);
 
-	pthread_spin_lock(&qp->sq.lock);
+	/* A second batch of this thread within the first: both fail. */
+	if (fl_in_batch(&qp->sq.lock)) {
+		qp->ex_err = EINVAL;
+		return;
+	}
+	fl_begin_batch(&qp->sq.lock);
 	qp->ex_head = qp->sq.head;
 	qp->ex_err = check_send(qp);
 	qp->ex_wqe = NULL;
@@ -399,22 +408,27 @@ static void fl_wr_abort(struct ibv_qp_ex *ibqp)
 {
 	struct fl_qp *qp = to_fl_qp_ex(ibqp);
 
+	if (!fl_in_batch(&qp->sq.lock))
+		return;
 	qp->sq.head = qp->ex_head;
-	pthread_spin_unlock(&qp->sq.lock);
+	fl_end_batch(&qp->sq.lock);
 }
 
 static int fl_wr_complete(struct ibv_qp_ex *ibqp)
 {
 	struct fl_qp *qp = to_fl_qp_ex(ibqp);
-	int ret = qp->ex_err;
+	int ret;
 
+	if (!fl_in_batch(&qp->sq.lock))
+		return EINVAL;
+	ret = qp->ex_err;
 	if (ret) {
 		fl_wr_abort(ibqp);
 		return ret;
 	}
 	if (qp->sq.head != qp->ex_head)
 		ring_sq(qp);
-	pthread_spin_unlock(&qp->sq.lock);
+	fl_end_batch(&qp->sq.lock);
 	return 0;
 }
 
@@ -756,6 +770,8 @@ static int alloc_queues(struct fl_context *ctx, struct fl_qp *qp,
 	 */
 	qp->max_inline = min_t(uint32_t, (1U << shift) - FAULTLINE_SQ_WQE_DATA,
 			       ctx->max_inline);
+	/* In a thread domain. An SRQ is shared by all CQs that complete its requests. */
+	qp->sq.lock.is_unshared = !!pd->td;
 	if (!has_rq(attr))
 		return 0;
 	shift = fl_stride_shift(FAULTLINE_RQ_WQE_DATA +
@@ -765,6 +781,7 @@ static int alloc_queues(struct fl_context *ctx, struct fl_qp *qp,
 			  fl_log2_up(cap->max_recv_wr), shift, cap->max_recv_sge);
 	if (ret)
 		fl_wq_free(&qp->sq);
+	qp->rq.lock.is_unshared = !!pd->td;
 	return ret;
 }
 
@@ -927,13 +944,25 @@ static void clean_cqs(struct fl_qp *qp)
 /* Empties a queue, as the transition to RESET does. */
 void fl_reset_wq(struct fl_wq *wq)
 {
+	bool locked;
+
 	if (!wq->wr_id)
 		return;
-	pthread_spin_lock(&wq->lock);
+	locked = fl_lock(&wq->lock);
 	wq->head = 0;
 	wq->tail = 0;
 	fl_wq_record(&wq->ring)->producer = 0;
-	pthread_spin_unlock(&wq->lock);
+	fl_unlock(&wq->lock, locked);
+}
+
+/* Discards the requests of this thread's batch, which wr_complete refuses then. */
+static void cancel_batch(struct fl_qp *qp)
+{
+	if (!fl_in_batch(&qp->sq.lock))
+		return;
+	qp->ex_head = 0;
+	qp->ex_wqe = NULL;
+	qp->ex_err = EINVAL;
 }
 
 int fl_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int mask)
@@ -952,6 +981,7 @@ int fl_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *attr, int mask)
 		clean_cqs(qp);
 		fl_reset_wq(&qp->sq);
 		fl_reset_wq(&qp->rq);
+		cancel_batch(qp);
 	}
 	return ret;
 }

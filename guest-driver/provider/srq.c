@@ -223,6 +223,7 @@ static int resize_srq(struct ibv_srq *ibsrq, struct ibv_srq_attr *attr, int mask
 	struct fl_ring ring = {};
 	uint32_t used, depth;
 	uint8_t log_depth;
+	bool locked;
 	int ret;
 
 	if (!attr->max_wr || attr->max_wr > ctx->max_srq_wr)
@@ -236,14 +237,14 @@ static int resize_srq(struct ibv_srq *ibsrq, struct ibv_srq_attr *attr, int mask
 	cmd.drv.buf_addr = (uintptr_t)ring.buf;
 	cmd.drv.log_depth = log_depth;
 	/* The device moves the posted requests: no thread may post meanwhile. */
-	pthread_spin_lock(&wq->lock);
+	locked = fl_lock(&wq->lock);
 	used = srq->num_tags - srq->num_free;
 	ret = used > depth ? EINVAL : add_tags(srq, depth);
 	if (!ret)
 		ret = ibv_cmd_modify_srq(ibsrq, attr, mask, &cmd.ibv_cmd, sizeof(cmd));
 	if (!ret)
 		change_ring(wq, &ring, log_depth);
-	pthread_spin_unlock(&wq->lock);
+	fl_unlock(&wq->lock, locked);
 	fl_ring_free(&ring);
 	return ret;
 }
@@ -284,9 +285,9 @@ int fl_post_srq_recv(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr,
 {
 	struct fl_srq *srq = to_fl_srq(ibsrq);
 	struct fl_wq *wq = &srq->wq;
+	bool locked = fl_lock(&wq->lock);
 	int ret = 0;
 
-	pthread_spin_lock(&wq->lock);
 	for (; wr; wr = wr->next) {
 		uint32_t tag;
 
@@ -305,7 +306,7 @@ int fl_post_srq_recv(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr,
 	udma_to_device_barrier();
 	__atomic_store_n(&fl_wq_record(&wq->ring)->producer, htole32(wq->head),
 			 __ATOMIC_RELEASE);
-	pthread_spin_unlock(&wq->lock);
+	fl_unlock(&wq->lock, locked);
 	if (ret)
 		*bad = wr;
 	return ret;
@@ -319,13 +320,13 @@ int fl_post_srq_recv(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr,
 uint64_t fl_srq_release(struct fl_srq *srq, uint32_t tag)
 {
 	struct fl_wq *wq = &srq->wq;
+	bool locked = fl_lock(&wq->lock);
 	uint64_t wr_id;
 
-	pthread_spin_lock(&wq->lock);
 	tag &= srq->num_tags - 1;
 	wr_id = wq->wr_id[tag];
 	if (srq->num_free < srq->num_tags)
 		srq->free[srq->num_free++] = tag;
-	pthread_spin_unlock(&wq->lock);
+	fl_unlock(&wq->lock, locked);
 	return wr_id;
 }

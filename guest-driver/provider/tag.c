@@ -196,13 +196,14 @@ int fl_post_srq_ops(struct ibv_srq *ibsrq, struct ibv_ops_wr *wr, struct ibv_ops
 	struct fl_srq *srq = to_fl_srq(ibsrq);
 	struct fl_tags *tags = srq->tags;
 	uint32_t first;
+	bool locked;
 	int ret = 0;
 
 	if (!tags) {
 		*bad = wr;
 		return EINVAL;
 	}
-	pthread_spin_lock(&tags->ops.lock);
+	locked = fl_lock(&tags->ops.lock);
 	first = tags->ops.head;
 	for (; wr; wr = wr->next) {
 		ret = post_op(tags, wr);
@@ -216,7 +217,7 @@ int fl_post_srq_ops(struct ibv_srq *ibsrq, struct ibv_ops_wr *wr, struct ibv_ops
 		fl_doorbell(to_fl_ctx(ibsrq->context), FAULTLINE_DB_TM_OPS, srq->srqn,
 			    tags->ops.head);
 	}
-	pthread_spin_unlock(&tags->ops.lock);
+	fl_unlock(&tags->ops.lock, locked);
 	return ret;
 }
 
@@ -259,7 +260,7 @@ static void retire_buffer(struct fl_tags *tags, const struct faultline_cqe *cqe,
 bool fl_tag_retire(struct fl_context *ctx, const struct faultline_cqe *cqe, uint64_t *wr_id)
 {
 	struct fl_srq *srq = fl_table_find(&ctx->srqs, le32toh(cqe->srqn));
-	bool wanted = true;
+	bool wanted = true, locked;
 
 	if (!srq || !srq->tags)
 		return false;
@@ -267,12 +268,12 @@ bool fl_tag_retire(struct fl_context *ctx, const struct faultline_cqe *cqe, uint
 		*wr_id = fl_srq_release(srq, le32toh(cqe->wqe));
 		return true;
 	}
-	pthread_spin_lock(&srq->tags->ops.lock);
+	locked = fl_lock(&srq->tags->ops.lock);
 	if (cqe->opcode & FAULTLINE_WC_RECV)
 		retire_buffer(srq->tags, cqe, wr_id);
 	else
 		wanted = retire_op(srq->tags, cqe, wr_id);
-	pthread_spin_unlock(&srq->tags->ops.lock);
+	fl_unlock(&srq->tags->ops.lock, locked);
 	return wanted;
 }
 

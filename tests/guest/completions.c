@@ -208,7 +208,7 @@ static void test_notices(struct device *device)
 	WANT(!ibv_destroy_comp_channel(g.channel));
 }
 
-/* A thread domain changes nothing that can be seen; it must do no harm. */
+/* A thread domain has no locks, which cannot be seen; it must do no harm. */
 static void test_thread_domain(struct device *device)
 {
 	struct ibv_td_init_attr td_attr = {};

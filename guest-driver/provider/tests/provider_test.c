@@ -1419,6 +1419,186 @@ static void a_resized_cq_keeps_its_completions(void)
 }
 
 /* An index that is rung late would count as new after a reset. */
+/* Batches: wr_start ... wr_complete, start_poll ... end_poll. */
+
+/* Queues with readers and builders, in a domain and with these flags. */
+struct batches {
+	struct setup s;
+	struct ibv_pd *pd;
+	struct ibv_cq_ex *cq;
+	struct ibv_qp *qp;
+	struct ibv_qp_ex *ex;
+};
+
+static struct ibv_qp *make_built_qp(struct batches *b)
+{
+	struct ibv_qp_init_attr_ex attr = {
+		.send_cq = ibv_cq_ex_to_cq(b->cq),
+		.recv_cq = ibv_cq_ex_to_cq(b->cq),
+		.qp_type = IBV_QPT_RC,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.send_ops_flags = IBV_QP_EX_WITH_SEND,
+		.pd = b->pd,
+		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
+	};
+	struct ibv_qp *qp = fl_create_qp_ex(b->pd->context, &attr);
+
+	CHECK(qp);
+	return qp;
+}
+
+static struct batches make_batches(struct ibv_pd *parent, uint32_t flags, struct setup *s)
+{
+	struct ibv_cq_init_attr_ex attr = {
+		.cqe = 16,
+		.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS |
+			     (parent ? IBV_CQ_INIT_ATTR_MASK_PD : 0),
+		.flags = flags,
+		.parent_domain = parent,
+	};
+	struct batches b = { .s = *s, .pd = parent ? parent : &s->pd.ibv_pd };
+
+	b.cq = fl_create_cq_ex(b.pd->context, &attr);
+	CHECK(b.cq);
+	b.s.cq = ibv_cq_ex_to_cq(b.cq);
+	b.s.produced = 0;
+	b.qp = make_built_qp(&b);
+	b.ex = &to_fl_qp(b.qp)->verbs_qp.qp_ex;
+	return b;
+}
+
+/* Within start_poll ... end_poll. */
+static void call_verbs_in_a_poll(struct batches *b)
+{
+	struct faultline_cq_record *record;
+	struct ibv_qp_attr reset = { .qp_state = IBV_QPS_RESET };
+	struct ibv_poll_cq_attr poll = {};
+	struct ibv_qp *other = make_built_qp(b);
+	struct ibv_wc wc;
+	int i;
+
+	for (i = 0; i < 4; i++)
+		CHECK(!post(b->qp, 40 + i, IBV_SEND_SIGNALED));
+	CHECK(!post(other, 50, IBV_SEND_SIGNALED) && !post(other, 51, IBV_SEND_SIGNALED));
+	while (take_doorbell())
+		;
+	complete(&b->s, b->qp->qp_num, FAULTLINE_WC_SEND, 0);
+	complete(&b->s, other->qp_num, FAULTLINE_WC_SEND, 0);
+	complete(&b->s, b->qp->qp_num, FAULTLINE_WC_SEND, 1);
+	complete(&b->s, b->qp->qp_num, FAULTLINE_WC_SEND, 2);
+	complete(&b->s, other->qp_num, FAULTLINE_WC_SEND, 1);
+	complete(&b->s, b->qp->qp_num, FAULTLINE_WC_SEND, 3);
+	CHECK(!b->cq->start_poll(b->cq, &poll) && b->cq->wr_id == 40);
+	CHECK(b->cq->start_poll(b->cq, &poll) == EINVAL);
+	CHECK(!fl_req_notify_cq(b->s.cq, 0));
+	CHECK(take_doorbell() == bell(FAULTLINE_DB_CQ_ARM, to_fl_cq(b->s.cq)->cqn, 1));
+	CHECK(!fl_modify_qp(other, &reset, IBV_QP_STATE));
+	CHECK(b->cq->read_opcode(b->cq) == IBV_WC_SEND);
+	CHECK(!b->cq->next_poll(b->cq) && b->cq->wr_id == 41);
+	CHECK(!fl_destroy_qp(other));
+	CHECK(fl_poll_cq(b->s.cq, 1, &wc) == 1 && wc.wr_id == 42);
+	CHECK(!fl_resize_cq(b->s.cq, 64));
+	CHECK(!b->cq->next_poll(b->cq) && b->cq->wr_id == 43);
+	CHECK(b->cq->next_poll(b->cq) == ENOENT);
+	record = (void *)(device_cq + (64U << device_depth));
+	CHECK(!record->consumer);
+	b->cq->end_poll(b->cq);
+	CHECK(le32toh(record->consumer) == 1);
+	b->cq->end_poll(b->cq);
+	b->s.produced = 1;
+}
+
+/* Within wr_start ... wr_complete. */
+static void call_verbs_in_a_send(struct batches *b)
+{
+	struct ibv_qp_attr reset = { .qp_state = IBV_QPS_RESET };
+	struct ibv_qp_ex *ex = b->ex;
+
+	ex->wr_flags = IBV_SEND_SIGNALED;
+	ex->wr_start(ex);
+	ex->wr_id = 60;
+	ex->wr_send(ex);
+	/* The reset discards the batch. */
+	CHECK(!fl_modify_qp(b->qp, &reset, IBV_QP_STATE));
+	ex->wr_send(ex);
+	ex->wr_set_sge(ex, 1, 2, 3);
+	CHECK(ex->wr_complete(ex) == EINVAL);
+	CHECK(ex->wr_complete(ex) == EINVAL);
+	CHECK(!take_doorbell());
+	/* A posted request within a batch would post the batch, too. */
+	ex->wr_start(ex);
+	ex->wr_id = 61;
+	ex->wr_send(ex);
+	CHECK(post(b->qp, 62, IBV_SEND_SIGNALED) == EINVAL);
+	CHECK(!take_doorbell());
+	CHECK(!ex->wr_complete(ex));
+	CHECK(take_doorbell() == bell(FAULTLINE_DB_SQ, b->qp->qp_num, 1));
+	/* A batch within a batch. */
+	ex->wr_start(ex);
+	ex->wr_send(ex);
+	ex->wr_start(ex);
+	ex->wr_send(ex);
+	CHECK(ex->wr_complete(ex) == EINVAL);
+	CHECK(ex->wr_complete(ex) == EINVAL);
+	ex->wr_abort(ex);
+	CHECK(!post(b->qp, 63, IBV_SEND_SIGNALED));
+	CHECK(take_doorbell() == bell(FAULTLINE_DB_SQ, b->qp->qp_num, 2));
+	complete(&b->s, b->qp->qp_num, FAULTLINE_WC_SEND, 1);
+	CHECK(poll_one(&b->s) == 63);
+}
+
+static void *call_verbs_in_batches(void *arg)
+{
+	call_verbs_in_a_poll(arg);
+	call_verbs_in_a_send(arg);
+	return NULL;
+}
+
+/* Another thread does the same: no lock is left behind. */
+static void call_verbs_in_two_threads(struct batches *b)
+{
+	pthread_t thread;
+
+	call_verbs_in_batches(b);
+	b->s.produced = 0;
+	CHECK(!fl_destroy_qp(b->qp));
+	b->qp = make_built_qp(b);
+	b->ex = &to_fl_qp(b->qp)->verbs_qp.qp_ex;
+	CHECK(!fl_resize_cq(b->s.cq, 16));
+	CHECK(!pthread_create(&thread, NULL, call_verbs_in_batches, b));
+	CHECK(!pthread_join(thread, NULL));
+	CHECK(!fl_destroy_qp(b->qp) && !fl_destroy_cq(b->s.cq));
+}
+
+/* A thread that waited for itself would do so until the signal. */
+static void a_thread_does_not_wait_for_its_own_batch(void)
+{
+	struct setup s = set_up(16, 0, 4);
+	struct ibv_td_init_attr td_attr = {};
+	struct ibv_td *td = fl_alloc_td(s.pd.ibv_pd.context, &td_attr);
+	struct ibv_parent_domain_init_attr attr = { .pd = &s.pd.ibv_pd, .td = td };
+	struct ibv_pd *parent = fl_alloc_parent_domain(s.pd.ibv_pd.context, &attr);
+	struct batches b;
+
+	alarm(60);
+	b = make_batches(NULL, 0, &s);
+	/* proves: start_poll, next_poll, end_poll */
+	call_verbs_in_two_threads(&b);
+	/* Without a lock there is nothing to wait for. */
+	b = make_batches(NULL, IBV_CREATE_CQ_ATTR_SINGLE_THREADED, &s);
+	CHECK(!pthread_spin_lock(&to_fl_cq(b.s.cq)->lock.spin));
+	/* proves: IBV_CREATE_CQ_ATTR_SINGLE_THREADED */
+	call_verbs_in_two_threads(&b);
+	b = make_batches(parent, 0, &s);
+	CHECK(!pthread_spin_lock(&to_fl_cq(b.s.cq)->lock.spin));
+	CHECK(!pthread_spin_lock(&to_fl_qp(b.qp)->sq.lock.spin));
+	CHECK(!pthread_spin_lock(&to_fl_qp(b.qp)->rq.lock.spin));
+	call_verbs_in_two_threads(&b);
+	alarm(0);
+	CHECK(!fl_dealloc_pd(parent) && !fl_dealloc_td(td));
+	tear_down(&s);
+}
+
 static void a_reset_leaves_nothing_behind(void)
 {
 	struct setup s = set_up(64, 0, 8);
@@ -1656,7 +1836,7 @@ static void the_time_of_day_is_measured_without_a_lock(void)
 	CHECK(!post_recv(&ex, 1));
 	complete(&ex, ex.qp->qp_num, FAULTLINE_WC_RECV, 0);
 	ring[0].timestamp = htole64(4000);
-	must_be_free = &to_fl_cq_ex(cq)->lock;
+	must_be_free = &to_fl_cq_ex(cq)->lock.spin;
 	clock_questions = 0;
 	s.ctx->clock_synced_at = 0;
 	CHECK(!cq->start_poll(cq, &poll));
@@ -1764,6 +1944,7 @@ static const struct {
 	TEST(an_extended_cq_reads_the_same),
 	TEST(a_datagram_tells_its_packet_type),
 	TEST(a_resized_cq_keeps_its_completions),
+	TEST(a_thread_does_not_wait_for_its_own_batch),
 	TEST(a_reset_leaves_nothing_behind),
 	TEST(parent_domains_give_memory),
 	TEST(device_memory_is_copied_in_words),
