@@ -21,6 +21,7 @@
  * faultline_qp_event() runs in interrupt context, under faultline_eq.lock, and
  * for a dead device under the mutex; everything else in process context.
  */
+#include <linux/etherdevice.h>
 #include <linux/log2.h>
 #include <linux/slab.h>
 
@@ -582,6 +583,25 @@ static int faultline_modify_qp_dead(struct faultline_qp *qp,
 	return 0;
 }
 
+/*
+ * Finds the MAC address of a peer. The core does it for QPs of processes.
+ * Consumers in the kernel have to pass the address, but SMC-Rv2 does not know
+ * that of a peer without a RoCE v1 GID, and passes zeroes. The core offers the
+ * resolution as a part of the creation of an address handle only.
+ */
+static int faultline_qp_resolve(struct ib_pd *pd, struct rdma_ah_attr *attr)
+{
+	struct rdma_ah_attr resolved = *attr;
+	struct ib_ah *ah;
+
+	ah = rdma_create_user_ah(pd, &resolved, NULL);
+	if (IS_ERR(ah))
+		return PTR_ERR(ah);
+	ether_addr_copy(attr->roce.dmac, resolved.roce.dmac);
+	rdma_destroy_ah(ah, RDMA_DESTROY_AH_SLEEPABLE);
+	return 0;
+}
+
 int faultline_modify_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
 			struct ib_udata *udata)
 {
@@ -596,6 +616,12 @@ int faultline_modify_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
 	err = ib_no_udata_io(udata);
 	if (err)
 		return err;
+	if (!udata && mask & IB_QP_AV && ibqp->pd &&
+	    is_zero_ether_addr(attr->ah_attr.roce.dmac)) {
+		err = faultline_qp_resolve(ibqp->pd, &attr->ah_attr);
+		if (err)
+			return err;
+	}
 	mutex_lock(&qp->mutex);
 	cur_state = mask & IB_QP_CUR_STATE ? attr->cur_qp_state : qp->state;
 	new_state = mask & IB_QP_STATE ? attr->qp_state : cur_state;
