@@ -224,6 +224,21 @@ lab_until() {
 	done
 }
 
+# Loads modules that Debian's kernels have switched off, with those that they need: lab_insmod NAME…
+lab_insmod() {
+	local name file depends
+	for name in "$@"; do
+		file=/usr/lib/modules/$(uname -r)/upstream/$name.ko
+		if [ ! -f "$file" ]; then
+			modprobe "$name" || return
+		elif [ ! -d "/sys/module/${name//-/_}" ]; then
+			depends=$(modinfo -F depends "$file")
+			# shellcheck disable=SC2086 # names of modules
+			lab_insmod ${depends//,/ } && insmod "$file" || return
+		fi
+	done
+}
+
 # Ends the script unless COMMAND fails: lab_fails COMMAND…
 lab_fails() {
 	if "$@"; then

@@ -148,7 +148,7 @@ impl Provider {
 }
 
 /// The beginning of the key of modules for a kernel.
-fn of_kernel(base: &Base, kernel: Kernel) -> Result<Fingerprint> {
+pub fn of_kernel(base: &Base, kernel: Kernel) -> Result<Fingerprint> {
     Ok(Fingerprint::new()
         .text(RECIPE)
         .text(BUILD_MODULES)

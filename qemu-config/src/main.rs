@@ -36,6 +36,7 @@ mod series;
 mod shell;
 mod stream;
 mod test;
+mod upstream;
 mod vmlinux;
 mod wakeups;
 mod wiring;
@@ -425,6 +426,7 @@ impl GuestOptions {
             guests: self.guests,
             kernel: self.kernel,
             packages: self.packages,
+            upstream_modules: false,
             programs: Selection::All,
             config: self.config,
             nic_profile: None,

@@ -18,6 +18,7 @@ use crate::image::{self, Base, Image, Kernel};
 use crate::programs::{Programs, Selection};
 use crate::progress::{self, Item, Progress};
 use crate::qemu::{self, Qemu};
+use crate::upstream;
 use crate::workspace::Workspace;
 
 /// The steps of a first build, and the seconds that each takes beside the others on a machine with two processors.
@@ -47,6 +48,8 @@ pub struct Needs<'a> {
     pub disk: Option<&'a Path>,
     /// The driver is laid over the image.
     pub driver: bool,
+    /// So are kernel modules that Debian's kernels have switched off.
+    pub upstream_modules: bool,
     /// The profile of the emulator, if there is one.
     pub emulator: Option<Profile>,
 }
@@ -153,6 +156,9 @@ fn modules(workspace: &Workspace, base: &Base, needs: &Needs<'_>) -> Result<Vec<
             overlays.push(TestModules::obtain(workspace, base, needs.kernel)?.overlay);
         }
     }
+    if needs.upstream_modules {
+        overlays.extend(upstream::modules(workspace, base, needs.kernel)?);
+    }
     Ok(overlays)
 }
 
@@ -206,6 +212,7 @@ mod tests {
             programs: Selection::All,
             disk: None,
             driver: true,
+            upstream_modules: false,
             emulator: None,
         };
         let names = || -> Vec<String> {

@@ -5,13 +5,16 @@
 pub fn packages() -> Vec<String> {
     [
         "bpftrace",
+        "cifs-utils",
         "fio",
+        "ksmbd-tools",
         "libfabric-bin",
         // With its compiler.
         "libopenmpi-dev",
         "linux-perf",
         "nfs-common",
         "nfs-kernel-server",
+        "open-iscsi",
         "openmpi-bin",
         "qperf",
         "src:bzip2",

@@ -39,7 +39,12 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
             },
             ..plain
         },
-        "ulp" | "apps" => Plan {
+        "ulp" => Plan {
+            packages: packages(),
+            upstream_modules: true,
+            ..plain
+        },
+        "apps" => Plan {
             packages: packages(),
             ..plain
         },

@@ -70,6 +70,17 @@ const TESTS: &[GuestTest] = &[
     )
     .shows(SRP)
     .runs(OTHER),
+    disk("iser", "ulp_iser server", "ulp_iser client 1 16")
+        .shows("open-iscsi logs in to LIO over iSER; fio verifies the disk, and its content is there after a second login."),
+    disk("rnbd", "ulp_rnbd server", "ulp_rnbd client 1 16")
+        .shows("fio verifies a disk over RNBD, and its content is there after a reconnection.")
+        .too_slow(),
+    roles("smb_direct", "ulp_smb_direct", "40", Ready::KernelCm)
+        .within(240)
+        .shows("Files on SMB over RDMA (ksmbd and cifs) are right.")
+        .too_slow(),
+    roles("smc", "ulp_smc", "", Ready::When("ss -ltn | grep -q 18720"))
+        .shows("Sockets of SMC are connected over RDMA and keep their data; Debian's 7.3 has no SMC."),
     roles("nfs", "ulp_nfs", "", Ready::KernelCm)
         .within(240)
         .shows("Files on NFS over RDMA are right, and bzip2 builds there."),
