@@ -104,8 +104,8 @@ impl Part {
         }
     }
 
-    /// Its length in bytes.
-    pub const fn len(self) -> usize {
+    /// Its length in octets.
+    pub const fn octets(self) -> usize {
         match self {
             Self::Ethernet => 12,
             Self::Vlan => VlanTag::LEN,
@@ -177,7 +177,7 @@ pub fn parts(header: &RoceHeader) -> impl Iterator<Item = (Part, usize)> {
     let present = Part::ALL.into_iter().filter(|part| part.is_in(header));
     present.scan(0_usize, |at, part| {
         let start = *at;
-        *at = at.saturating_add(part.len());
+        *at = at.saturating_add(part.octets());
         Some((part, start))
     })
 }

@@ -31,7 +31,8 @@ done
 	fail "no counter of lost interrupts"
 rdma statistic show link "$RDMA_DEV/1" | grep -q "lost_interrupts [0-9]" || fail "rdma does not count lost interrupts"
 ethtool -S "$NETDEV" | grep -q "lost_interrupts: [0-9]" || fail "ethtool does not count lost interrupts"
-devlink -j dev info "pci/$pci" | grep -q '"fw":"1.0.0","fw.mgmt.api":"2.' ||
+firmware=$(cat "/sys/class/infiniband/$RDMA_DEV/fw_ver")
+devlink -j dev info "pci/$pci" | grep -q "\"fw\":\"$firmware\",\"fw.mgmt.api\":\"2\." ||
 	fail "devlink does not tell the versions: $(devlink -j dev info "pci/$pci")"
 # Tools find the function, its NUMA node and the netdev by this link. libibverbs needs it, too: by another name the device is the same.
 [ "/sys/class/infiniband/$RDMA_DEV/device" -ef "/sys/class/net/$NETDEV/device" ] || fail "the RDMA device is not of $pci"

@@ -20,7 +20,7 @@ fn each_bit_of_a_header_belongs_to_one_field() {
             assert_eq!(field.at, next, "{part:?} {}", field.name);
             next += field.width;
         }
-        assert_eq!(next, 8 * part.len(), "{part:?}");
+        assert_eq!(next, 8 * part.octets(), "{part:?}");
         let names = part.fields().iter().map(|field| field.name);
         assert_eq!(
             names.collect::<std::collections::BTreeSet<_>>().len(),
@@ -94,7 +94,7 @@ fn a_packet_of_each_opcode_conforms() {
             assert_eq!(found(&frame), [""; 0], "{opcode:?}");
             let parts: Vec<_> = field::parts(&header).collect();
             let (last, at) = parts.last().copied().unwrap();
-            let end = at + last.len() - if last == Part::Cnp { 16 } else { 0 };
+            let end = at + last.octets() - if last == Part::Cnp { 16 } else { 0 };
             assert_eq!(end, header.header_len(), "{opcode:?}");
         }
     }
@@ -129,118 +129,120 @@ fn reserved_bits_are_found() {
     assert_eq!(seen.len(), 1 + 6 + 7 + 8 + 8 + 26 + 128);
 }
 
+type Change = fn(&mut RoceHeader);
+
 /// By service and opcode: values that another packet may have.
+const CASES: [(Opcode, Change, Option<Strength>); 22] = [
+    (Opcode::RcSendOnly, |h| h.bth.solicited = true, None),
+    (
+        Opcode::RcWriteLastWithImmediate,
+        |h| h.bth.solicited = true,
+        None,
+    ),
+    (
+        Opcode::RcSendMiddle,
+        |h| h.bth.solicited = true,
+        Some(Strength::Required),
+    ),
+    (
+        Opcode::RcWriteOnly,
+        |h| h.bth.solicited = true,
+        Some(Strength::Required),
+    ),
+    (
+        Opcode::RcAcknowledge,
+        |h| h.bth.solicited = true,
+        Some(Strength::Required),
+    ),
+    (Opcode::RcSendOnly, |h| h.bth.ack_req = true, None),
+    (
+        Opcode::RcAcknowledge,
+        |h| h.bth.ack_req = true,
+        Some(Strength::Required),
+    ),
+    (
+        Opcode::UdSendOnly,
+        |h| h.bth.ack_req = true,
+        Some(Strength::Expected),
+    ),
+    (
+        Opcode::UcSendOnly,
+        |h| h.bth.ack_req = true,
+        Some(Strength::Expected),
+    ),
+    (
+        Opcode::RcSendOnly,
+        |h| h.bth.fecn = true,
+        Some(Strength::Expected),
+    ),
+    (
+        Opcode::RcSendOnly,
+        |h| h.bth.dest_qp = 1,
+        Some(Strength::Required),
+    ),
+    (Opcode::UdSendOnly, |h| h.bth.dest_qp = 0xff_ffff, None),
+    // Queue pair 1 has its own Q_Key.
+    (
+        Opcode::UdSendOnly,
+        |h| h.bth.dest_qp = 1,
+        Some(Strength::Expected),
+    ),
+    (
+        Opcode::UdSendOnly,
+        |h| {
+            h.bth.dest_qp = 1;
+            h.deth = Some(Deth {
+                qkey: GSI_QKEY,
+                src_qp: 1,
+            });
+        },
+        None,
+    ),
+    (
+        Opcode::RcFlush,
+        |h| h.feth.as_mut().unwrap().placement = 0,
+        Some(Strength::Required),
+    ),
+    (
+        Opcode::RcFlush,
+        |h| h.feth.as_mut().unwrap().placement = 4,
+        Some(Strength::Required),
+    ),
+    (
+        Opcode::RcFlush,
+        |h| h.feth.as_mut().unwrap().selectivity = 2,
+        Some(Strength::Required),
+    ),
+    (
+        Opcode::RcFetchAdd,
+        |h| h.atomic.as_mut().unwrap().addr = 0x1004,
+        Some(Strength::Expected),
+    ),
+    (
+        Opcode::RcAtomicWrite,
+        |h| h.reth.as_mut().unwrap().addr = 0x1004,
+        Some(Strength::Expected),
+    ),
+    (
+        Opcode::RcWriteOnly,
+        |h| h.reth.as_mut().unwrap().addr = 0x1004,
+        None,
+    ),
+    (
+        Opcode::RcAtomicAcknowledge,
+        |h| h.aeth.as_mut().unwrap().syndrome = Syndrome::RnrNak { timer: 1 },
+        Some(Strength::Required),
+    ),
+    (
+        Opcode::Cnp,
+        |h| h.bth.psn = Psn::new(5),
+        Some(Strength::Expected),
+    ),
+];
+
 #[test]
 fn values_depend_on_the_opcode() {
-    type Change = fn(&mut RoceHeader);
-    let cases: [(Opcode, Change, Option<Strength>); 22] = [
-        (Opcode::RcSendOnly, |h| h.bth.solicited = true, None),
-        (
-            Opcode::RcWriteLastWithImmediate,
-            |h| h.bth.solicited = true,
-            None,
-        ),
-        (
-            Opcode::RcSendMiddle,
-            |h| h.bth.solicited = true,
-            Some(Strength::Required),
-        ),
-        (
-            Opcode::RcWriteOnly,
-            |h| h.bth.solicited = true,
-            Some(Strength::Required),
-        ),
-        (
-            Opcode::RcAcknowledge,
-            |h| h.bth.solicited = true,
-            Some(Strength::Required),
-        ),
-        (Opcode::RcSendOnly, |h| h.bth.ack_req = true, None),
-        (
-            Opcode::RcAcknowledge,
-            |h| h.bth.ack_req = true,
-            Some(Strength::Required),
-        ),
-        (
-            Opcode::UdSendOnly,
-            |h| h.bth.ack_req = true,
-            Some(Strength::Expected),
-        ),
-        (
-            Opcode::UcSendOnly,
-            |h| h.bth.ack_req = true,
-            Some(Strength::Expected),
-        ),
-        (
-            Opcode::RcSendOnly,
-            |h| h.bth.fecn = true,
-            Some(Strength::Expected),
-        ),
-        (
-            Opcode::RcSendOnly,
-            |h| h.bth.dest_qp = 1,
-            Some(Strength::Required),
-        ),
-        (Opcode::UdSendOnly, |h| h.bth.dest_qp = 0xff_ffff, None),
-        // Queue pair 1 has its own Q_Key.
-        (
-            Opcode::UdSendOnly,
-            |h| h.bth.dest_qp = 1,
-            Some(Strength::Expected),
-        ),
-        (
-            Opcode::UdSendOnly,
-            |h| {
-                h.bth.dest_qp = 1;
-                h.deth = Some(Deth {
-                    qkey: GSI_QKEY,
-                    src_qp: 1,
-                });
-            },
-            None,
-        ),
-        (
-            Opcode::RcFlush,
-            |h| h.feth.as_mut().unwrap().placement = 0,
-            Some(Strength::Required),
-        ),
-        (
-            Opcode::RcFlush,
-            |h| h.feth.as_mut().unwrap().placement = 4,
-            Some(Strength::Required),
-        ),
-        (
-            Opcode::RcFlush,
-            |h| h.feth.as_mut().unwrap().selectivity = 2,
-            Some(Strength::Required),
-        ),
-        (
-            Opcode::RcFetchAdd,
-            |h| h.atomic.as_mut().unwrap().addr = 0x1004,
-            Some(Strength::Expected),
-        ),
-        (
-            Opcode::RcAtomicWrite,
-            |h| h.reth.as_mut().unwrap().addr = 0x1004,
-            Some(Strength::Expected),
-        ),
-        (
-            Opcode::RcWriteOnly,
-            |h| h.reth.as_mut().unwrap().addr = 0x1004,
-            None,
-        ),
-        (
-            Opcode::RcAtomicAcknowledge,
-            |h| h.aeth.as_mut().unwrap().syndrome = Syndrome::RnrNak { timer: 1 },
-            Some(Strength::Required),
-        ),
-        (
-            Opcode::Cnp,
-            |h| h.bth.psn = Psn::new(5),
-            Some(Strength::Expected),
-        ),
-    ];
-    for (opcode, change, expected) in cases {
+    for (opcode, change, expected) in CASES {
         let mut header = good(opcode, false);
         change(&mut header);
         let frame = build(&header, &vec![0; payload(opcode)]);
@@ -289,7 +291,7 @@ proptest! {
         let mut changed = octets;
         field.write(&mut changed, value);
         prop_assert_eq!(all(&changed), expected);
-        prop_assert_eq!(&changed[part.len()..], &octets[part.len()..]);
+        prop_assert_eq!(&changed[part.octets()..], &octets[part.octets()..]);
     }
 
     /// Any bytes and headers are compared without a panic, cut ones too.

@@ -238,15 +238,18 @@ fn gre(flags_and_protocol: [u8; 4], between: usize, inner: &[u8]) -> Vec<u8> {
 fn vxlan(port: u16, inner: &[u8]) -> Vec<u8> {
     let length = u16::try_from(16 + inner.len()).unwrap().to_be_bytes();
     let udp = [&[0x12, 0x34][..], &port.to_be_bytes(), &length, &[0, 0]].concat();
-    outer(17, &[&udp, &[8, 0, 0, 0, 0, 0, 5, 0], inner].concat())
+    outer(17, &[&udp[..], &[8, 0, 0, 0, 0, 0, 5, 0], inner].concat())
 }
 
 fn tagged(tags: &[u8], inner: &[u8]) -> Vec<u8> {
     [&inner[..12], tags, &inner[12..]].concat()
 }
 
-/// All ways in which a frame may be wrapped.
-fn wrappers() -> Vec<(&'static str, fn(&[u8]) -> Vec<u8>)> {
+/// Puts a frame into others.
+type Wrap = fn(&[u8]) -> Vec<u8>;
+
+/// All ways in which a frame may be wrapped, by name.
+fn wrappers() -> Vec<(&'static str, Wrap)> {
     vec![
         ("VXLAN", |inner| vxlan(4789, inner)),
         ("VXLAN at the port of Linux", |inner| vxlan(8472, inner)),
