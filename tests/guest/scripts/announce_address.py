@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""Announces that this guest has an IPv4 address, by gratuitous ARP, as keepalived does: announce_address NETDEV ADDRESS"""
+"""Announces an IPv4 address of this guest by gratuitous ARP, as keepalived does: announce_address NETDEV ADDRESS"""
 import socket
 import struct
 import sys
