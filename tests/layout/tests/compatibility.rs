@@ -480,3 +480,35 @@ fn every_test_that_is_named_says_where_it_proves_the_row() {
     let wrong = proofs::differences(&sections(), &sources, goes_through);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+/// `rdma statistic show link` gets all counters of a port, the optional ones too, in one message of the kernel: what a page leaves
+/// to it (NLMSG_GOODSIZE), without the header and the names of device and port.
+#[test]
+fn the_counters_of_a_port_fit_into_a_message() {
+    const ROOM: usize = 4096 - 320 - 108;
+    let path = root().join("guest-driver/kernel/faultline_stats.c");
+    let text = fs::read_to_string(path).expect("a file of the driver");
+    let list = text
+        .split_once("faultline_stat_descs[] = {")
+        .map(|(_, rest)| rest);
+    let list = list.and_then(|rest| rest.split_once("\n};"));
+    let (list, _) = list.expect("the list of counters");
+    let name = |line: &str| {
+        let line = line.trim();
+        let counter = line
+            .strip_prefix("FAULTLINE_COUNTER(")
+            .and_then(|rest| rest.split_once(')'));
+        let named = line
+            .strip_prefix("{ .name = \"")
+            .and_then(|rest| rest.split_once('"'));
+        counter.or(named).map(|(name, _)| name.len())
+    };
+    let names: Vec<usize> = list.lines().filter_map(name).collect();
+    assert!(names.len() > 80, "{}", names.len());
+    // A nest with a name, which ends with a zero, and a value of 64 bits.
+    let bytes: usize = names
+        .iter()
+        .map(|name| 4 + (4 + name + 1).next_multiple_of(4) + 12)
+        .sum();
+    assert!(bytes <= ROOM, "{bytes} bytes, there is room for {ROOM}");
+}
