@@ -41,7 +41,7 @@ pub struct LinkModel {
     pub seed: u64,
 }
 
-/// Most octets that a line holds, with [`FRAME_OVERHEAD`] for each frame. So a sender cannot make it grow without bound.
+/// Most octets that a line holds, with 128 more for each frame. So a sender cannot make it grow without bound.
 pub const MAX_OCTETS: usize = 16 << 20;
 /// Octets of memory that a frame takes beside its own: short frames take more than their length.
 const FRAME_OVERHEAD: usize = 128;
