@@ -57,7 +57,6 @@ static int faultline_net_create_cq(struct faultline_channel *ch,
 
 	cq->ch = ch;
 	cq->consumer = 0;
-	cq->armed_at = U32_MAX;
 	cq->log_depth = ilog2(depth) + 1;
 	err = faultline_buf_alloc(dev, &cq->buf, cq->log_depth,
 				  FAULTLINE_NET_CQE_SHIFT);

@@ -33,8 +33,6 @@ struct faultline_net_cq {
 	struct faultline_buf buf;
 	u8 log_depth;
 	u32 consumer;
-	/* `consumer` when the CQ was armed. */
-	u32 armed_at;
 };
 
 struct faultline_tx_slot {

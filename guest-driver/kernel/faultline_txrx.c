@@ -37,14 +37,11 @@ static void faultline_net_cq_release(struct faultline_net_cq *cq)
 }
 
 /*
- * Not again if no entry has been read since the last time: an entry is what
- * disarms a CQ, so it is still armed.
+ * Always, also if no entry has been read since the last time: an event for an
+ * entry that had been read before disarms a CQ, too.
  */
 static void faultline_net_cq_arm(struct faultline_net_cq *cq)
 {
-	if (cq->armed_at == cq->consumer)
-		return;
-	cq->armed_at = cq->consumer;
 	faultline_doorbell(cq->ch->net->dev, FAULTLINE_DB_CQ_ARM, cq->res.num,
 			   cq->consumer);
 }
