@@ -39,13 +39,10 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
             },
             ..plain
         },
-        "ulp" => Plan {
+        // Applications need no further modules, but share the guests of the upper-layer protocols, which do.
+        "apps" | "ulp" => Plan {
             packages: packages(),
             upstream_modules: true,
-            ..plain
-        },
-        "apps" => Plan {
-            packages: packages(),
             ..plain
         },
         "interop" | "interop-on-demand" => mixed(plain),
