@@ -1042,7 +1042,7 @@
 #define FAULTLINE_CNT_rx_port_mcast_packets 0x4d
 /* READs executed. A repetition is a duplicate request. */
 #define FAULTLINE_CNT_rx_read_requests 0x4e
-/* WRITEs of which the first packet was executed. */
+/* WRITEs whose first packet was executed. */
 #define FAULTLINE_CNT_rx_write_requests 0x4f
 /*
  * Atomic operations executed, ATOMIC WRITE included. A repetition is a

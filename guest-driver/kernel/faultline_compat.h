@@ -143,7 +143,7 @@ static inline int faultline_udata_out(struct ib_udata *udata, void *resp,
 #endif
 
 #ifndef FAULTLINE_HAVE_NO_UDATA_IO
-/* For verbs of which the driver has no part of the request. */
+/* For verbs whose request has no data for the driver. */
 static inline int ib_is_udata_in_empty(struct ib_udata *udata)
 {
 	if (udata && udata->inlen &&
@@ -152,7 +152,7 @@ static inline int ib_is_udata_in_empty(struct ib_udata *udata)
 	return 0;
 }
 
-/* For those of which it has no part of the response. */
+/* For verbs whose response has no data of the driver. */
 static inline int ib_respond_empty_udata(struct ib_udata *udata)
 {
 	if (udata && udata->outlen && clear_user(udata->outbuf, udata->outlen))
@@ -160,7 +160,7 @@ static inline int ib_respond_empty_udata(struct ib_udata *udata)
 	return 0;
 }
 
-/* For those of which it has neither. */
+/* For verbs with neither. */
 static inline int ib_no_udata_io(struct ib_udata *udata)
 {
 	return ib_is_udata_in_empty(udata) ?: ib_respond_empty_udata(udata);

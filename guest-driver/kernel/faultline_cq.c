@@ -13,8 +13,9 @@
  * keeps the QPs that a poll finds: a QP is removed under this lock before it is
  * freed. Under it, faultline_wq.lock of an SRQ and the lock of the array
  * faultline_dev.qps are taken, and no other lock of the driver: polls free the
- * entries of a QP's work queues by a release of the consumer index. faultline_cq.resize_lock (a mutex) serializes resizing of a
- * CQ of a process, and protects its ring.
+ * entries of a QP's work queues by a release of the consumer index.
+ * faultline_cq.resize_lock (a mutex) serializes resizing of a CQ of a process,
+ * and protects its ring.
  *
  * faultline_cq_event() runs in interrupt context, under faultline_eq.lock, and
  * in a work item if the device is dead. comp_handler may poll and arm the CQ.
@@ -342,7 +343,7 @@ static const char *faultline_wc_recv(struct faultline_qp *qp,
 		return "P_Key index";
 	if (!faultline_wc_take(qp, le32_to_cpu(cqe->wqe), &wc->wr_id, &room))
 		return "work request";
-	/* Consumers read so many bytes of their buffer. */
+	/* Consumers read byte_len bytes of their buffer. */
 	if (cqe->status == FAULTLINE_WC_STATUS_SUCCESS &&
 	    cqe->opcode == FAULTLINE_WC_RECV && wc->byte_len > room)
 		return "length";

@@ -303,7 +303,7 @@ static inline u32 faultline_wq_depth(const struct faultline_wq *wq)
 	return BIT(wq->log_depth);
 }
 
-/* The address of what is at an offset of a ring of the kernel. */
+/* The address of an offset in a ring of the kernel. */
 static inline void *faultline_buf_at(const struct faultline_buf *buf,
 				     size_t offset)
 {

@@ -629,7 +629,7 @@ static void faultline_net_cleanup_hw(struct faultline_net *net)
 {
 	struct faultline_dev *dev = net->dev;
 
-	/* They may be queued at any time, and use what is freed here. */
+	/* They may be queued at any time, and use memory that is freed here. */
 	disable_work_sync(&net->reset_work);
 	disable_work_sync(&net->mode_work);
 	faultline_cmd_destroy_mkey(dev, net->lkey);

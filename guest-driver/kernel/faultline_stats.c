@@ -128,11 +128,10 @@ const struct rdma_stat_desc faultline_stat_descs[] = {
  * mlx5, and the optional ones last. `rdma statistic` gets all of them in one
  * message of a page, so their names must fit into it.
  */
-#define FAULTLINE_NUM_FOREIGN	1
 #define FAULTLINE_FIRST_TIMED						\
 	(ARRAY_SIZE(faultline_stat_descs) - FAULTLINE_NUM_TIMED)
-#define FAULTLINE_FIRST_FOREIGN	(FAULTLINE_FIRST_TIMED - FAULTLINE_NUM_FOREIGN)
-#define FAULTLINE_NUM_COUNTERS	(FAULTLINE_FIRST_FOREIGN - 1)
+#define FAULTLINE_ICRC_ENCAPSULATED	(FAULTLINE_FIRST_TIMED - 1)
+#define FAULTLINE_NUM_COUNTERS	(FAULTLINE_ICRC_ENCAPSULATED - 1)
 
 const unsigned int faultline_num_counters = ARRAY_SIZE(faultline_stat_descs);
 
@@ -172,7 +171,8 @@ int faultline_read_counters(struct faultline_dev *dev, u32 set, u64 *values)
 	/* The driver counts for the device only. */
 	values[FAULTLINE_NUM_COUNTERS] =
 		set ? 0 : atomic64_read(&dev->lost_interrupts);
-	values[FAULTLINE_FIRST_FOREIGN] = values[FAULTLINE_CNT_rx_icrc_errors];
+	values[FAULTLINE_ICRC_ENCAPSULATED] =
+		values[FAULTLINE_CNT_rx_icrc_errors];
 	for (i = 0; i < FAULTLINE_NUM_TIMED; i++)
 		values[FAULTLINE_FIRST_TIMED + i] =
 			set ? 0 : atomic64_read(&dev->timed[i]);

@@ -37,8 +37,8 @@ static void faultline_net_cq_release(struct faultline_net_cq *cq)
 }
 
 /*
- * Always, also if no entry has been read since the last time: an event for an
- * entry that had been read before disarms a CQ, too.
+ * Also if no entry has been read since the last time: a moderated event is for
+ * entries that may have been read before it, and it disarms the CQ.
  */
 static void faultline_net_cq_arm(struct faultline_net_cq *cq)
 {

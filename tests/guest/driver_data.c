@@ -3,9 +3,9 @@
  * driver_data: the driver's part of requests and responses, behind that of the
  * core. For each verb: 64 octets more that are zero are accepted, since a newer
  * provider may send them; 64 octets more that are not zero are refused with
- * EOPNOTSUPP, since they may ask for what this driver does not know; and a
- * response without room for the driver's part is accepted. Verbs of which the
- * driver has no part refuse the same. Writes commands to the character device,
+ * EOPNOTSUPP, since they may ask for something that this driver does not
+ * know; and a response without room for the driver's part is accepted. Verbs
+ * without a part of the driver refuse the same. Writes commands to the character device,
  * without a provider. Runs in one guest.
  */
 #include "common.h"

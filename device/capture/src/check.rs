@@ -78,7 +78,8 @@ impl Reader {
         }
     }
 
-    /// Takes a frame of which the file has `data`. `is_own`: Faultline has captured it, and so in the order in which it was sent.
+    /// Takes a frame of `length` octets; the file has `data` of it. `is_own`: Faultline made the capture, whose frames are in the order of
+    /// sending.
     fn take(&mut self, at: Duration, data: &[u8], length: u32, origin: Origin, is_own: bool) {
         let at = u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
         let length = usize::try_from(length).unwrap_or(usize::MAX);

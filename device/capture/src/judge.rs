@@ -227,7 +227,7 @@ impl Judge {
         judge
     }
 
-    /// For a file of which nothing is known. `ready`: the adapters are Faultlines, and have agreed to exchange READY packets.
+    /// For a file from an unknown source. `ready`: the adapters are Faultlines that exchange READY packets.
     pub(crate) fn of_file(ready: bool) -> Self {
         let mut judge = Self::new(Vec::new(), ready);
         judge.oracle.set_any_makers();

@@ -1,7 +1,7 @@
 //! Frames in tunnels and behind several VLAN tags, as mirrors and switches hand them to captures: the frame inside is judged.
 //!
 //! Known are VXLAN (RFC 7348), GRE with Ethernet or IP inside (RFC 2784, RFC 2890), ERSPAN types I to III in GRE, and several VLAN tags (IEEE
-//! 802.1ad), of which the last one is kept. IP fragments are not put together.
+//! 802.1ad); the last tag is kept. IP fragments are not put together.
 
 use faultline_wire::EtherType;
 use faultline_wire::ip::PROTOCOL_UDP;

@@ -5,6 +5,7 @@
 //! the others when that changes, and one that is about to sleep looks once more (`device/daemon/src/engines/sleep.rs`).
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -24,10 +25,8 @@ pub struct Holds {
     ports: Arc<[AtomicBool]>,
     /// By external port: the queue pairs that are held because of it.
     held: Vec<Vec<Held>>,
-    /// By NIC: how many these are, so that no NIC takes the places of others.
+    /// How many of them each NIC has, if any: no NIC takes the places of others.
     of_nics: BTreeMap<PortId, usize>,
-    /// False if no queue pair is held: each pass asks.
-    is_any_held: bool,
 }
 
 impl Holds {
@@ -38,7 +37,6 @@ impl Holds {
             ports: Arc::clone(&ports),
             held: vec![Vec::new(); ports.len()],
             of_nics: BTreeMap::new(),
-            is_any_held: false,
         })
     }
 
@@ -77,7 +75,6 @@ impl Holds {
     pub fn add(&mut self, port: usize, nic: PortId, queue_pair: u32) {
         if let Some(held) = self.held.get_mut(port) {
             held.push((nic, queue_pair));
-            self.is_any_held = true;
             let of_nic = self.of_nics.entry(nic).or_default();
             *of_nic = of_nic.saturating_add(1);
         }
@@ -86,7 +83,7 @@ impl Holds {
     /// True if a queue pair is held without need.
     #[inline]
     pub fn has_released(&self) -> bool {
-        self.is_any_held && self.looks_released()
+        !self.of_nics.is_empty() && self.looks_released()
     }
 
     #[cold]
@@ -98,14 +95,15 @@ impl Holds {
     /// Forgets the queue pairs of ports that no longer hold senders, and returns each with its NIC.
     pub fn take_released(&mut self) -> impl Iterator<Item = (PortId, u32)> {
         let (ports, of_nics) = (&self.ports, &mut self.of_nics);
-        let mut rest = self.held.iter().enumerate();
-        self.is_any_held = rest.any(|(port, held)| is_set(ports, port) && !held.is_empty());
         let held = self.held.iter_mut().enumerate();
         let released = held.filter(|(port, _)| !is_set(ports, *port));
         let taken = released.flat_map(|(_, held)| held.drain(..));
         taken.inspect(|(nic, _)| {
-            if let Some(of_nic) = of_nics.get_mut(nic) {
-                *of_nic = of_nic.saturating_sub(1);
+            if let Entry::Occupied(mut of_nic) = of_nics.entry(*nic) {
+                match of_nic.get().saturating_sub(1) {
+                    0 => drop(of_nic.remove()),
+                    rest => *of_nic.get_mut() = rest,
+                }
             }
         })
     }
@@ -113,8 +111,6 @@ impl Holds {
     /// Forgets the queue pairs of a NIC, and returns them.
     pub fn take_nic(&mut self, nic: PortId) -> impl Iterator<Item = u32> {
         self.of_nics.remove(&nic);
-        let mut rest = self.held.iter().flatten();
-        self.is_any_held = rest.any(|held| held.0 != nic);
         let of_nic = move |held: &mut Held| held.0 == nic;
         let ports = self.held.iter_mut();
         let taken = ports.flat_map(move |held| held.extract_if(.., of_nic));

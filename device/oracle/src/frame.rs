@@ -11,7 +11,7 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// A frame of which the headers are known, with zeros as payload, pad bytes and invariant CRC. These are not judged.
+    /// A frame whose headers only are known. Its payload, pad bytes and invariant CRC are zeros and not judged.
     pub fn of_headers(octets: &'a [u8]) -> Self {
         Self {
             octets,

@@ -31,7 +31,7 @@ pub(crate) struct Request {
     /// Bytes of payload; of a READ: bytes that it asks for.
     pub bytes: u32,
     pub reth: Option<Reth>,
-    /// A hash of what its other extended headers say.
+    /// A hash of its other extended headers.
     pub others: u64,
     /// Times that it has arrived.
     pub arrivals: u32,
@@ -74,7 +74,7 @@ impl Request {
     }
 }
 
-/// A hash of the extended headers of a request without its RETH: of what a repetition has again.
+/// A hash of the extended headers of a request without its RETH. A repetition has the same.
 fn others(header: &RoceHeader) -> u64 {
     let RoceHeader {
         atomic,

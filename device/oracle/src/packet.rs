@@ -6,7 +6,7 @@ use faultline_wire::{CNP_PAYLOAD_LEN, Headers, MULTICAST_QPN, OpKind, PathMtu, P
 
 use crate::rule::Rule;
 
-/// A rule with what is wrong, for a [`Finding`](crate::Finding).
+/// A violated rule and the text of a [`Finding`](crate::Finding).
 pub(crate) type Report = (Rule, String);
 
 /// What is known where a packet is seen.
@@ -93,7 +93,7 @@ fn padding(parsed: &Parsed<'_>, frame: &[u8], report: &mut dyn FnMut(Report)) {
     }
 }
 
-/// True if packets of a connection may have so many bytes at most.
+/// True if `len` is a path MTU.
 pub(crate) fn is_mtu(len: usize) -> bool {
     (0..=7).any(|code| PathMtu::from_code(code).is_ok_and(|mtu| mtu.bytes() == len))
 }

@@ -199,8 +199,8 @@ impl Responder {
         }
     }
 
-    /// A refused request, and what is behind it, must not be acknowledged before another transmission of it has arrived. Copies of it may have been
-    /// on their way when it was refused, so each NAK uses up one.
+    /// A refused request and those behind it must not be acknowledged before the request has arrived again. Copies may have been on their way
+    /// when it was refused, so each NAK uses up one arrival.
     fn check_refusal(
         &mut self,
         seen: Seen,
@@ -465,7 +465,7 @@ impl Responder {
         let Some(completed) = completed.filter(|_| !self.log.is_partial) else {
             return;
         };
-        // What a NAK refuses and what is behind it was not carried out, unless it is a READ that is repeated.
+        // The refused request and those behind it were not carried out, unless a READ is repeated.
         let is_nak = matches!(aeth.syndrome, Syndrome::RnrNak { .. } | Syndrome::Nak(_));
         let is_first_nak = is_nak && is_new && self.late_nak != Some(psn);
         // Responses with data may have waited while later requests were carried out.

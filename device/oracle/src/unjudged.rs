@@ -24,7 +24,7 @@ pub struct Unjudged {
     pub part: Part,
     /// Its name in the table of fields.
     pub field: &'static str,
-    /// The packets of which this is.
+    /// The packets in which the field is not judged.
     pub packets: &'static str,
     /// True for changes of these packets. A change may be found nevertheless.
     pub applies: fn(&Change<'_>) -> bool,

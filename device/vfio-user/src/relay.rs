@@ -256,8 +256,8 @@ impl<'a> Session<'a> {
                 body: body.to_vec(),
                 fds: fds.iter().map(AsFd::as_fd).collect(),
             };
-            // A slow server is told, so that it does it when it goes on, and not waited for. It is waited for before it is killed: it
-            // may be slow no longer.
+            // A slow server gets the request, so that it carries it out when it goes on, and is not waited for: but for an unmap, after
+            // which a server that does not reply is killed. It may be slow no longer.
             let is_fatal = matches!(request, Request::DmaUnmap(..));
             let deadline = match self.is_slow && !is_fatal {
                 true => Instant::now(),

@@ -84,6 +84,16 @@ impl Stage {
         (client, server)
     }
 
+    /// The same with a map.
+    fn mapped_with(&self, listener: &UnixListener) -> (Client, Raw) {
+        let (mut client, mut server) = self.negotiated_with(listener);
+        client.send(2, &map(1), &[]);
+        let request = server.request();
+        server.reply(request, &[]);
+        assert_eq!(client.reply().unwrap().error, 0);
+        (client, server)
+    }
+
     fn server(&self) -> Server {
         self.server_of(TestDevice::new())
     }
@@ -361,11 +371,7 @@ fn a_request_that_ends_servers_is_refused() {
 fn replies_that_come_late_are_of_no_other_request() {
     let stage = Stage::new();
     let listener = UnixListener::bind(stage.server_path()).unwrap();
-    let (mut client, mut server) = stage.negotiated_with(&listener);
-    client.send(2, &map(1), &[]);
-    let request = server.request();
-    server.reply(request, &[]);
-    assert_eq!(client.reply().unwrap().error, 0);
+    let (mut client, mut server) = stage.mapped_with(&listener);
     // The server is stopped for a while.
     let read = words(&[64, 0, 0, 4]);
     for limit in [QEMU_WAITS, WAIT] {
@@ -399,11 +405,7 @@ fn replies_that_come_late_are_of_no_other_request() {
 fn a_server_that_is_late_with_an_unmap_is_killed() {
     let stage = Stage::new();
     let listener = UnixListener::bind(stage.server_path()).unwrap();
-    let (mut client, mut server) = stage.negotiated_with(&listener);
-    client.send(2, &map(1), &[]);
-    let request = server.request();
-    server.reply(request, &[]);
-    assert_eq!(client.reply().unwrap().error, 0);
+    let (mut client, mut server) = stage.mapped_with(&listener);
     client.send(3, &unmap(1), &[]);
     assert_eq!(server.request().1, 3);
     let start = Instant::now();
@@ -429,11 +431,7 @@ fn a_server_that_is_late_with_an_unmap_is_killed() {
 fn a_server_that_was_late_takes_an_unmap() {
     let stage = Stage::new();
     let listener = UnixListener::bind(stage.server_path()).unwrap();
-    let (mut client, mut server) = stage.negotiated_with(&listener);
-    client.send(2, &map(1), &[]);
-    let request = server.request();
-    server.reply(request, &[]);
-    assert_eq!(client.reply().unwrap().error, 0);
+    let (mut client, mut server) = stage.mapped_with(&listener);
     // Too late: the client gets an error.
     let read = words(&[64, 0, 0, 4]);
     assert_ne!(client.call(9, &read, &[]).error, 0);

@@ -670,7 +670,7 @@ counters! {
     rx_port_mcast_packets,
     /// READs executed. A repetition is a duplicate request.
     rx_read_requests,
-    /// WRITEs of which the first packet was executed.
+    /// WRITEs whose first packet was executed.
     rx_write_requests,
     /// Atomic operations executed, ATOMIC WRITE included. A repetition is a duplicate request.
     rx_atomic_requests,

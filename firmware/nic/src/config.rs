@@ -174,7 +174,7 @@ pub struct NicConfig {
     pub latency: Latency,
     /// Defects of real adapters to reproduce, so that their effect on software can be tested.
     pub pitfalls: Pitfalls,
-    /// The driver has an entry of RoCE v1 before each entry of RoCE v2 in its GID table, with which nothing can be sent.
+    /// The driver's GID table has an entry of RoCE v1 before each entry of RoCE v2. Nothing can be sent with entries of RoCE v1.
     pub roce_v1_gids: bool,
     /// Whose vendor errors completions have.
     pub vendor_errors: VendorErrors,

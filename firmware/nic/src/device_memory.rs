@@ -65,7 +65,7 @@ impl DeviceMemory {
         Ok((dm, first * PAGE, pages * PAGE))
     }
 
-    /// The first gap of so many pages: its index among the places, and its first page.
+    /// The first gap of at least `pages` pages: the index of the place behind it, and its first page.
     fn first_fit(&self, pages: u64) -> Option<(usize, u64)> {
         let mut free = 0;
         for (at, (first, end)) in self.places.iter().enumerate() {

@@ -339,7 +339,7 @@ impl fmt::Display for Misfit {
     }
 }
 
-/// Compares all fields of a frame, of which this is the header, with the table.
+/// Compares all fields of a frame with this header with the table.
 pub fn check(header: &RoceHeader, frame: &[u8], mut report: impl FnMut(Misfit)) {
     for (part, at) in parts(header) {
         let octets = frame.get(at..).unwrap_or_default();
@@ -362,7 +362,7 @@ pub fn check(header: &RoceHeader, frame: &[u8], mut report: impl FnMut(Misfit)) 
     }
 }
 
-/// Packets of which a limit is.
+/// The packets to which a limit applies: their name, and a predicate.
 type Packets = (&'static str, fn(&RoceHeader) -> bool);
 
 impl Limit {

@@ -56,7 +56,7 @@ fn start<'a>(guest: &'a Guest, command: &str) -> Result<Running<'a>> {
     })
 }
 
-/// Waits until a program has said something so many times.
+/// Waits until a program has written a text at least `times` times.
 fn said(guest: &Guest, text: &str, times: u32) -> Result<()> {
     let said = format!("said() {{ [ \"$(grep -c '{text}' {LOG})\" -ge {times} ]; }}");
     guest

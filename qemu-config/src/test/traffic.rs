@@ -91,7 +91,7 @@ pub fn must_fail(running: Running<'_>, who: &str) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Ends what is left of the traffic, without hanging.
+/// Ends the traffic that still runs, without hanging.
 pub fn end(running: Running<'_>, who: &str) -> Result<()> {
     running.kill();
     let outcome = running.wait_more(SHORT)?;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * A device that lies in completions. Consumers post to queue pairs with their
- * own receive queue and with an SRQ, on two CQs; the device completes what is
- * posted, and in each life of the device once writes an entry with a wrong
- * field. A model that shares no code with the driver says what is posted.
+ * own receive queue and with an SRQ, on two CQs; the device completes
+ * posted requests, and once in each of its lives writes an entry with a wrong
+ * field. A model that shares no code with the driver knows the posted requests.
  */
 #include "device.h"
 
@@ -99,7 +99,7 @@ static void make(struct life *l)
 	l->qp[0] = make_qp(l, &l->cq[0], NULL);
 	l->qp[1] = make_qp(l, &l->cq[1], NULL);
 	l->qp[2] = make_qp(l, &l->cq[0], l->srq);
-	/* A block of its own: what is not in a QP has no QP around it. */
+	/* A block of its own, so that no QP is around it. */
 	l->netdev = malloc(sizeof(*l->netdev));
 	faultline_res_init(l->netdev, next_number++, other_event);
 	CHECK(!faultline_res_add(&l->dev, &l->dev.qps, l->netdev));

@@ -765,18 +765,23 @@ impl World {
         let cq = [0, 1].map(|i| self.hosts[i].cq(10));
         let qp = [0, 1].map(|i| self.hosts[i].qp(kind, &cq[i]));
         let mr = [0, 1].map(|i| self.hosts[i].mr(mr_len));
+        self.connect_qps(kind, [qp[0].qpn, qp[1].qpn], change);
+        Pair { cq, qp, mr }
+    }
+
+    /// Connects a queue pair of host 0 with one of host 1, given their numbers.
+    pub fn connect_qps(&mut self, kind: u8, qpns: [u32; 2], change: impl Fn(&mut Connect)) {
         for i in 0..2 {
-            let mut path = self.path(1 - i, qp[1 - i].qpn);
+            let mut path = self.path(1 - i, qpns[1 - i]);
             change(&mut path);
             if path.sgid_index == 1 {
                 path.dgid = self.hosts[1 - i].gid6;
             }
             self.hosts[i]
                 .driver
-                .connect(qp[i].qpn, kind, &path)
+                .connect(qpns[i], kind, &path)
                 .expect("connection");
         }
-        Pair { cq, qp, mr }
     }
 
     /// Posts a WRITE of `len` bytes from the start of host 0's region to the start of host 1's.

@@ -359,7 +359,7 @@ fn notifications_are_handled_or_ignored() {
     }
 }
 
-/// RoCE packets are what is left of all frames without the Ethernet frames, in packets and in bytes.
+/// All frames without the Ethernet frames are RoCE packets, in packets and in bytes.
 #[test]
 fn ethernet_frames_are_counted_apart() {
     let mut world = World::new(2, 1);

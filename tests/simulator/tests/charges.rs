@@ -64,11 +64,7 @@ fn deep_qp(world: &mut World, log_depth: u8) -> (Qp, Qp, [Cq; 2]) {
     };
     let qp = world.hosts[0].driver.create_qp(&config).unwrap();
     let peer = world.hosts[1].qp(QPT_RC, &cq[1]);
-    for (host, own, other) in [(0, qp.qpn, peer.qpn), (1, peer.qpn, qp.qpn)] {
-        let path = world.path(1 - host, other);
-        let driver = &mut world.hosts[host].driver;
-        driver.connect(own, QPT_RC, &path).unwrap();
-    }
+    world.connect_qps(QPT_RC, [qp.qpn, peer.qpn], |_| {});
     (qp, peer, cq)
 }
 

@@ -52,11 +52,7 @@ fn silent_operations_take_turns() {
         };
         let mut qp = world.hosts[0].driver.create_qp(&config).unwrap();
         let peer = world.hosts[1].qp(QPT_RC, &peer_cq);
-        for (host, own, other) in [(0, qp.qpn, peer.qpn), (1, peer.qpn, qp.qpn)] {
-            let path = world.path(1 - host, other);
-            let driver = &mut world.hosts[host].driver;
-            driver.connect(own, QPT_RC, &path).unwrap();
-        }
+        world.connect_qps(QPT_RC, [qp.qpn, peer.qpn], |_| {});
         let driver = &mut world.hosts[0].driver;
         driver.post_send(&mut qp, &write);
         for n in 3..DEPTH {
@@ -121,11 +117,7 @@ fn a_flush_gives_way() {
     };
     let mut qp = world.hosts[0].driver.create_qp(&config).unwrap();
     let peer = world.hosts[1].qp(QPT_RC, &peer_cq);
-    for (host, own, other) in [(0, qp.qpn, peer.qpn), (1, peer.qpn, qp.qpn)] {
-        let path = world.path(1 - host, other);
-        let driver = &mut world.hosts[host].driver;
-        driver.connect(own, QPT_RC, &path).unwrap();
-    }
+    world.connect_qps(QPT_RC, [qp.qpn, peer.qpn], |_| {});
     world.lose(|_, _| true);
     let driver = &mut world.hosts[0].driver;
     for tag in 0..DEPTH {

@@ -1,4 +1,4 @@
-//! Reading files that may be somebody else's: they have a largest size, and those that a scenario names are in its folder.
+//! Reads files whose author is not trusted: up to a limit of bytes, and for a scenario only in its folder.
 
 use std::fs::File;
 use std::io::{Error, Read};
@@ -26,22 +26,22 @@ fn path_named_by(folder: &Path, name: &str) -> Result<PathBuf, Error> {
     Ok(path)
 }
 
-/// The text of a file that a scenario in this folder names, if it has at most so many bytes.
+/// The text of a file of at most `most` bytes that a scenario in this folder names.
 pub(crate) fn read_named(folder: &Path, name: &str, most: usize) -> Result<String, Error> {
     read(&path_named_by(folder, name)?, most)
 }
 
-/// The text of a file, if it has at most so many bytes.
+/// The text of a file of at most `most` bytes.
 pub(crate) fn read(path: &Path, most: usize) -> Result<String, Error> {
     read_text(File::open(path)?, most)
 }
 
-/// The same of what is open already.
+/// The text of an open file or pipe, at most `most` bytes.
 pub(crate) fn read_text(from: impl Read, most: usize) -> Result<String, Error> {
     String::from_utf8(read_bytes(from, most)?).map_err(Error::other)
 }
 
-/// The bytes of what is open, if these are not more. A pipe or a device has no size that could be compared before.
+/// The content of an open file or pipe, at most `most` bytes. Pipes and devices do not tell their size before they are read.
 pub(crate) fn read_bytes(from: impl Read, most: usize) -> Result<Vec<u8>, Error> {
     let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
     let mut bytes = Vec::new();

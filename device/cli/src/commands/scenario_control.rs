@@ -103,7 +103,7 @@ impl ScenarioCommand {
     }
 }
 
-/// Reads a file, or what comes on standard input.
+/// Reads a file, or standard input if its name is `-`.
 fn read(file: &Path) -> anyhow::Result<String> {
     let text = match file.as_os_str() == "-" {
         true => files::read_text(std::io::stdin().lock(), MAX_BYTES),

@@ -317,7 +317,7 @@ impl Engine {
             self.stats.longest_pass = self.stats.longest_pass.max(time);
             self.stats.busy = self.stats.busy.saturating_add(time);
         }
-        // What engine links take of the pass is a part of it.
+        // The time for frames of other engines is part of the pass.
         let start = now;
         self.stats.passes = self.stats.passes.wrapping_add(1);
         let steps = faultline_nic::steps().map(|steps| (steps, processor_time()));

@@ -95,13 +95,7 @@ fn a_message_is_for_one_shared_receive_queue() {
 
 #[test]
 fn a_refused_request_is_not_acknowledged_before_it_comes_again() {
-    let start = || {
-        let mut talk = Talk::new();
-        talk.request(RcSendOnly, 0, 8);
-        talk.ack(0, 1);
-        talk.request(RcSendOnly, 1, 8);
-        talk
-    };
+    let start = Talk::with_one_outstanding;
     let mut talk = start();
     talk.rnr(1, 1);
     talk.ack(1, 2);

@@ -1,4 +1,4 @@
-//! Each field of each packet of good streams is changed alone: that is found, or it is in the list of what is not judged.
+//! Changes each field of each packet of good streams. The checker must report it, or the list of fields that are not judged has it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use faultline_wire::{ICRC_LEN, Ip, OpKind, Opcode, icrc::icrc};
 
 use crate::streams::{Sent, Stream};
 
-/// Shows frames to a checker as a capture of which nothing else is known, and returns what it has found.
+/// Shows frames to a checker as a capture from an unknown source, and returns its findings.
 fn found<'a>(frames: impl Iterator<Item = &'a Vec<u8>>) -> Vec<String> {
     let mut oracle = Oracle::new(Place::Link);
     oracle.set_any_makers();

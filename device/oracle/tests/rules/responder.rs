@@ -8,13 +8,7 @@ use crate::talk::{MTU, Talk, bytes, response};
 
 #[test]
 fn psns_of_responses() {
-    let start = || {
-        let mut talk = Talk::new();
-        talk.request(RcSendOnly, 0, 8);
-        talk.ack(0, 1);
-        talk.request(RcSendOnly, 1, 8);
-        talk
-    };
+    let start = Talk::with_one_outstanding;
     let mut talk = start();
     talk.ack(2, 2);
     talk.violates(Rule::ResponsePsn);

@@ -1,5 +1,4 @@
-//! Good streams of packets as a capture of an unknown network has them: each opcode of each service, between two adapters of which nothing
-//! is known.
+//! Good streams of packets as in a capture from an unknown network: each opcode of each service, between two unknown adapters.
 
 use Opcode::*;
 use faultline_wire::packet::{RoceHeader, seal};

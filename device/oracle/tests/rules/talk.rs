@@ -94,6 +94,15 @@ impl Talk {
         }
     }
 
+    /// Two SENDs have arrived, and the first one is acknowledged.
+    pub(crate) fn with_one_outstanding() -> Self {
+        let mut talk = Self::new();
+        talk.request(Opcode::RcSendOnly, 0, 8);
+        talk.ack(0, 1);
+        talk.request(Opcode::RcSendOnly, 1, 8);
+        talk
+    }
+
     /// A frame leaves an adapter and arrives at the other one, unless it is lost.
     pub(crate) fn frame(&mut self, from: usize, frame: &[u8], is_lost: bool) {
         self.now += US;

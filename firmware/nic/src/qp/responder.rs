@@ -166,7 +166,7 @@ impl Responder {
         left
     }
 
-    /// Ends what is in progress, because the queue pair has failed. The receive queue is flushed later.
+    /// Ends the message and the answers in progress, because the queue pair has failed. The receive queue is flushed later.
     pub(crate) fn abandon<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) {
         self.message = None;
         self.drop_answers();
