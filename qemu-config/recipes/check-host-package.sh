@@ -61,6 +61,28 @@ printf 'socket_group = "disk"\n[[nic]]\nname = "a"\nsocket = "/run/faultline/a.s
 refused 'run faultline as a member of this group, or as root' \
 	runuser -u faultline -- faultline serve --config /tmp/other.toml
 
+# A NIC with a group of its own. Members of the service's group reach its folder, but not this socket.
+groupadd tenant
+useradd -M -N -G faultline neighbour
+useradd -M -N -G faultline,tenant tenant
+usermod -aG tenant faultline
+printf 'socket_group = "faultline"\n[[nic]]\nname = "t"\nsocket = "%s/t.sock"\nsocket_group = "tenant"\n' "$sockets" >/tmp/tenant.toml
+setpriv --reuid faultline --regid faultline --init-groups faultline serve --config /tmp/tenant.toml >/tmp/tenant.log 2>&1 &
+of_tenant=$!
+tries=0
+until [ -S "$sockets/t.sock" ] && [ "$(stat -c %G "$sockets/t.sock")" = tenant ]; do
+	tries=$((tries + 1))
+	[ "$tries" -lt 100 ] || fail "the socket has not the group of its NIC: $(cat /tmp/tenant.log)"
+	sleep 0.1
+done
+runuser -u tenant -- nc -N -U "$sockets/t.sock" </dev/null || fail "a member of the NIC's group cannot connect"
+refused 'Permission denied' runuser -u neighbour -- nc -N -U "$sockets/t.sock"
+kill "$of_tenant"
+wait "$of_tenant" || fail "the emulator of the tenant ended with an error: $(cat /tmp/tenant.log)"
+userdel tenant
+userdel neighbour
+! getent group tenant >/dev/null || groupdel tenant
+
 kill "$emulator"
 wait "$emulator" || fail "the emulator ended with an error: $(cat /tmp/emulator.log)"
 [ -z "$(ls "$sockets")" ] || fail "sockets remain: $(ls "$sockets")"

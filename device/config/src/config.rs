@@ -98,6 +98,8 @@ pub struct NicEntry {
     pub name: String,
     /// Path of its vfio-user socket; may be left to the command line.
     pub socket: PathBuf,
+    /// Group whose members can connect; `None`: that of the process.
+    pub socket_group: Option<String>,
     /// MAC address; derived from the name if not given.
     pub mac: Option<MacAddr>,
     /// Settings; those of `[defaults]` hold where this has none.
@@ -128,6 +130,8 @@ macro_rules! nic_settings {
             name: String,
             #[serde(default)]
             socket: PathBuf,
+            #[serde(default)]
+            socket_group: Option<String>,
             #[serde(default, deserialize_with = "deserialize_mac")]
             mac: Option<MacAddr>,
             $( #[serde(default)] $(#[$attribute])* $field: Option<$type>, )*
@@ -138,6 +142,7 @@ macro_rules! nic_settings {
                 Self {
                     name: table.name,
                     socket: table.socket,
+                    socket_group: table.socket_group,
                     mac: table.mac,
                     settings: NicSettings { $( $field: table.$field, )* },
                     ..Self::default()
@@ -449,7 +454,7 @@ pub struct Config {
     /// themselves.
     #[serde(default = "default_metrics")]
     pub metrics: bool,
-    /// Group whose members can connect to the unix sockets of NICs and ports; `None`: only the user of the process.
+    /// Group whose members can connect to the unix sockets of NICs and ports that name none; `None`: only the user of the process.
     #[serde(default)]
     pub socket_group: Option<String>,
     /// Settings of NICs that have none of their own.

@@ -26,6 +26,8 @@ pub struct PortEntry {
     pub name: String,
     /// What is at its other end.
     pub kind: PortKind,
+    /// Group whose members can connect to its unix socket; `None`: that of the process.
+    pub socket_group: Option<String>,
     /// Longest frame without Ethernet header and VLAN tag that passes, in octets; `None`: any.
     pub mtu: Option<u16>,
     /// VLAN of frames without tag, from the peer and to it.
@@ -82,6 +84,8 @@ struct PortTable {
     #[serde(default, deserialize_with = "interface")]
     interface: Option<String>,
     socket: Option<PathBuf>,
+    #[serde(default)]
+    socket_group: Option<String>,
     #[serde(default, deserialize_with = "mtu")]
     mtu: Option<u16>,
     #[serde(default, deserialize_with = "file::optional_number")]
@@ -108,6 +112,7 @@ impl TryFrom<PortTable> for PortEntry {
             reconnect_ms,
             interface,
             socket,
+            socket_group,
             mtu,
             hold_ms,
             pvid,
@@ -162,9 +167,21 @@ impl TryFrom<PortTable> for PortEntry {
                 None => return incomplete("kind `vhost-user-net` needs the key `socket`"),
             },
         };
+        let has_socket = match &kind {
+            PortKind::Listen(StreamAddress::Unix(_)) | PortKind::VhostUserNet(_) => true,
+            PortKind::Listen(StreamAddress::Tcp(_)) | PortKind::Connect(..) | PortKind::Tap(_) => {
+                false
+            }
+        };
+        only(
+            !has_socket && socket_group.is_some(),
+            "socket_group",
+            "ports that listen on a unix socket",
+        )?;
         Ok(Self {
             name,
             kind,
+            socket_group,
             mtu,
             pvid,
             vlans,
@@ -270,6 +287,16 @@ mod tests {
         let text = format!("[[port]]\nname = \"p\"\n{keys}");
         let error = Config::from_toml(&text).unwrap_err();
         assert_eq!(error.to_string(), format!("{line}:{column}: {message}"));
+    }
+
+    #[test]
+    fn a_group_is_for_unix_sockets() {
+        refused(
+            "kind = \"stream\"\nlisten = \"tcp:127.0.0.1:1\"\nsocket_group = \"a\"\n",
+            5,
+            1,
+            "port[0].socket_group: this key is for ports that listen on a unix socket only",
+        );
     }
 
     #[test]

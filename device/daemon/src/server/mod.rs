@@ -180,16 +180,20 @@ fn open_port(
     Ok(Box::new(|| port.run()))
 }
 
-/// The group of the configuration's sockets, if they have one.
-fn socket_group(config: &Config) -> Result<Option<Gid>, GroupError> {
-    config.socket_group.as_deref().map(find_group).transpose()
+/// The group of a socket of the configuration, if it has one. `own`: what its NIC or port names.
+fn socket_group(config: &Config, own: Option<&str>) -> Result<Option<Gid>, GroupError> {
+    let name = own.or(config.socket_group.as_deref());
+    name.map(find_group).transpose()
 }
 
-/// Listens on the sockets of all NICs.
-fn nic_sockets(config: &Config, group: Option<Gid>) -> Result<Vec<Listener>, StartError> {
+/// Listens on the sockets of all NICs. A process that serves no NICs itself does only this.
+pub(crate) fn listen(config: &Config) -> Result<Vec<Listener>, StartError> {
     let listen = |nic: &NicEntry| {
-        // A supervisor is the only client of its server.
-        let group = group.filter(|_| nic.bar_file.is_none());
+        let group = match nic.bar_file {
+            None => socket_group(config, nic.socket_group.as_deref())?,
+            // A supervisor is the only client of its server.
+            Some(_) => None,
+        };
         let socket = Listener::listen_for(&nic.socket, group);
         socket.map_err(|source| StartError::Listen {
             nic: nic.name.clone(),
@@ -197,11 +201,6 @@ fn nic_sockets(config: &Config, group: Option<Gid>) -> Result<Vec<Listener>, Sta
         })
     };
     config.nics.iter().map(listen).collect()
-}
-
-/// The same for a process that serves no NICs itself.
-pub(crate) fn listen(config: &Config) -> Result<Vec<Listener>, StartError> {
-    nic_sockets(config, socket_group(config)?)
 }
 
 /// The threads of a running process. Dropping it stops them and removes the sockets.
@@ -227,15 +226,15 @@ impl Server {
     /// Starts all threads. The sockets exist when this returns.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         config.check()?;
-        let group = socket_group(config)?;
         let shutdown = Shutdown::new()?;
-        let sockets = nic_sockets(config, group)?;
+        let sockets = listen(config)?;
         let process = Process::new(config, Clock::new())?;
         let engines = process.handles;
         let mut port_sockets = Vec::new();
         let mut ports = Vec::new();
         for (entry, end) in config.ports.iter().zip(process.port_ends) {
             let bell = end.bell();
+            let group = socket_group(config, entry.socket_group.as_deref())?;
             let run = open_port(entry, end, group, &mut port_sockets).map_err(|source| {
                 StartError::Port {
                     port: entry.name.clone(),
