@@ -48,8 +48,8 @@ const EFFECTS: [(Effects, &str); 4] = [
 /// Comment of the first frame after others, if one of them was lost at another interface.
 pub const LOST_ELSEWHERE: &str = "frames of other interfaces were lost before this one";
 
-/// The comment of a frame; `None` if it has passed, or a rule has taken it.
-fn comment(fate: Fate) -> Option<&'static str> {
+/// The comment of a frame; `None` if it has passed, or a rule has taken it. `is_sent`: the interface has sent it.
+fn comment(fate: Fate, is_sent: bool) -> Option<&'static str> {
     Some(match fate {
         Fate::Passed | Fate::Rule => return None,
         Fate::LinkDown => "dropped: the link is down, or the function has no bus mastering",
@@ -61,10 +61,13 @@ fn comment(fate: Fate) -> Option<&'static str> {
         Fate::TooShort => "dropped: shorter than an Ethernet header",
         Fate::LinkLost => "dropped: lost at random by the model of the link",
         Fate::LinkFull => "dropped: the queue of the model of the link is full",
-        Fate::InterfaceDown => "not sent: the interface is down",
-        Fate::OverMtu => "not sent: longer than the MTU of the interface",
+        Fate::InterfaceDown if is_sent => "not sent: the interface is down",
+        Fate::InterfaceDown => "not received: the interface is down",
+        Fate::OverMtu if is_sent => "not sent: longer than the MTU of the interface",
+        Fate::OverMtu => "not received: longer than the MTU of the interface",
         Fate::BadAddress => "not sent: the guest may not use its address",
-        Fate::BadGid => "not sent: its entry of the GID table has changed",
+        Fate::BadGid if is_sent => "not sent: its entry of the GID table has changed",
+        Fate::BadGid => "not received: no entry of the GID table has its destination and VLAN",
         Fate::NoMember => {
             "dropped: the port, or that of the destination address, is no member of the VLAN"
         }
@@ -147,7 +150,7 @@ impl RecordHead {
     /// The comments of the frame.
     pub fn comments(&self) -> Vec<Cow<'static, str>> {
         let mut comments: Vec<Cow<'static, str>> = Vec::new();
-        comments.extend(comment(self.fate).map(Cow::from));
+        comments.extend(comment(self.fate, self.is_sent).map(Cow::from));
         comments.extend(self.rule_comment().map(Cow::from));
         let effects = EFFECTS.iter();
         let effects = effects.filter(|(effect, _)| self.effects.contains(*effect));

@@ -31,11 +31,12 @@ pub enum Fate {
     LinkFull,
     /// The interface is no member of its VLAN.
     NoMember,
-    /// The NIC does not send it, because the interface is down.
+    /// The NIC does not send or receive it, because the interface is down.
     InterfaceDown,
-    /// The NIC does not send it, because it is longer than the MTU of the interface.
+    /// The NIC does not send or receive it, because it is longer than the MTU of the interface.
     OverMtu,
-    /// The NIC does not send it, because the entry of the GID table that it is from has changed.
+    /// The NIC does not send it, because the entry of the GID table that it is from has changed, or does not receive it, because no entry is
+    /// its destination.
     BadGid,
     /// The NIC does not send it, because the guest may not use its address.
     BadAddress,
@@ -62,7 +63,7 @@ impl Fate {
         Self::BadAddress,
     ];
 
-    /// What becomes of a frame that its NIC does not send.
+    /// What becomes of a frame that a NIC does not send or receive.
     pub(crate) fn barred(cause: DropCause) -> Self {
         match cause {
             DropCause::InterfaceDown => Self::InterfaceDown,

@@ -1,6 +1,6 @@
 //! What a fabric shows of frames at interfaces, to captures and checkers.
 
-use faultline_nic::Instant;
+use faultline_nic::{DropCause, Instant};
 use faultline_scenario::rules::ByRule;
 use faultline_scenario::trigger::Direction;
 
@@ -40,6 +40,7 @@ impl<O: Outside> Fabric<O> {
     #[cold]
     pub(crate) fn show_arriving(&mut self, out: &mut O, now: Instant, to: PortId) {
         self.take_faults(out, now);
+        self.take_refused(to);
         out.seen(now, Seen::Arriving(to));
     }
 
@@ -53,13 +54,14 @@ impl<O: Outside> Fabric<O> {
         frame: Frame<'_>,
     ) {
         self.take_faults(out, now);
-        self.show(
-            out,
-            now,
-            (from, (to, Direction::Rx)),
-            (Fate::Passed, None),
-            frame,
-        );
+        let fate = self.take_refused(to).map_or(Fate::Passed, Fate::barred);
+        let place = (to, Direction::Rx);
+        self.show(out, now, (from, place), (fate, None), frame);
+    }
+
+    /// Why a NIC has refused a frame since the last call.
+    fn take_refused(&mut self, nic: PortId) -> Option<DropCause> {
+        self.nics.get_mut(nic)?.nic.take_refused()
     }
 
     /// A packet of a frame enters the modelled link of a port, which does this to it.

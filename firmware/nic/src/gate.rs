@@ -27,6 +27,8 @@ pub(crate) struct Gate {
     epoch: u32,
     /// Causes that were reported of arriving packets, as bits.
     received: u8,
+    /// Why the last packet that was refused is not received, for those who watch the port.
+    refused: Option<DropCause>,
 }
 
 impl Default for Gate {
@@ -37,6 +39,7 @@ impl Default for Gate {
             known: None,
             epoch: 0,
             received: 0,
+            refused: None,
         }
     }
 }
@@ -113,14 +116,20 @@ impl Gate {
         self.known = Some(destination);
     }
 
-    /// Returns true if a drop of a packet that arrives has not been reported.
+    /// A packet that arrives is dropped. Returns true if that has not been reported.
     pub(crate) fn report_received(&mut self, cause: DropCause) -> bool {
+        self.refused = Some(cause);
         let is_new = self.received & bit(cause) == 0;
         self.received |= bit(cause);
         is_new
     }
 
-    /// The same for a packet that is sent.
+    /// Why a packet that has arrived since the last call is not received.
+    pub(crate) fn take_refused(&mut self) -> Option<DropCause> {
+        self.refused.take()
+    }
+
+    /// As [`Gate::report_received`], for a packet that is sent.
     pub(crate) fn report_sent(&self, reported: &mut Reported, cause: DropCause) -> bool {
         if reported.epoch != self.epoch {
             *reported = Reported {

@@ -269,18 +269,29 @@ impl Nic {
         }
         let generation = &self.0.generation;
         generation.store(generation.load(Ordering::SeqCst) | 1, Ordering::SeqCst);
+        self.set_gid(true)?;
+        self.set_interface(self.0.mtu, true)
+    }
+
+    /// Sets the entry of the GID table, or empties it.
+    pub fn set_gid(&self, valid: bool) -> Result<(), DriverError> {
         let gid = SetGid {
             gid: self.0.gid,
             mac: self.0.mac,
             vlan: U16::new(0xffff),
-            valid: 1,
+            valid: valid.into(),
             ..SetGid::default()
         };
         self.admin(admin::SET_GID, 0, &gid)?;
+        Ok(())
+    }
+
+    /// Sets the MTU of the network interface, and whether it is up.
+    pub fn set_interface(&self, mtu: u16, up: bool) -> Result<(), DriverError> {
         let netdev = SetNetdev {
             mac: self.0.mac,
-            mtu: U16::new(self.0.mtu),
-            flags: U32::new(NETDEV_UP),
+            mtu: U16::new(mtu),
+            flags: U32::new(if up { NETDEV_UP } else { 0 }),
             ..SetNetdev::default()
         };
         self.admin(admin::SET_NETDEV, 0, &netdev)?;

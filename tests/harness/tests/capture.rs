@@ -499,6 +499,14 @@ fn a_dropped_frame_has_a_comment_that_says_why() {
     let answer = http(&stage.socket(), "POST", "/v1/scenario", &start);
     assert!(answer.contains(" 20"), "{answer}");
     send();
+    request(&stage.socket(), "DELETE", "/v1/scenario", "");
+    b.nic.set_interface(500, true).unwrap();
+    send();
+    b.nic.set_interface(1500, false).unwrap();
+    send();
+    b.nic.set_interface(1500, true).unwrap();
+    b.nic.set_gid(false).unwrap();
+    send();
     let captured = stage.end(capture);
     let sent = comments(&captured, 0, true);
     let arrived = comments(&captured, 1, false);
@@ -510,9 +518,12 @@ fn a_dropped_frame_has_a_comment_that_says_why() {
     };
     begins(&arrived, "dropped: longer than the MTU");
     begins(&arrived, "dropped: the link is down");
+    begins(&arrived, "not received: longer than the MTU");
+    begins(&arrived, "not received: the interface is down");
+    begins(&arrived, "not received: no entry of the GID table");
     begins(&sent, "dropped: by request");
     begins(&sent, "dropped: by rule[0] of the scenario");
-    assert_eq!((sent.len(), arrived.len()), (2, 2));
+    assert_eq!((sent.len(), arrived.len()), (2, 5));
     assert_eq!(captured.check().violation_count, 0);
 }
 

@@ -37,6 +37,11 @@ impl Nic {
         self.last_barred
     }
 
+    /// Why the gate has refused a frame since the last call; `None`: it has refused none.
+    pub fn take_refused(&mut self) -> Option<DropCause> {
+        self.core.gate.take_refused()
+    }
+
     /// Counts a frame with `len` octets, in the set of the queue pair that sends it.
     pub(super) fn count_sent(&mut self, set: CounterSet, frame: &TxFrame, len: u64) {
         let counters = &mut self.core.counters;
