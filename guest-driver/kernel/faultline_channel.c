@@ -12,10 +12,12 @@ static void faultline_net_cq_event(struct faultline_res *res, u8 kind)
 	struct faultline_net_cq *cq =
 		container_of(res, struct faultline_net_cq, res);
 
-	if (kind == FAULTLINE_EVENT_COMPLETION)
-		napi_schedule(&cq->ch->napi);
-	else
+	if (kind != FAULTLINE_EVENT_COMPLETION) {
 		schedule_work(&cq->ch->net->reset_work);
+		return;
+	}
+	WRITE_ONCE(cq->is_armed, false);
+	napi_schedule(&cq->ch->napi);
 }
 
 static void faultline_net_qp_event(struct faultline_res *res, u8 kind)
@@ -57,6 +59,7 @@ static int faultline_net_create_cq(struct faultline_channel *ch,
 
 	cq->ch = ch;
 	cq->consumer = 0;
+	cq->is_armed = false;
 	cq->log_depth = ilog2(depth) + 1;
 	err = faultline_buf_alloc(dev, &cq->buf, cq->log_depth,
 				  FAULTLINE_NET_CQE_SHIFT);

@@ -33,6 +33,11 @@ struct faultline_net_cq {
 	struct faultline_buf buf;
 	u8 log_depth;
 	u32 consumer;
+	/*
+	 * The device raises an event, or has raised one that was not handled
+	 * yet.
+	 */
+	bool is_armed;
 };
 
 struct faultline_tx_slot {

@@ -37,11 +37,15 @@ static void faultline_net_cq_release(struct faultline_net_cq *cq)
 }
 
 /*
- * Also if no entry has been read since the last time: a moderated event is for
- * entries that may have been read before it, and it disarms the CQ.
+ * What disarms a CQ is its event, not an entry: a moderated event is for entries
+ * that may have been read before it.
  */
 static void faultline_net_cq_arm(struct faultline_net_cq *cq)
 {
+	if (READ_ONCE(cq->is_armed))
+		return;
+	/* Before the doorbell, for the event may follow at once. */
+	WRITE_ONCE(cq->is_armed, true);
 	faultline_doorbell(cq->ch->net->dev, FAULTLINE_DB_CQ_ARM, cq->res.num,
 			   cq->consumer);
 }
