@@ -242,11 +242,15 @@ fn a_nic_that_moves_keeps_its_connection() {
     assert!(process.watched().violations.is_empty());
 }
 
-/// NIC 0 sends a message to each of `pairs` queue pairs of NIC 1 that is longer than its receives, all at once. Each ends a connection with a
-/// thousand receives. Returns the most work of NIC 1 in one pass of its engine.
-fn connections_that_end(shape: &ProcessShape, pairs: usize) -> u64 {
+/// The first NIC sends a message to each of `pairs` queue pairs of the last one that is longer than its receives, all at once. Each ends a
+/// connection with a thousand receives. Returns the most work of the last NIC in one pass of its engine. Two processes are connected by
+/// their ports.
+fn connections_that_end(shapes: &[ProcessShape], pairs: usize) -> u64 {
     const LOG_DEPTH: u8 = 10;
-    let mut process = Process::new(shape).unwrap();
+    let processes = shapes.iter().map(|shape| Process::new(shape).unwrap());
+    let mut processes: Vec<Process> = processes.collect();
+    let last = shapes.last().unwrap();
+    let far = (shapes.len() - 1, last.nics.len() - 1);
     let of_host = |host: &mut ProcessHost| {
         let cq = host.driver.create_cq(CqConfig {
             log_depth: 16,
@@ -274,16 +278,16 @@ fn connections_that_end(shape: &ProcessShape, pairs: usize) -> u64 {
         let mr = host.driver.reg_mr(host.pd, 0x7f00_0000_0000, 4096, access);
         (cq, qps, mr.unwrap())
     };
-    let (_, mut from, source) = of_host(&mut process.hosts[0]);
-    let (mut cq, mut to, target) = of_host(&mut process.hosts[1]);
+    let (_, mut from, source) = of_host(&mut processes[0].hosts[0]);
+    let (mut cq, mut to, target) = of_host(&mut processes[far.0].hosts[far.1]);
     for (from, to) in from.iter().zip(&mut to) {
-        let paths = [process.hosts[1].path(to), process.hosts[0].path(from)];
-        for (host, qpn, path) in [(0, from.qpn, paths[0]), (1, to.qpn, paths[1])] {
-            let driver = &mut process.hosts[host].driver;
-            driver.connect(qpn, QPT_RC, &path).unwrap();
-        }
+        let path = processes[far.0].hosts[far.1].path(to);
+        let back = processes[0].hosts[0].path(from);
+        let driver = &mut processes[0].hosts[0].driver;
+        driver.connect(from.qpn, QPT_RC, &path).unwrap();
+        let driver = &mut processes[far.0].hosts[far.1].driver;
+        driver.connect(to.qpn, QPT_RC, &back).unwrap();
         for tag in 0..(1 << LOG_DEPTH) - 1 {
-            let driver = &mut process.hosts[1].driver;
             driver.post_recv(to, tag, &[(target.va, 8, target.key)]);
         }
     }
@@ -293,42 +297,69 @@ fn connections_that_end(shape: &ProcessShape, pairs: usize) -> u64 {
         ..Send::default()
     };
     for from in &mut from {
-        process.hosts[0].driver.post_send(from, &send);
+        processes[0].hosts[0].driver.post_send(from, &send);
     }
-    process.run_for(100 * MS);
-    let ended = statuses(&mut process.hosts[1], &mut cq);
+    for _ in 0..100 {
+        processes.iter().for_each(|process| process.run_for(MS));
+        if let [near, far] = &processes[..] {
+            exchange(near, far);
+        }
+    }
+    let host = &mut processes[far.0].hosts[far.1];
+    let ended = statuses(host, &mut cq);
     assert_eq!(ended.len(), pairs * ((1 << LOG_DEPTH) - 1));
-    process.longest_pass(shape.nics[1].engine)
+    processes[far.0].longest_pass(last.nics[far.1].engine)
 }
 
-/// Whether they come out of a modelled link, or from another engine. A link with a delay delivers all of them at one instant.
+/// Passes all frames that wait at the ports of two processes to the other one.
+fn exchange(near: &Process, far: &Process) {
+    let peers = [near, far].map(|process| process.peer(0).unwrap());
+    for [from, to] in [peers, [peers[1], peers[0]]] {
+        while let Some(frame) = from.take() {
+            to.send(frame);
+        }
+    }
+}
+
+/// Whether they come out of a modelled link, from another engine or through a port. A link with a delay delivers all of them at one
+/// instant, and so does the peer of the port. A pass looks at the commands of all NICs, so its work is what a
+/// neighbour's command waits for.
 #[test]
 fn frames_that_cost_much_wait_for_their_turn() {
-    let link = LinkModel {
+    let delayed = LinkModel {
         delay_ns: 100_000,
         ..LinkModel::default()
     };
+    let nic = |link, engine| NicShape {
+        links: [link, None],
+        engine,
+        ..NicShape::default()
+    };
     let shape = |engines| ProcessShape {
         engines,
-        nics: vec![
-            NicShape {
-                links: [Some(link), None],
-                ..NicShape::default()
-            },
-            NicShape {
-                engine: engines - 1,
-                ..NicShape::default()
-            },
-        ],
-        ports: Vec::new(),
+        nics: vec![nic(Some(delayed), 0), nic(None, engines - 1)],
         seed: 3,
-        first_address: 0,
+        ..ProcessShape::default()
     };
-    for (what, shape) in [("a modelled link", shape(1)), ("another engine", shape(2))] {
-        let one = connections_that_end(&shape, 1);
+    let with_port = |first_address| ProcessShape {
+        engines: 1,
+        nics: vec![nic(None, 0)],
+        ports: vec![PortShape {
+            room: 1 << 20,
+            ..PortShape::default()
+        }],
+        seed: 3,
+        first_address,
+    };
+    for (what, shapes) in [
+        ("a modelled link", vec![shape(1)]),
+        ("another engine", vec![shape(2)]),
+        ("a port", vec![with_port(0), with_port(1)]),
+    ] {
+        let one = connections_that_end(&shapes, 1);
         let pairs = 24;
         assert!(one * pairs > 2 * TURN_WORK, "{what}: {one} is too little");
-        let most = connections_that_end(&shape, usize::try_from(pairs).unwrap());
+        let most = connections_that_end(&shapes, usize::try_from(pairs).unwrap());
         // The last one of a turn may begin before the limit is reached, and answers come back in the same pass.
         assert!(most <= TURN_WORK + 2 * one, "{what}: {most}, one is {one}");
         assert!(
