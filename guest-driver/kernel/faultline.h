@@ -65,7 +65,7 @@ struct faultline_ib {
 	struct faultline_dev *dev;
 };
 
-/* How the caller of a command waits. */
+/* How the caller of a command waits if the answer does not come at once. */
 enum faultline_wait {
 	/* Sleep until the interrupt arrives. */
 	FAULTLINE_WAIT_SLEEP,

@@ -26,6 +26,8 @@
 
 /* Time limit for a full doorbell ring, which drains in microseconds. */
 #define FAULTLINE_DB_SPIN_NS	(20ULL * NSEC_PER_USEC)
+/* Time to poll for an answer before sleeping: most commands take less. */
+#define FAULTLINE_CMD_SPIN_NS	(50ULL * NSEC_PER_USEC)
 /* Attempts before a ring counts as full; enough to skip invalid entries. */
 #define FAULTLINE_DB_TRIES	(4 * FAULTLINE_DB_RING_ENTRIES)
 
@@ -363,6 +365,7 @@ static int __faultline_cmdq_exec(struct faultline_cmdq *q, const void *cmd,
 	struct faultline_cmd_req req = { .comp = comp };
 	u64 start = ktime_get_mono_fast_ns();
 	u64 deadline = start + (u64)FAULTLINE_CMD_TIMEOUT_MS * NSEC_PER_MSEC;
+	u64 now;
 	int err, state;
 
 	init_completion(&req.done);
@@ -373,21 +376,21 @@ static int __faultline_cmdq_exec(struct faultline_cmdq *q, const void *cmd,
 		goto timeout;
 
 	for (;;) {
-		if (wait == FAULTLINE_WAIT_SLEEP)
-			wait_for_completion_timeout(&req.done,
-						    msecs_to_jiffies(FAULTLINE_CMD_POLL_MS));
 		state = faultline_cmdq_look(q, &req);
 		if (!state && faultline_is_dead(q->dev))
 			state = faultline_cmdq_withdraw(q, &req);
 		if (state)
 			return state < 0 ? state : 0;
-		if (ktime_get_mono_fast_ns() > deadline)
+		now = ktime_get_mono_fast_ns();
+		if (now > deadline)
 			break;
-		if (wait == FAULTLINE_WAIT_POLL &&
-		    ktime_get_mono_fast_ns() - start > 50 * NSEC_PER_USEC)
+		if (now - start < FAULTLINE_CMD_SPIN_NS)
+			cpu_relax();
+		else if (wait == FAULTLINE_WAIT_POLL)
 			usleep_range(10, 50);
 		else
-			cpu_relax();
+			wait_for_completion_timeout(&req.done,
+						    msecs_to_jiffies(FAULTLINE_CMD_POLL_MS));
 	}
 	state = faultline_cmdq_withdraw(q, &req);
 	if (state > 0)
