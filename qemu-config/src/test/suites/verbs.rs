@@ -33,6 +33,8 @@ const TESTS: &[GuestTest] = &[
         .shows("Counters count the packets of their queue pairs only.")
         .runs(DIFFERS),
     in_both("port_counters", "port_counters").shows("Counters in sysfs count a known transfer."),
+    pair("foreign_mads", "foreign_mads", 18735)
+        .shows("A peer gets no counters of a port, and its management packets do no harm."),
     alone("statuses", "statuses").shows("Each request that cannot succeed ends with its status."),
     alone("device_attributes", "device_attributes")
         .shows("Queried fields have the NIC's values; limits are exact."),
