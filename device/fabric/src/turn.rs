@@ -93,18 +93,19 @@ impl<O: Outside> Fabric<O> {
     /// Lets a NIC send, up to the limits of a turn. Returns true if it has sent.
     #[inline(always)]
     pub fn transmit(&mut self, out: &mut O, now: Instant, id: PortId) -> bool {
-        // A NIC whose ingress is paused pauses all other NICs, as Ethernet PAUSE frames do: the destination of the next
-        // frame is not known before it is built.
-        let pauses = |(other, port): (PortId, &NicPort)| other != id && port.pauses_senders();
-        if out.is_held(id) || self.nics.iter().any(pauses) {
-            return false;
-        }
         let paused = self.paused_priorities(id);
-        if paused == PrioritySet::ALL {
+        if out.is_held(id) || paused == PrioritySet::ALL {
             return false;
         }
-        if let Some(port) = self.nics.get_mut(id) {
+        let may_send = self.nics.get_mut(id).is_some_and(|port| {
             port.nic.set_paused_priorities(paused);
+            port.nic.may_send()
+        });
+        // A NIC whose ingress is paused pauses all other NICs, as Ethernet PAUSE frames do: the destination of the next
+        // frame is not known before it is built. Without a frame to send nothing is asked, for there may be many NICs.
+        let pauses = |(other, port): (PortId, &NicPort)| other != id && port.pauses_senders();
+        if may_send && self.nics.iter().any(pauses) {
+            return false;
         }
         let single = self.passes_single_packets();
         let mut turn = self.begin_turn();

@@ -545,6 +545,15 @@ impl Nic {
         self.core.flow_control.set_paused(paused);
     }
 
+    /// False if [`Nic::poll_transmit`] has no frame to send, and nothing to do that could make one.
+    #[inline]
+    pub fn may_send(&self) -> bool {
+        self.core.first_ready().is_some()
+            || !self.core.final_acks.is_empty()
+            || self.core.ingress.has_work()
+            || self.core.flow_control.has_released()
+    }
+
     /// The queue pair that has sent the frame of the last [`Nic::poll_transmit`]; 0 if it was the last acknowledgement of one
     /// that is gone.
     #[inline]
