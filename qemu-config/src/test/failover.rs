@@ -41,7 +41,7 @@ pub fn plan(plain: &Plan) -> Plan {
     }
 }
 
-fn three(cluster: &Cluster) -> Result<(&Guest, &Guest, &Guest)> {
+pub fn three(cluster: &Cluster) -> Result<(&Guest, &Guest, &Guest)> {
     match cluster.guests.as_slice() {
         [first, second, third] => Ok((first, second, third)),
         guests => bail!("there are {} guests instead of three", guests.len()),
@@ -49,7 +49,7 @@ fn three(cluster: &Cluster) -> Result<(&Guest, &Guest, &Guest)> {
 }
 
 /// Starts a command whose output goes to [`LOG`] at once, and to the result at its end.
-fn start<'a>(guest: &'a Guest, command: &str) -> Result<Running<'a>> {
+pub fn start<'a>(guest: &'a Guest, command: &str) -> Result<Running<'a>> {
     guest.start(&Exec {
         script: format!("rm -f {LOG}; {command} >{LOG} 2>&1; status=$?; cat {LOG}; exit $status"),
         ..Exec::default()
@@ -57,7 +57,7 @@ fn start<'a>(guest: &'a Guest, command: &str) -> Result<Running<'a>> {
 }
 
 /// Waits until a program has written a text at least `times` times.
-fn said(guest: &Guest, text: &str, times: u32) -> Result<()> {
+pub fn said(guest: &Guest, text: &str, times: u32) -> Result<()> {
     let said = format!("said() {{ [ \"$(grep -c '{text}' {LOG})\" -ge {times} ]; }}");
     guest
         .must(
@@ -68,7 +68,7 @@ fn said(guest: &Guest, text: &str, times: u32) -> Result<()> {
 }
 
 /// The program must end by itself, without an error. Returns its output.
-fn must_succeed(running: Running<'_>, who: &str) -> Result<String> {
+pub fn must_succeed(running: Running<'_>, who: &str) -> Result<String> {
     let outcome = running.wait_more(SHORT)?;
     let text = String::from_utf8_lossy(&outcome.both).into_owned();
     ensure!(outcome.success(), "{who}: {}:\n{text}", outcome.describe());
@@ -311,39 +311,6 @@ pub fn bond_fails_over(cluster: &Cluster, _: &Plan) -> Result<()> {
         "ip link del bond0 && ip link set $NETDEV up && ip link set $NETDEV2 up && lab_until 20 lab_has_gid $MY_IP",
         SHORT,
     )?;
-    Ok(())
-}
-
-/// A guest with the IP address of its neighbour reaches no connection of the neighbour; with port security it cannot even use the
-/// address.
-pub fn neighbours_address_is_of_no_use(cluster: &Cluster, _: &Plan) -> Result<()> {
-    let (victim, owner, attacker) = three(cluster)?;
-    let attacked = start(victim, "spoofed victim")?;
-    victim.must("lab_until 20 lab_listens 18730", SHORT)?;
-    let owning = start(owner, "spoofed owner $PEER_IP")?;
-    said(victim, "the first message is verified", 1)?;
-    // Its kernel answers no ARP for the address, and its own resolution does not tell it.
-    let take = "ping -q -c 1 -W 5 $PEER_IP && sysctl -qw net.ipv4.conf.all.arp_ignore=8 && \
-        mac=$(ip neigh show $PEER_IP dev $NETDEV | sed -n 's/.*lladdr \\([^ ]*\\).*/\\1/p') && \
-        ip neigh replace $PEER_IP lladdr $mac dev $NETDEV nud permanent && \
-        ip address add 10.77.0.2/32 dev $NETDEV noprefixroute && lab_until 20 lab_has_gid 10.77.0.2";
-    attacker.must(take, SHORT)?;
-    let outcome = attacker.run(
-        "GID_INDEX=$(lab_gid_index 10.77.0.2) spoofed attacker $PEER_IP",
-        SHORT,
-    )?;
-    ensure!(
-        outcome.success(),
-        "the attacker: {}\n{}",
-        outcome.describe(),
-        outcome.text()
-    );
-    must_succeed(attacked, "the victim")?;
-    must_succeed(owning, "the owner")?;
-    let leave = "ip address del 10.77.0.2/32 dev $NETDEV && ip neigh del $PEER_IP dev $NETDEV && \
-        sysctl -qw net.ipv4.conf.all.arp_ignore=1 && lab_until 20 lab_has_no_gid 10.77.0.2";
-    attacker.must(leave, SHORT)?;
-    attacker.must("address_refused 10.78.0.2", 2 * SHORT)?;
     Ok(())
 }
 
