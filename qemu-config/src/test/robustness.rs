@@ -93,6 +93,9 @@ pub const TESTS: &[Row<Test>] = &[
         REMOVED,
         |cluster, _| failover::further_address_returns(cluster, &failover::IPV6),
     ),
+    row::<Test>("macvlan_removed_under_traffic", REMOVED, |cluster, _| {
+        failover::further_address_returns(cluster, &failover::MACVLAN)
+    }),
     row::<Test>(
         "more_addresses_than_gids_5_times",
         MORE_ADDRESSES,

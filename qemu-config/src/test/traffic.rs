@@ -61,7 +61,8 @@ pub fn traffic_of<'a>(
             ..Exec::default()
         })
     };
-    let command = format!("exec {program} -d $RDMA_DEV -x $GID_INDEX -F -D 300");
+    // Long enough for each test, which ends it.
+    let command = format!("exec {program} -d $RDMA_DEV -x $GID_INDEX -F -D 3600");
     let serving = start(server, &command)?;
     server.must("lab_until 10 lab_listens 18515", SHORT)?;
     let sending = start(client, &format!("{command} $PEER_IP"))?;
