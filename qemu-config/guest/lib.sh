@@ -205,6 +205,31 @@ lab_has_sent() {
 	[ "$lab_now" -ge "$1" ]
 }
 
+# Puts the octets of RoCE packets that this guest's NIC has sent and received into a variable. rdma_rxe does not count them.
+lab_octets() {
+	local lab_port=/sys/class/infiniband/$RDMA_DEV/ports/1/counters lab_out lab_in
+	read -r lab_out <"$lab_port/port_xmit_data" && read -r lab_in <"$lab_port/port_rcv_data" || return
+	# Words of four octets.
+	printf -v "$1" %d $((4 * (lab_out + lab_in)))
+}
+
+# Remembers how many octets of RoCE packets there have been, for lab_has_carried.
+lab_count_carried() {
+	LAB_CARRIED=''
+	[ ! -e "/sys/class/infiniband/$RDMA_DEV/ports/1/counters" ] || lab_octets LAB_CARRIED
+}
+
+# Fails unless RoCE packets have carried MIB MiB since lab_count_carried: lab_has_carried MIB
+lab_has_carried() {
+	local lab_now
+	[ -n "$LAB_CARRIED" ] || return 0
+	lab_octets lab_now || return
+	if [ $((lab_now - LAB_CARRIED)) -lt $(($1 << 20)) ]; then
+		echo "RoCE packets have carried $((lab_now - LAB_CARRIED)) octets, and not $1 MiB"
+		return 1
+	fi
+}
+
 # Succeeds if a process of a PROGRAM has connected a queue pair: lab_is_connected PROGRAM
 lab_is_connected() {
 	rdma resource show qp | grep -Eq " state RTS .* comm $1( |\$)"

@@ -45,6 +45,7 @@ mod scripts;
 mod selection;
 mod sight;
 pub mod soak;
+mod spoofing;
 mod suite;
 mod suites;
 mod tally;

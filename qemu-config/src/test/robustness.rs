@@ -9,8 +9,11 @@ use anyhow::{Context, Result, anyhow, ensure};
 use super::facts::{On, Row, Runs, SuiteFacts, by_name, row, runs};
 use super::failover;
 use super::pair::Pairs;
+use super::spoofing;
 use super::tally::{Tally, Verdict};
-use super::traffic::{ERROR_LIMIT, end, must_fail, pair, traffic, traffic_of, works};
+use super::traffic::{
+    DEVICE, ERROR_LIMIT, counters, end, must_fail, pair, traffic, traffic_of, works,
+};
 use crate::cluster::{Cluster, Nic, Plan, TCG_RACE, configure, is_tcg_race};
 use crate::command::say;
 use crate::guest::Guest;
@@ -90,6 +93,9 @@ pub const TESTS: &[Row<Test>] = &[
         REMOVED,
         |cluster, _| failover::further_address_returns(cluster, &failover::IPV6),
     ),
+    row::<Test>("macvlan_removed_under_traffic", REMOVED, |cluster, _| {
+        failover::further_address_returns(cluster, &failover::MACVLAN)
+    }),
     row::<Test>(
         "more_addresses_than_gids_5_times",
         MORE_ADDRESSES,
@@ -157,8 +163,8 @@ pub const TESTS: &[Row<Test>] = &[
     ),
     row::<Test>(
         "neighbours_address_is_of_no_use",
-        "A guest with its neighbour's IP address reaches no connection of its neighbour, and with port security gets no GID for it.",
-        failover::neighbours_address_is_of_no_use,
+        "A guest with its neighbour's IP address reaches no connection of its neighbour; with port security it gets no GID for it, and its software sends no frame from it.",
+        spoofing::neighbours_address_is_of_no_use,
     ),
     row::<Test>(
         "bond_fails_over",
@@ -457,14 +463,7 @@ const MTU_LOWERED: Barred = Barred {
 /// Both ends send, and notice that nothing arrives any more.
 fn ends_connections(cluster: &Cluster, barred: &Barred) -> Result<()> {
     let (server, client) = pair(cluster)?;
-    let counter = |name: &str| -> Result<u64> {
-        let path = "/sys/class/infiniband/$RDMA_DEV/ports/1/hw_counters";
-        let text = client.must(&format!("cat {path}/{name}"), SHORT)?;
-        text.trim()
-            .parse()
-            .with_context(|| format!("reading {name}"))
-    };
-    let before = barred.counters.map(counter);
+    let before = counters(client, DEVICE, barred.counters)?;
     let program = format!("ib_write_bw -b {}", barred.options);
     let (serving, sending) = traffic_of(server, client, &program)?;
     client.must(barred.begin, SHORT)?;
@@ -477,8 +476,9 @@ fn ends_connections(cluster: &Cluster, barred: &Barred) -> Result<()> {
             "{who} has another error:\n{text}"
         );
     }
-    for (name, before) in barred.counters.iter().zip(before) {
-        ensure!(counter(name)? > before?, "{name} has not grown");
+    let after = counters(client, DEVICE, barred.counters)?;
+    for (name, (before, after)) in barred.counters.iter().zip(before.into_iter().zip(after)) {
+        ensure!(after > before, "{name} has not grown");
     }
     client.must(barred.end, SHORT)?;
     client.must("lab_until 10 ping -c 1 -W 1 $PEER_IP", SHORT)?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use crate::cluster::Cluster;
 use crate::exchange::{self, Exchange, Ready};
@@ -14,6 +14,9 @@ const SHORT: Duration = Duration::from_secs(60);
 /// An application must have its error by then. QEMU stops a guest for [65 s](crate::qemu::ANSWER_LIMIT_MS) if an access to the device was
 /// on its way when the emulator ended.
 pub const ERROR_LIMIT: Duration = Duration::from_secs(120);
+
+/// The RDMA device under test, for the shell of a guest.
+pub const DEVICE: &str = "$RDMA_DEV";
 
 /// The first two guests.
 pub fn pair(cluster: &Cluster) -> Result<(&Guest, &Guest)> {
@@ -58,7 +61,8 @@ pub fn traffic_of<'a>(
             ..Exec::default()
         })
     };
-    let command = format!("exec {program} -d $RDMA_DEV -x $GID_INDEX -F -D 300");
+    // Long enough for each test, which ends it.
+    let command = format!("exec {program} -d $RDMA_DEV -x $GID_INDEX -F -D 3600");
     let serving = start(server, &command)?;
     server.must("lab_until 10 lab_listens 18515", SHORT)?;
     let sending = start(client, &format!("{command} $PEER_IP"))?;
@@ -100,4 +104,34 @@ pub fn end(running: Running<'_>, who: &str) -> Result<()> {
         "{who} cannot be killed"
     );
     Ok(())
+}
+
+/// Counters of a guest's RDMA device.
+pub fn counters<const N: usize>(guest: &Guest, device: &str, names: [&str; N]) -> Result<[u64; N]> {
+    let text = guest.must(
+        &format!("cd {} && cat {}", counters_of(device), names.join(" ")),
+        SHORT,
+    )?;
+    let counts: Vec<u64> = text
+        .lines()
+        .map(str::parse)
+        .collect::<Result<_, _>>()
+        .with_context(|| format!("reading {}: {text}", names.join(", ")))?;
+    let count = counts.len();
+    <[u64; N]>::try_from(counts).map_err(|_| anyhow!("{count} values for {}", names.join(", ")))
+}
+
+/// Waits until counters of a guest's RDMA device have this sum or more.
+pub fn await_counters(guest: &Guest, device: &str, names: &[&str], sum: u64) -> Result<()> {
+    let (folder, names) = (counters_of(device), names.join(" "));
+    let script = format!(
+        "reached() {{ sum=0; for name in {names}; do read -r count <{folder}/$name || return; \
+         sum=$((sum + count)); done; [ $sum -ge {sum} ]; }}; \
+         lab_until 20 reached || {{ echo \"{names} of {device} is $sum, and not {sum}\"; exit 1; }}"
+    );
+    guest.must(&script, 2 * SHORT).map(|_| ())
+}
+
+fn counters_of(device: &str) -> String {
+    format!("/sys/class/infiniband/{device}/ports/1/hw_counters")
 }

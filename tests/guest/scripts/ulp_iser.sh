@@ -47,6 +47,7 @@ logout() {
 }
 
 client() {
+	lab_count_carried
 	modprobe -a sd_mod ib_iser
 	mkdir -p /run/lock/iscsi /etc/iscsi
 	[ -s /etc/iscsi/initiatorname.iscsi ] && grep -q ^InitiatorName= /etc/iscsi/initiatorname.iscsi ||
@@ -70,6 +71,8 @@ client() {
 	dd if="/dev/$disk" bs=1M count=16 iflag=direct status=none | cmp - /tmp/content
 	logout
 	node -o delete
+	# What fio and dd have written and read.
+	lab_has_carried $(($# * 24 + 2 * 16))
 	kill "$(cat /run/iscsid.pid)"
 	lab_until 20 modprobe -r ib_iser || { echo "the module stays in use"; exit 1; }
 	echo "all right"

@@ -43,6 +43,7 @@ unmapped() {
 }
 
 client() {
+	lab_count_carried
 	lab_insmod rnbd-client
 	lab_until 30 map || { echo "the disk cannot be mapped"; dmesg | tail -20; exit 1; }
 	lab_until 20 test -b /dev/rnbd0
@@ -63,6 +64,8 @@ client() {
 	lab_until 20 test -b /dev/rnbd0
 	verify "mapped-again" randwrite 4
 	unmapped
+	# What fio and dd have written and read.
+	lab_has_carried $((($# + 2) * 16 + 2 * 8))
 	lab_until 20 rmmod rnbd-client rtrs-client
 	echo "all right"
 }

@@ -25,6 +25,7 @@ attach() {
 
 client() {
 	mib=$1
+	lab_count_carried
 	lab_insmod cifs
 	mkdir -p /mnt/smb
 	reach() { attach cache=none; }
@@ -40,6 +41,8 @@ client() {
 	diff -r /usr/include/rdma /mnt/smb/tree
 	fio --name=verify --directory=/mnt/smb --ioengine=libaio --direct=1 --rw=randwrite --bsrange=4k-256k --size=8m \
 		--iodepth=8 --verify=crc32c --verify_fatal=1 --minimal >/tmp/fio.log || { cat /tmp/fio.log; exit 1; }
+	# The file was written, and read twice without a cache; then fio.
+	lab_has_carried $((3 * mib + 8))
 	rm -r /mnt/smb/tree /mnt/smb/content
 	umount /mnt/smb
 	echo "all right"

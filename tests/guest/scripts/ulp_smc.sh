@@ -22,7 +22,10 @@ smc_eid FAULTLINE
 case $1 in
 server) smc_pair ;;
 client)
+	lab_count_carried
 	smc_pair "$PEER_IP" || { dmesg | tail -n 20; exit 1; }
+	# Three connections carry 1 MiB in each direction.
+	lab_has_carried 6
 	rdma resource show qp | grep "comm \[smc\]" || { rdma resource show qp; exit 1; }
 	;;
 esac
