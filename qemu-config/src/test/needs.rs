@@ -42,7 +42,7 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
         // Applications need no further modules, but share the guests of the upper-layer protocols, which do.
         "apps" | "programs" | "ulp" => Plan {
             packages: packages(),
-            upstream_modules: true,
+            upstream: true,
             ..plain
         },
         "interop" | "interop-on-demand" => mixed(plain),

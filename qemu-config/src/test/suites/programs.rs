@@ -1,4 +1,4 @@
-//! Programs for sockets, and network interfaces above the NIC's.
+//! Programs for sockets, tests of libfabric, and network interfaces above the NIC's.
 
 use super::row::{GuestSuite, GuestTest, roles, suite};
 use crate::exchange::Ready;
@@ -25,6 +25,11 @@ const fn sockets(name: &'static str, arguments: &'static str) -> GuestTest {
     roles(name, "programs_rsockets", arguments, Ready::Cm).within(60)
 }
 
+/// Programs of fabtests, one after the other.
+const fn fabtests(name: &'static str, provider: &'static str) -> GuestTest {
+    roles(name, "programs_fabtests", provider, Ready::Now)
+}
+
 /// An interface in both guests, with an address.
 const fn interface(name: &'static str) -> GuestTest {
     roles(name, "programs_stacked", name, Ready::Now).within(60)
@@ -36,6 +41,12 @@ const TESTS: &[GuestTest] = &[
         .runs(ONCE),
     sockets("netperf_stream", "netperf TCP_STREAM").shows(NETPERF),
     sockets("netperf_requests", "netperf TCP_RR").shows(NETPERF),
+    fabtests("fabtests_msg", "msg")
+        .shows("libfabric's tests of connections, events and immediate data pass over `verbs`."),
+    fabtests("fabtests_rxm", "rxm")
+        .shows("libfabric's tests of reliable datagrams pass over `verbs;ofi_rxm`."),
+    fabtests("fabtests_rxd", "rxd")
+        .shows("libfabric's test of a reliable datagram passes over `verbs;ofi_rxd`."),
     interface("bridge").shows("Addresses of a bridge have GIDs, over which connections work."),
     interface("macvlan")
         .shows("Addresses of a macvlan interface have GIDs, over which connections work.")
