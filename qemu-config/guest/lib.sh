@@ -235,6 +235,40 @@ lab_is_connected() {
 	rdma resource show qp | grep -Eq " state RTS .* comm $1( |\$)"
 }
 
+# Starts the COMMAND of a server and lets the other guest go on (lab_call) when CONDITION succeeds: lab_serve CONDITION COMMAND…
+# Its process is $LAB_SERVER, its output in /run/lab.server.
+lab_serve() {
+	local condition=$1
+	shift
+	"$@" >/run/lab.server 2>&1 &
+	LAB_SERVER=$!
+	lab_until 20 eval "$condition" || { cat /run/lab.server; return 1; }
+	lab barrier lab_serve
+}
+
+# Waits for the end of the server.
+lab_served() {
+	wait "$LAB_SERVER" || { cat /run/lab.server; return 1; }
+}
+
+# Runs the COMMAND of a client when the other guest's server is ready (lab_serve). This guest's NIC must send at least so many RoCE
+# packets meanwhile: lab_call COUNT COMMAND…
+lab_call() {
+	local before after count=$1
+	shift
+	lab barrier lab_serve
+	lab_sent before
+	"$@" || { echo "failed: $*"; return 1; }
+	lab_sent after
+	echo "$((after - before)) RoCE packets"
+	[ $((after - before)) -ge "$count" ] || { echo "they are less than $count: the data went another way"; return 1; }
+}
+
+# Succeeds if a process listens through the connection manager.
+lab_listens_cm() {
+	rdma resource show cm_id | grep -q 'LISTEN.* comm [^[]'
+}
+
 # Waits until COMMAND succeeds: lab_until SECONDS COMMAND… The limit is multiplied by LAB_TIME_FACTOR, because machines are
 # shared and some kernels slow.
 lab_until() {

@@ -62,8 +62,8 @@ pub struct Plan {
     pub kernel: Kernel,
     /// Packages to install on top of the base image.
     pub packages: Vec<String>,
-    /// The guests get kernel modules that Debian's kernels have switched off.
-    pub upstream_modules: bool,
+    /// The guests get software that Debian has as source only.
+    pub upstream: bool,
     /// The programs of `tests/guest` that the guests get.
     pub programs: Selection,
     /// A configuration file for the emulator.
@@ -115,7 +115,7 @@ impl Default for Plan {
             guests: 2,
             kernel: Kernel::Stable,
             packages: Vec::new(),
-            upstream_modules: false,
+            upstream: false,
             programs: Selection::All,
             config: None,
             nic_profile: None,
@@ -219,7 +219,7 @@ impl<'a> Parts<'a> {
             programs: plan.programs,
             disk: plan.stock.as_deref(),
             driver: has_nic && plan.stock.is_none(),
-            upstream_modules: plan.upstream_modules,
+            upstream: plan.upstream,
             emulator: has_nic.then_some(plan.profile),
         };
         let Prepared {

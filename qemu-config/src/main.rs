@@ -426,7 +426,7 @@ impl GuestOptions {
             guests: self.guests,
             kernel: self.kernel,
             packages: self.packages,
-            upstream_modules: false,
+            upstream: false,
             programs: Selection::All,
             config: self.config,
             nic_profile: None,

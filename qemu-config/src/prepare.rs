@@ -48,8 +48,8 @@ pub struct Needs<'a> {
     pub disk: Option<&'a Path>,
     /// The driver is laid over the image.
     pub driver: bool,
-    /// So are kernel modules that Debian's kernels have switched off.
-    pub upstream_modules: bool,
+    /// So is software that Debian has as source only.
+    pub upstream: bool,
     /// The profile of the emulator, if there is one.
     pub emulator: Option<Profile>,
 }
@@ -156,8 +156,9 @@ fn modules(workspace: &Workspace, base: &Base, needs: &Needs<'_>) -> Result<Vec<
             overlays.push(TestModules::obtain(workspace, base, needs.kernel)?.overlay);
         }
     }
-    if needs.upstream_modules {
+    if needs.upstream {
         overlays.extend(upstream::modules(workspace, base, needs.kernel)?);
+        overlays.push(upstream::fabtests(workspace, base)?);
     }
     Ok(overlays)
 }
@@ -212,7 +213,7 @@ mod tests {
             programs: Selection::All,
             disk: None,
             driver: true,
-            upstream_modules: false,
+            upstream: false,
             emulator: None,
         };
         let names = || -> Vec<String> {

@@ -1,22 +1,32 @@
 //! Software of others that Debian has as source only.
 //!
 //! Kernel modules: RTRS with RNBD, and SMB Direct of `ksmbd` and `cifs`, which Debian's kernels have switched off. They are not in
-//! the index of modules: `lab_insmod` of `qemu-config/guest/lib.sh` loads them.
+//! the index of modules: `lab_insmod` of `qemu-config/guest/lib.sh` loads them. Programs: some of fabtests, the tests of libfabric,
+//! whose library the image has.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
 use crate::command::run_logged;
 use crate::debug_kernel;
 use crate::driver::{self, copy_tree};
-use crate::image::{self, Base, Kernel};
-use crate::workspace::Workspace;
+use crate::image::{self, Base, FETCH_SOURCE, Kernel};
+use crate::workspace::{Fingerprint, Workspace};
 
 const BUILD_MODULES: &str = include_str!("../recipes/build-upstream-modules.sh");
+const BUILD_FABTESTS: &str = include_str!("../recipes/build-fabtests.sh");
 /// The folder of these modules in that of a kernel's modules.
 const FOLDER: &str = "upstream";
+/// The programs of fabtests that tests start.
+const FABTESTS: &[&str] = &[
+    "functional/fi_cm_data",
+    "functional/fi_cq_data",
+    "functional/fi_msg",
+    "functional/fi_msg_epoll",
+    "functional/fi_rdm",
+];
 
 /// The modules of a kernel from a package, as a tree to lay over a guest's root; `None` for a kernel that is built here.
 pub fn modules(workspace: &Workspace, base: &Base, kernel: Kernel) -> Result<Option<PathBuf>> {
@@ -29,34 +39,69 @@ pub fn modules(workspace: &Workspace, base: &Base, kernel: Kernel) -> Result<Opt
     let name = format!("upstream-modules-{}", kernel.name());
     let overlay = driver::obtain(workspace, &name, &key, |overlay| {
         let release = base.kernel_release(kernel)?;
-        let built = build(
-            workspace,
-            base,
-            &name,
-            &format!("further modules of the kernel {}", kernel.name()),
-            (BUILD_MODULES, &release),
-        )?;
+        let work = new_work(workspace, &name)?;
+        let what = format!("further modules of the kernel {}", kernel.name());
+        let built = build(base, &work, &what, BUILD_MODULES, &[&release])?;
         let modules = overlay.join("usr/lib/modules").join(&release);
         copy_tree(&built, &modules.join(FOLDER))
     })?;
     Ok(Some(overlay))
 }
 
-/// Runs a script, with an argument, in a copy of the root. Returns the folder that it has filled.
-fn build(
-    workspace: &Workspace,
-    base: &Base,
-    name: &str,
-    what: &str,
-    (script, argument): (&str, &str),
-) -> Result<PathBuf> {
+/// Programs of fabtests, as a tree to lay over a guest's root.
+pub fn fabtests(workspace: &Workspace, base: &Base) -> Result<PathBuf> {
+    let key = Fingerprint::new().text(BUILD_FABTESTS).text(FETCH_SOURCE);
+    let key = FABTESTS.iter().fold(key, |key, program| key.text(program));
+    let name = format!("fabtests-{}", base.key);
+    driver::obtain(workspace, &name, &key.finish(), |overlay| {
+        let work = new_work(workspace, &name)?;
+        fs::write(work.join("fetch-source"), FETCH_SOURCE).context("writing fetch-source")?;
+        let built = build(base, &work, "fabtests", BUILD_FABTESTS, FABTESTS)?;
+        copy_tree(&built, &overlay.join("usr/local/bin"))
+    })
+}
+
+/// An empty folder.
+fn new_work(workspace: &Workspace, name: &str) -> Result<PathBuf> {
     let work = workspace.cache()?.join(format!("{name}.work"));
     let _ = fs::remove_dir_all(&work);
     fs::create_dir_all(&work).with_context(|| format!("creating {}", work.display()))?;
+    Ok(work)
+}
+
+/// Runs a script, with arguments, in a copy of the root that has a folder at `/mnt`. Returns the folder that the script has filled.
+fn build(
+    base: &Base,
+    work: &Path,
+    what: &str,
+    script: &str,
+    arguments: &[&str],
+) -> Result<PathBuf> {
     run_logged(
         &format!("building {what} (needs the network)"),
-        image::chroot_overlay(&base.root, &work, script).arg(argument),
+        image::chroot_overlay(&base.root, work, script).args(arguments),
         &work.join("build.log"),
     )?;
     Ok(work.join("out"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SCRIPT: &str = include_str!("../../tests/guest/scripts/programs_fabtests.sh");
+
+    #[test]
+    fn the_programs_that_tests_start_are_built_and_no_others() {
+        let words = SCRIPT.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let mut started: Vec<&str> = words.filter(|word| word.starts_with("fi_")).collect();
+        started.sort();
+        started.dedup();
+        let mut built: Vec<&str> = FABTESTS
+            .iter()
+            .filter_map(|program| program.rsplit('/').next())
+            .collect();
+        built.sort();
+        assert_eq!(started, built);
+    }
 }

@@ -7,11 +7,13 @@ pub fn packages() -> Vec<String> {
         "bpftrace",
         "cifs-utils",
         "fio",
+        "iperf",
         "ksmbd-tools",
         "libfabric-bin",
         // With its compiler.
         "libopenmpi-dev",
         "linux-perf",
+        "netperf",
         "nfs-common",
         "nfs-kernel-server",
         "open-iscsi",

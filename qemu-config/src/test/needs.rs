@@ -40,9 +40,9 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
             ..plain
         },
         // Applications need no further modules, but share the guests of the upper-layer protocols, which do.
-        "apps" | "ulp" => Plan {
+        "apps" | "programs" | "ulp" => Plan {
             packages: packages(),
-            upstream_modules: true,
+            upstream: true,
             ..plain
         },
         "interop" | "interop-on-demand" => mixed(plain),
@@ -174,6 +174,7 @@ mod tests {
         let debug = super::plan(Path::new(""), "coherence", Kernel::Debug, &options);
         assert_eq!(debug.cpus, Some(2));
         assert_eq!(plan("apps"), plan("ulp"));
+        assert_eq!(plan("programs"), plan("ulp"));
         assert_eq!(plan("torture").hardware.nodes, 2);
         let small = plan("oversubscribe");
         assert!(OVERSUBSCRIBED >= 10 * small.memory);

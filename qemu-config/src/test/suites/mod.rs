@@ -11,6 +11,7 @@ pub mod oversubscribe;
 mod perftest;
 mod pingpong;
 mod pinned;
+mod programs;
 mod rdmacm;
 mod row;
 mod swap;
@@ -38,6 +39,7 @@ pub const SUITES: &[&GuestSuite] = &[
     &pinned::SUITE,
     &ulp::SUITE,
     &apps::SUITE,
+    &programs::SUITE,
     &swap::SUITE,
     &interop::SUITE,
     &interop::SUITE_LOSSY,

@@ -1,0 +1,61 @@
+//! Programs for sockets, tests of libfabric, and network interfaces above the NIC's.
+
+use super::row::{GuestSuite, GuestTest, roles, suite};
+use crate::exchange::Ready;
+use crate::test::facts::On::{First, Nothing};
+use crate::test::facts::{Runs, runs};
+
+pub const SUITE: GuestSuite = suite(
+    "programs",
+    "Software for any RDMA device works, over the NIC's interface and those above it, and its data goes over RDMA.",
+    runs(
+        Nothing,
+        First,
+        "programs and interfaces of which the default run has one of each kind",
+    ),
+    TESTS,
+);
+
+const ONCE: Runs = runs(First, First, "one of each kind");
+
+const NETPERF: &str = "netperf's streams and requests go over rsockets.";
+
+/// A program for TCP sockets with the library of rsockets preloaded.
+const fn sockets(name: &'static str, arguments: &'static str) -> GuestTest {
+    roles(name, "programs_rsockets", arguments, Ready::Cm).within(60)
+}
+
+/// Programs of fabtests, one after the other.
+const fn fabtests(name: &'static str, provider: &'static str) -> GuestTest {
+    roles(name, "programs_fabtests", provider, Ready::Now)
+}
+
+/// An interface in both guests, with an address.
+const fn interface(name: &'static str) -> GuestTest {
+    roles(name, "programs_stacked", name, Ready::Now).within(60)
+}
+
+const TESTS: &[GuestTest] = &[
+    sockets("iperf", "iperf")
+        .shows("A stream of iperf goes over rsockets.")
+        .runs(ONCE),
+    sockets("netperf_stream", "netperf TCP_STREAM").shows(NETPERF),
+    sockets("netperf_requests", "netperf TCP_RR").shows(NETPERF),
+    fabtests("fabtests_msg", "msg")
+        .shows("libfabric's tests of connections, events and immediate data pass over `verbs`."),
+    fabtests("fabtests_rxm", "rxm")
+        .shows("libfabric's tests of reliable datagrams pass over `verbs;ofi_rxm`."),
+    fabtests("fabtests_rxd", "rxd")
+        .shows("libfabric's test of a reliable datagram passes over `verbs;ofi_rxd`."),
+    interface("bridge").shows("Addresses of a bridge have GIDs, over which connections work."),
+    interface("macvlan")
+        .shows("Addresses of a macvlan interface have GIDs, over which connections work.")
+        .runs(ONCE),
+    interface("ipvlan").shows("Addresses of an ipvlan interface have GIDs, over which connections work."),
+    interface("vlan").shows("Addresses of a VLAN have GIDs, over which connections work."),
+    interface("bond").shows("Addresses of a bond have GIDs, over which connections work."),
+    interface("shared_namespace")
+        .shows("A macvlan interface in a network namespace has RDMA there while namespaces share RDMA devices."),
+    interface("own_namespace")
+        .shows("A network namespace that has the RDMA device for itself uses it, and no other one does."),
+];

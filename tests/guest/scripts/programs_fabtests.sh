@@ -1,0 +1,50 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR MIT
+# Tests of libfabric (fabtests) between two guests, one after the other: programs_fabtests server|client msg|rxm|rxd
+. /lab/lib.sh
+set -eu
+
+# For each test the RoCE packets that the client sends at least: requests, and the messages of the connection.
+case $2 in
+msg)
+	PROVIDER=verbs
+	READY=lab_listens_cm
+	TESTS=(
+		"4 fi_msg"
+		"4 fi_msg_epoll"
+		"20 fi_cm_data"
+		"4 fi_cq_data -e msg -o senddata"
+		"4 fi_cq_data -e msg -o writedata"
+	)
+	;;
+rxm)
+	PROVIDER="verbs;ofi_rxm"
+	READY=lab_listens_cm
+	TESTS=(
+		"4 fi_rdm"
+		"4 fi_cq_data -e rdm -o senddata"
+		"4 fi_cq_data -e rdm -o writedata"
+	)
+	;;
+rxd)
+	PROVIDER="verbs;ofi_rxd"
+	# Of the service that tells the numbers of datagram queue pairs.
+	READY="lab_listens 5678"
+	TESTS=("4 fi_rdm")
+	;;
+esac
+
+for entry in "${TESTS[@]}"; do
+	read -ra words <<<"$entry"
+	command=("${words[@]:1}" -p "$PROVIDER" -s "$MY_IP")
+	case $1 in
+	server)
+		lab_serve "$READY" "${command[@]}"
+		lab_served
+		;;
+	client)
+		lab_call "${words[0]}" "${command[@]}" "$PEER_IP"
+		;;
+	esac
+done
+echo "all right"
