@@ -45,6 +45,8 @@ fn counted_look(engines: &ManualEngines, engine: usize) -> bool {
 pub struct Processes {
     processes: Vec<ManualEngines>,
     is_counting: bool,
+    /// Steps since the start.
+    pub steps: u32,
     /// A frame on its way from one process to the other.
     frame: Vec<u8>,
 }
@@ -52,6 +54,7 @@ pub struct Processes {
 impl Processes {
     /// One pass of each engine in turn. Then frames cross between the external ports of two processes.
     pub fn step(&mut self) -> bool {
+        self.steps += 1;
         let mut any = false;
         for process in &mut self.processes {
             for engine in 0..process.count() {
@@ -273,6 +276,8 @@ pub struct Sizes {
     pub nics: usize,
     /// Bytes of memory of each host.
     pub memory: usize,
+    /// Delay of the links away from the NICs; 0: the links have no model.
+    pub delay_ns: u64,
 }
 
 impl Default for Sizes {
@@ -283,6 +288,7 @@ impl Default for Sizes {
             ports: 0,
             nics: 2,
             memory: 16 << 20,
+            delay_ns: 0,
         }
     }
 }
@@ -305,6 +311,9 @@ fn config(process: usize, sizes: &Sizes) -> anyhow::Result<Config> {
     for nic in 0..sizes.nics {
         let mac = mac(process, nic);
         text += &format!("[[nic]]\nname = \"nic{nic}\"\nsocket = \"nic{nic}\"\nmac = \"{mac}\"\n");
+        if sizes.delay_ns > 0 {
+            text += &format!("link_tx = {{ delay_ns = {} }}\n", sizes.delay_ns);
+        }
     }
     for port in 0..sizes.ports {
         text += &format!(
@@ -330,6 +339,7 @@ impl Fabric {
         let processes = Rc::new(RefCell::new(Processes {
             processes,
             is_counting: false,
+            steps: 0,
             frame: Vec::new(),
         }));
         let mut hosts = Vec::new();

@@ -11,6 +11,8 @@
 #[cfg(test)]
 mod delay;
 mod fabric;
+#[cfg(test)]
+mod neighbour;
 mod shapes;
 
 use clap::Parser;
