@@ -30,5 +30,8 @@ echo "$before failures under traffic, $tries in $ms ms without"
 lab_fails reached
 echo N >$parameters/fail
 lab_until 5 reached
-ping -q -c 200 -i 0.005 "$PEER_IP" | tee /dev/stderr | grep -q ' 0% packet loss'
+# Each as soon as the one before is answered: however long a busy host stops the guest, no more wait than the ring has buffers for.
+ping -q -A -c 200 "$PEER_IP" >/tmp/ping.out || true
+cat /tmp/ping.out
+grep -q ' 0% packet loss' /tmp/ping.out
 echo PASS
