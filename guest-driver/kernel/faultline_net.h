@@ -38,6 +38,8 @@ struct faultline_net_cq {
 	 * yet.
 	 */
 	bool is_armed;
+	/* `consumer` when the CQ was armed. */
+	u32 armed_at;
 };
 
 struct faultline_tx_slot {

@@ -38,16 +38,20 @@ static void faultline_net_cq_release(struct faultline_net_cq *cq)
 
 /*
  * What disarms a CQ is its event, not an entry: a moderated event is for entries
- * that may have been read before it.
+ * that may have been read before it. An event that never comes must not leave
+ * the CQ disarmed for ever, so it is armed after new entries, too.
  */
 static void faultline_net_cq_arm(struct faultline_net_cq *cq)
 {
-	if (READ_ONCE(cq->is_armed))
+	u32 consumer = cq->consumer;
+
+	if (READ_ONCE(cq->is_armed) && cq->armed_at == consumer)
 		return;
 	/* Before the doorbell, for the event may follow at once. */
 	WRITE_ONCE(cq->is_armed, true);
+	cq->armed_at = consumer;
 	faultline_doorbell(cq->ch->net->dev, FAULTLINE_DB_CQ_ARM, cq->res.num,
-			   cq->consumer);
+			   consumer);
 }
 
 /* Requests interrupts for further completions of both queues. */

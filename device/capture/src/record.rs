@@ -17,7 +17,13 @@ pub const PORT_KIND: &str = "Faultline port";
 /// Begins the comments of frames that were dropped.
 pub const DROPPED: &str = "dropped: ";
 /// Begins the comments of frames that go no further, or differ from what was sent.
-pub const IMPAIRMENTS: [&str; 3] = [DROPPED, "corrupted by ", "truncated by "];
+pub const IMPAIRMENTS: [&str; 5] = [
+    DROPPED,
+    "not sent: ",
+    "not received: ",
+    "corrupted by ",
+    "truncated by ",
+];
 /// What rules do to frames, in comments.
 const CHANGES: [(ChangeKind, &str); 8] = [
     (ChangeKind::Drop, "dropped"),
@@ -311,9 +317,23 @@ mod tests {
             comments(Fate::Passed, Effects::NONE, rule(ChangeKind::Delay)),
             comments(Fate::Rule, Effects::NONE, rule(ChangeKind::Delay)),
         ] {
-            let mut begins = IMPAIRMENTS.iter();
-            let begins = begins.any(|begin| comments[0].starts_with(begin));
-            assert_eq!(begins, is_impaired, "{comments:?}");
+            assert_eq!(is_known(&comments[0]), is_impaired, "{comments:?}");
         }
+    }
+
+    /// A reader of the file knows of each frame that it goes no further.
+    #[test]
+    fn fates_are_read_from_comments() {
+        for fate in Fate::ALL {
+            for is_sent in [true, false] {
+                let known = comment(fate, is_sent).is_some_and(is_known);
+                let has_own = !matches!(fate, Fate::Passed | Fate::Rule);
+                assert_eq!(known, has_own, "{fate:?}");
+            }
+        }
+    }
+
+    fn is_known(comment: &str) -> bool {
+        IMPAIRMENTS.iter().any(|begin| comment.starts_with(begin))
     }
 }

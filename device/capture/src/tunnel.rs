@@ -10,6 +10,8 @@ use faultline_wire::ip::PROTOCOL_UDP;
 const MOST_LAYERS: usize = 4;
 /// Two MAC addresses.
 const ADDRESSES: usize = 12;
+/// The shortest header of IPv4.
+const IPV4_LEN: usize = 20;
 /// EtherTypes of outer VLAN tags: 802.1ad, and the one that was used before it.
 const SERVICE_TAG: u16 = 0x88a8;
 const OLD_SERVICE_TAG: u16 = 0x9100;
@@ -75,7 +77,12 @@ fn ip(kind: u16, packet: &[u8]) -> Option<(u8, &[u8])> {
             if short(packet, 6)? & 0x3fff != 0 {
                 return None;
             }
-            (*packet.get(9)?, header, usize::from(short(packet, 2)?))
+            // A frame that the adapter was to divide has no length.
+            let end = match usize::from(short(packet, 2)?) {
+                0 => packet.len(),
+                end => end,
+            };
+            (*packet.get(9)?, header, end)
         }
         EtherType::IPV6 => {
             let end = usize::from(short(packet, 4)?).saturating_add(40);
@@ -142,12 +149,12 @@ fn gre(addresses: &[u8], packet: &[u8]) -> Option<Vec<u8>> {
     payload.get(skipped..).map(<[u8]>::to_vec)
 }
 
-/// Length of a frame as its IP header says.
+/// Length of a frame as its IP header says. `None`: it says nothing, or what can't be.
 fn length(frame: &[u8]) -> Option<usize> {
     let (_, at) = tags(frame)?;
     let packet = frame.get(at..)?;
     let length = match short(frame, at.checked_sub(2)?)? {
-        EtherType::IPV4 => short(packet, 2)?.into(),
+        EtherType::IPV4 => Some(short(packet, 2)?.into()).filter(|length| *length >= IPV4_LEN)?,
         EtherType::IPV6 => usize::from(short(packet, 4)?).saturating_add(40),
         _ => return None,
     };

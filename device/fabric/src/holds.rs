@@ -4,8 +4,8 @@
 //! frames go to these ports, and releases them when the port no longer holds senders. Nothing is locked. The engine with the ports wakes
 //! the others when that changes, and one that is about to sleep looks once more (`device/daemon/src/engines/sleep.rs`).
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,17 +14,16 @@ use crate::switch::PortId;
 /// Most queue pairs of a NIC that are held at a time. What further ones send is dropped if there is no room. Entries of queue pairs
 /// that were destroyed meanwhile count, too.
 const MOST_HELD: usize = 1 << 16;
-
-/// A queue pair that is held, with its NIC.
-type Held = (PortId, u32);
+/// Most queue pairs of a NIC that are released in one pass: other NICs wait meanwhile.
+const AT_ONCE: usize = 1 << 10;
 
 /// What an engine knows of holds.
 #[derive(Debug)]
 pub struct Holds {
     /// By external port: it holds senders.
     ports: Arc<[AtomicBool]>,
-    /// By external port: the queue pairs that are held because of it.
-    held: Vec<Vec<Held>>,
+    /// By external port: the queue pairs that are held because of it, of each NIC in their order.
+    held: Vec<BTreeMap<PortId, VecDeque<u32>>>,
     /// How many of them each NIC has, if any: no NIC takes the places of others.
     of_nics: BTreeMap<PortId, usize>,
 }
@@ -35,7 +34,7 @@ impl Holds {
         let ports: Arc<[AtomicBool]> = (0..ports).map(|_| AtomicBool::new(false)).collect();
         (0..engines).map(move |_| Self {
             ports: Arc::clone(&ports),
-            held: vec![Vec::new(); ports.len()],
+            held: vec![BTreeMap::new(); ports.len()],
             of_nics: BTreeMap::new(),
         })
     }
@@ -74,7 +73,7 @@ impl Holds {
     /// A queue pair of this engine is held because of a port.
     pub fn add(&mut self, port: usize, nic: PortId, queue_pair: u32) {
         if let Some(held) = self.held.get_mut(port) {
-            held.push((nic, queue_pair));
+            held.entry(nic).or_default().push_back(queue_pair);
             let of_nic = self.of_nics.entry(nic).or_default();
             *of_nic = of_nic.saturating_add(1);
         }
@@ -92,29 +91,33 @@ impl Holds {
         ports.any(|(port, held)| !held.is_empty() && !self.holds(port))
     }
 
-    /// Forgets the queue pairs of ports that no longer hold senders, and returns each with its NIC.
+    /// Forgets queue pairs of ports that no longer hold senders, as many as are released in one pass, and returns each with its NIC.
     pub fn take_released(&mut self) -> impl Iterator<Item = (PortId, u32)> {
-        let (ports, of_nics) = (&self.ports, &mut self.of_nics);
-        let held = self.held.iter_mut().enumerate();
-        let released = held.filter(|(port, _)| !is_set(ports, *port));
-        let taken = released.flat_map(|(_, held)| held.drain(..));
-        taken.inspect(|(nic, _)| {
-            if let Entry::Occupied(mut of_nic) = of_nics.entry(*nic) {
-                match of_nic.get().saturating_sub(1) {
-                    0 => drop(of_nic.remove()),
-                    rest => *of_nic.get_mut() = rest,
-                }
+        let mut taken = Vec::new();
+        for (port, held) in self.held.iter_mut().enumerate() {
+            if is_set(&self.ports, port) {
+                continue;
             }
-        })
+            held.retain(|nic, held| {
+                let count = held.len().min(AT_ONCE);
+                taken.extend(held.drain(..count).map(|queue_pair| (*nic, queue_pair)));
+                if let Entry::Occupied(mut of_nic) = self.of_nics.entry(*nic) {
+                    match of_nic.get().saturating_sub(count) {
+                        0 => drop(of_nic.remove()),
+                        rest => *of_nic.get_mut() = rest,
+                    }
+                }
+                !held.is_empty()
+            });
+        }
+        taken.into_iter()
     }
 
     /// Forgets the queue pairs of a NIC, and returns them.
     pub fn take_nic(&mut self, nic: PortId) -> impl Iterator<Item = u32> {
         self.of_nics.remove(&nic);
-        let of_nic = move |held: &mut Held| held.0 == nic;
         let ports = self.held.iter_mut();
-        let taken = ports.flat_map(move |held| held.extract_if(.., of_nic));
-        taken.map(|(_, queue_pair)| queue_pair)
+        ports.filter_map(move |held| held.remove(&nic)).flatten()
     }
 }
 
@@ -161,9 +164,16 @@ mod tests {
             holds.add(1, 0, 17);
         }
         assert!(!holds.has_room(0) && holds.has_room(4));
+        holds.add(1, 4, 18);
         holds.publish(1, false);
-        assert_eq!(holds.take_released().count(), MOST_HELD);
+        // Nor does it keep others waiting while all of its queue pairs are released.
+        assert_eq!(holds.take_released().count(), AT_ONCE + 1);
         assert!(holds.has_room(0));
+        for _ in 1..MOST_HELD / AT_ONCE {
+            assert!(holds.has_released());
+            assert!(holds.take_released().eq([(0, 17); AT_ONCE]));
+        }
+        assert!(!holds.has_released());
     }
 
     #[test]

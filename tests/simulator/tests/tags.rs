@@ -1,15 +1,19 @@
 //! Tag matching: a shared receive queue that looks into messages (docs/tag-matching.md).
 
-use faultline_abi::admin::{Counter, DESTROY_CQ, DESTROY_QP, DESTROY_SRQ};
+use faultline_abi::admin::{
+    CREATE_MKEY, Counter, CreateMkey, DESTROY_CQ, DESTROY_QP, DESTROY_SRQ, MKEY_WINDOW_1,
+};
 use faultline_abi::cqe::{self, Cqe};
 use faultline_abi::qp::*;
 use faultline_abi::tag::*;
-use faultline_abi::{Status, U32, doorbell, event, wqe as wr};
+use faultline_abi::wqe::{self as wr, BindMwWqe};
+use faultline_abi::{Status, U32, doorbell, event};
 use faultline_simulator::tag::{eager, rendezvous};
 use faultline_simulator::{
-    Connect, Cq, Error, Impairment, Mr, Pager, Qp, Rng, Send, Sge, TagOp, TagSrq, World,
+    Connect, Cq, Error, Impairment, Mr, Pager, Qp, QpConfig, Rng, Send, Sge, TagOp, TagSrq, World,
     expect_cqe, pager,
 };
+use zerocopy::IntoBytes;
 
 const LEN: u64 = 1 << 20;
 const TAGS: u32 = 16;
@@ -895,6 +899,73 @@ fn buffers_of_a_queue_pair_that_ends_are_given_back() {
         t.eager(1, 4, b"data");
         t.world.run();
         assert_eq!(t.world.completions(0, &mut t.cq).len(), 1);
+    }
+}
+
+/// More requests than one turn completes are before the rendezvous, and the queue pair ends before the flush does.
+#[test]
+fn buffers_are_given_back_though_the_flush_has_not_ended() {
+    const LOG_DEPTH: u8 = 14;
+    for end in 0..2 {
+        let mut t = Tags::new(World::new(2, 1));
+        let create = CreateMkey {
+            pd: U32::new(t.world.hosts[0].pd),
+            flags: U32::new(MKEY_WINDOW_1),
+            ..CreateMkey::default()
+        };
+        let driver = &mut t.world.hosts[0].driver;
+        let bind = BindMwWqe {
+            opcode: wr::WR_BIND_MW,
+            rkey: driver.command(CREATE_MKEY, 0, &create).unwrap().handle,
+            ..BindMwWqe::default()
+        };
+        let own_cq = t.world.hosts[0].cq(LOG_DEPTH + 1);
+        let config = QpConfig {
+            log_depth: LOG_DEPTH,
+            max_sge: 1,
+            srqn: Some(t.srq.srqn()),
+            ..t.world.hosts[0].qp_config(QPT_RC, &own_cq)
+        };
+        let mut deep = t.world.hosts[0].driver.create_qp(&config).unwrap();
+        let pair = [deep.qpn, t.senders[0].qpn];
+        t.world.hosts[1]
+            .driver
+            .set_state(pair[1], QPS_RESET)
+            .unwrap();
+        t.world.connect_qps(QPT_RC, pair, |_| {});
+        for slot in 0..2 {
+            t.add(slot, u64::from(slot), 0, 1000);
+        }
+        t.world.lose(|host, _| host == 0);
+        // Operations without packets wait for the SEND before them, which is lost.
+        let driver = &mut t.world.hosts[0].driver;
+        driver.post_send(&mut deep, &Send::default());
+        for _ in 2..1 << LOG_DEPTH {
+            driver.post_raw_send(&mut deep, bind.as_bytes());
+        }
+        let peer = t.mr[1];
+        for slot in 0..2 {
+            let request = rendezvous(slot, CTX, &peer, 0, 500);
+            t.send_with(0, LEN - 65_536 + slot * 64, &request, wr::WR_SEND);
+        }
+        t.world.run_for(1_000_000);
+        let found = t.world.completions(0, &mut t.cq);
+        assert_eq!(found.len(), 2);
+        let driver = &mut t.world.hosts[0].driver;
+        driver.set_state(deep.qpn, QPS_ERR).unwrap();
+        match end {
+            0 => driver.set_state(deep.qpn, QPS_RESET).unwrap(),
+            _ => drop(driver.command(DESTROY_QP, deep.qpn, &[0u8; 0]).unwrap()),
+        }
+        let found = t.world.completions(0, &mut t.cq);
+        let slots = found.iter().map(|found| (found.wqe.get(), found.status));
+        assert!(
+            slots.eq([(0, cqe::WR_FLUSH_ERR), (1, cqe::WR_FLUSH_ERR)]),
+            "{found:?}"
+        );
+        for slot in 0..2 {
+            t.add(slot, u64::from(slot), 0, 1000);
+        }
     }
 }
 

@@ -308,6 +308,29 @@ fn frames_in_tunnels_are_judged() {
     }
 }
 
+/// Hosts that leave the segmentation to their adapter capture IPv4 lengths of zero: the frame is as long as it is.
+#[test]
+fn frames_without_a_length_are_judged() {
+    fn without_length(mut frame: Vec<u8>) -> Vec<u8> {
+        frame[16..18].fill(0);
+        frame
+    }
+    let plain = found(&[without_length(send(0))]);
+    assert_eq!(rules(&plain.violations), [("well-formed", 1)]);
+    for (name, wrap) in wrappers() {
+        let inside = found(&[wrap(&without_length(send(0)))]);
+        assert_eq!(
+            rules(&inside.violations),
+            [("well-formed", 1)],
+            "{name}: {}",
+            inside.text()
+        );
+    }
+    let outside = found(&[without_length(vxlan(4789, &send(0)))]);
+    assert_eq!((outside.packets, outside.tunnelled), (1, 1));
+    assert_eq!(outside.violation_count, 0, "{}", outside.text());
+}
+
 /// A mirror may cut frames; their headers are judged.
 #[test]
 fn a_frame_that_a_mirror_has_cut_is_judged_by_its_headers() {

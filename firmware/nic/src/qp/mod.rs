@@ -500,7 +500,9 @@ impl Qp {
     /// pair forgets its work.
     pub(crate) fn flush_tagged<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         let qp = &self.endpoint;
-        if qp.state != State::Err && qp.tag_list(cx.core).is_some() {
+        // A flush that is over has completed them.
+        let is_flushed = qp.state == State::Err && !self.is_flushing;
+        if !is_flushed && qp.tag_list(cx.core).is_some() {
             self.requester.flush_tagged(qp, cx);
             self.responder.flush_current(qp, cx);
         }

@@ -51,7 +51,7 @@ impl Requester {
         self.flush_rendezvous(qp, cx);
     }
 
-    /// Completes the rendezvous that have not begun as flushed.
+    /// Completes the rendezvous that have not begun as flushed: at most as many as places of the tag list.
     fn flush_rendezvous<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) {
         while let Some(slot) = self.rendezvous.pop_front() {
             qp.complete_rendezvous(cx, slot, Some(Failure::FLUSHED));
