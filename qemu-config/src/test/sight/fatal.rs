@@ -32,5 +32,8 @@ pub fn run(watched: &Watched<'_>) -> Result<()> {
         ],
         SHORT,
     )?;
+    // The RDMA device is a new one, which udev renames.
+    let is_back = "lab_until 20 lab_has_gid \"$MY_IP\"";
+    watched.client.must(is_back, 2 * SHORT)?;
     works(watched.cluster)
 }
