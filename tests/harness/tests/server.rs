@@ -94,12 +94,13 @@ fn a_group_of_a_nic_is_for_its_socket_only() {
     let group = String::from_utf8(group.stdout).unwrap();
     let mut config = config(&sockets);
     config.nics[0].socket_group = Some(group.trim().to_owned());
-    let _server = faultline_control::serve(&config).unwrap();
+    let server = faultline_control::serve(&config).unwrap();
     let modes = sockets.each_ref().map(|socket| {
         let found = std::fs::metadata(socket).unwrap();
         found.mode() & 0o7777
     });
     assert_eq!(modes, [0o660, 0o600]);
+    drop(server);
     config.nics[1].socket_group = Some("no-such-group".to_owned());
     let error = faultline_control::serve(&config).unwrap_err();
     assert!(error.to_string().contains("no-such-group"), "{error}");

@@ -1,0 +1,45 @@
+//! What may send: paused priorities, and queue pairs that are held.
+
+use faultline_wire::PrioritySet;
+
+use super::Nic;
+
+impl Nic {
+    /// Pauses these priorities, as a priority-based pause frame does (IEEE 802.1Qbb), and no others: [`Nic::poll_transmit`]
+    /// returns no frame of a paused priority. Queue pairs wait whose next frame has one; the others go on. A reset ends
+    /// all pauses.
+    #[inline]
+    pub fn set_paused_priorities(&mut self, paused: PrioritySet) {
+        self.core.flow_control.set_paused(paused);
+    }
+
+    /// False if [`Nic::poll_transmit`] has no frame to send, and nothing to do that could make one.
+    #[inline]
+    pub fn may_send(&self) -> bool {
+        self.core.first_ready().is_some()
+            || !self.core.final_acks.is_empty()
+            || self.core.ingress.has_work()
+            || self.core.flow_control.has_released()
+    }
+
+    /// The queue pair that has sent the frame of the last [`Nic::poll_transmit`]; 0 if it was the last acknowledgement of one
+    /// that is gone.
+    #[inline]
+    pub fn last_sender(&self) -> u32 {
+        self.last_sender
+    }
+
+    /// Holds the connection that has sent the frame of the last [`Nic::poll_transmit`]: it sends nothing until [`Nic::release`], while others
+    /// go on. Returns the number of its queue pair; `None` if the sender has no connection. Going to RESET ends it, too.
+    pub fn hold_sender(&mut self) -> Option<u32> {
+        let qp = self.queues.qp_mut(self.last_sender)?;
+        qp.hold().then_some(self.last_sender)
+    }
+
+    /// Ends the hold of a queue pair, if it is held.
+    pub fn release(&mut self, queue_pair: u32) {
+        if let Some(qp) = self.queues.qp_mut(queue_pair) {
+            qp.end_hold(&mut self.core);
+        }
+    }
+}
