@@ -25,7 +25,7 @@
 #define TIMEOUT_MS 20000
 /* After a flood the next request may be lost. */
 #define ANSWER_MS 500
-/* Header of management packets, 13.4.2: places, and what is in them. */
+/* Offsets and values of fields of a management packet (IBTA volume 1, 13.4.2). */
 #define CLASS_AT 1
 #define VERSION_AT 2
 #define METHOD_AT 3
