@@ -219,12 +219,17 @@ impl Host {
 
     /// A queue pair of 2^`log_depth` sends and receives.
     pub fn qp(&mut self, kind: u8, log_depth: u8) -> anyhow::Result<Qp> {
+        self.qp_with(self.cq.cqn, kind, log_depth)
+    }
+
+    /// The same with another completion queue of this context.
+    pub fn qp_with(&mut self, cqn: u32, kind: u8, log_depth: u8) -> anyhow::Result<Qp> {
         let config = QpConfig {
             kind,
             pd: self.pd,
             uctx: self.uctx,
-            send_cqn: self.cq.cqn,
-            recv_cqn: self.cq.cqn,
+            send_cqn: cqn,
+            recv_cqn: cqn,
             srqn: None,
             log_depth,
             max_sge: 1,

@@ -2,11 +2,10 @@
 //! frames come from a NIC of the same engine, out of a modelled link, from another engine, or through a port. A pass takes the commands of
 //! all NICs, and has a bounded amount of work (`device/simulation/tests/process.rs` compares it with the bound).
 
-use faultline_abi::admin::QP_FLAG_SIG_ALL;
 use faultline_abi::cqe::WR_FLUSH_ERR;
 use faultline_abi::qp::QPT_RC;
 use faultline_abi::wqe::WR_SEND;
-use faultline_simulator::{Connect, Cq, CqConfig, Qp, QpConfig, Send};
+use faultline_simulator::{Connect, Cq, CqConfig, Qp, Send};
 
 use crate::fabric::{Fabric, Host, Sizes};
 
@@ -22,21 +21,10 @@ fn queue_pairs(host: &mut Host) -> (Cq, Vec<Qp>) {
     let cq = CqConfig {
         log_depth: 16,
         eqn: eq.eqn,
-        uctx: 0,
+        uctx: host.uctx,
     };
     let cq = host.driver.create_cq(cq).unwrap();
-    let config = QpConfig {
-        kind: QPT_RC,
-        pd: host.pd,
-        uctx: 0,
-        send_cqn: cq.cqn,
-        recv_cqn: cq.cqn,
-        srqn: None,
-        log_depth: LOG_DEPTH,
-        max_sge: 1,
-        flags: QP_FLAG_SIG_ALL,
-    };
-    let qps = (0..PAIRS).map(|_| host.driver.create_qp(&config).unwrap());
+    let qps = (0..PAIRS).map(|_| host.qp_with(cq.cqn, QPT_RC, LOG_DEPTH).unwrap());
     let qps = qps.collect();
     (cq, qps)
 }
