@@ -60,8 +60,7 @@ pub const TESTS: &[Row<Part>] = &[
         "manual",
         "Manual pages have no warnings.",
         Part::Check(|packages, work, log| packages.check_manual(work, log)),
-    )
-    .runs(USED),
+    ),
     row(
         "host_package",
         "The host's package serves its group only, explains errors, and leaves \
@@ -118,8 +117,7 @@ pub const TESTS: &[Row<Part>] = &[
         BOOT,
         "Guests of the installed disk find the device.",
         Part::Own,
-    )
-    .runs(USED),
+    ),
     row(
         "service",
         "Both services work in their sandboxes, outlive their server, and the journal \
@@ -130,8 +128,7 @@ pub const TESTS: &[Row<Part>] = &[
         "pingpong",
         "RC SENDs arrive between the guests.",
         Part::InGuests(|scene| pingpong(scene.cluster, "")),
-    )
-    .runs(USED),
+    ),
     row(
         "odp",
         "RC SENDs arrive in absent on-demand memory.",

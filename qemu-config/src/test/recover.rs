@@ -99,11 +99,14 @@ pub const TESTS: &[Row<Test>] = &[
     row::<Test>("command_timeout_everything", EVERYTHING, |w| {
         recover(w, Cause::CommandTimeout, but_lease(ALL))
     }),
-    // A process that is frozen can't tell how long it has waited.
-    row::<Test>("suspend", EVERYTHING, |w| {
-        recover(w, Cause::Suspend, but_lease(ALL))
+    row::<Test>("suspend", PROGRAMS_ONLY, |w| {
+        recover(w, Cause::Suspend, PROGRAMS)
     })
     .runs(IN_DEFAULT),
+    // A process that is frozen can't tell how long it has waited.
+    row::<Test>("suspend_everything", EVERYTHING, |w| {
+        recover(w, Cause::Suspend, but_lease(ALL))
+    }),
     row::<Test>("reload", PROGRAMS_ONLY, |w| {
         recover(w, Cause::Reload, PROGRAMS)
     }),

@@ -92,10 +92,12 @@ pub const TESTS: &[Row<Test>] = &[
         "ipv6_address_removed_under_traffic",
         REMOVED,
         |cluster, _| failover::further_address_returns(cluster, &failover::IPV6),
-    ),
+    )
+    .runs(OTHER_ADDRESSES),
     row::<Test>("macvlan_removed_under_traffic", REMOVED, |cluster, _| {
         failover::further_address_returns(cluster, &failover::MACVLAN)
-    }),
+    })
+    .runs(OTHER_ADDRESSES),
     row::<Test>(
         "more_addresses_than_gids_5_times",
         MORE_ADDRESSES,
@@ -160,7 +162,12 @@ pub const TESTS: &[Row<Test>] = &[
         "nfs_follows_a_moved_address",
         "A client of NFS connects anew when the server's address moves to another guest, and writes there.",
         failover::nfs_follows_a_moved_address,
-    ),
+    )
+    .runs(runs(
+        On::Nothing,
+        On::First,
+        "rds_follows_a_moved_address, with another consumer in the kernel",
+    )),
     row::<Test>(
         "neighbours_address_is_of_no_use",
         "A guest with its neighbour's IP address reaches no connection of its neighbour; with port security it gets no GID for it, and its software sends no frame from it.",
@@ -197,6 +204,13 @@ const AGAIN: Runs = runs(
     On::First,
     "module_removed_under_traffic and emulator_killed_while_it_sleeps_under_load, \
      again or under another condition",
+);
+
+/// The runs of other kinds of addresses.
+const OTHER_ADDRESSES: Runs = runs(
+    On::Nothing,
+    On::First,
+    "vlan_removed_under_traffic, with another kind of address",
 );
 
 /// How often the driver is removed in each guest.

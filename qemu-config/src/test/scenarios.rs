@@ -10,7 +10,6 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 
-use super::cargo::count_cargo_test;
 use super::facts::{Facts, On, Row, SuiteFacts, facts, row, runs};
 use super::host::When;
 use super::sight::Test;
@@ -90,7 +89,12 @@ pub const TESTS: &[Row<Test>] = &[
         "moved_gid",
         "A connection ends when the GID it was made with moves, and a new one needs the new index.",
         in_guests,
-    ),
+    )
+    .runs(runs(
+        On::Nothing,
+        On::First,
+        "robustness::address_removed_under_traffic ends connections by their GID too",
+    )),
     row::<Test>(
         "no_damming",
         "Without the defect, the RNR timer suffices.",
@@ -106,7 +110,12 @@ pub const TESTS: &[Row<Test>] = &[
         "overrun_program",
         "A program with an overrun CQ can be killed.",
         in_guests,
-    ),
+    )
+    .runs(runs(
+        On::Nothing,
+        On::First,
+        "killed_under_fault kills a program whose device does not answer",
+    )),
     row::<Test>(
         "port_down",
         "Connections outlast a port that is down for 300 ms.",
@@ -125,33 +134,14 @@ pub const TESTS: &[Row<Test>] = &[
 ];
 
 /// The tests without guests.
-pub const STEPS: &[Facts] = &[
-    facts(
-        "meta",
-        "Each scenario fails if an expectation is negated or a rule matches nothing.",
-    ),
-    facts("simulator", "Scenarios with simulated traffic pass there."),
-];
+pub const STEPS: &[Facts] = &[facts(
+    "simulator",
+    "Scenarios with simulated traffic pass there.",
+)];
 
 /// Runs the steps of this time whose names contain `filter`.
 pub fn run_host(workspace: &Workspace, filter: &str, when: When, dir: &Path, tally: &mut Tally) {
-    if when != When::Beside {
-        return;
-    }
-    if "meta".contains(filter) {
-        let words = [
-            "test",
-            "-p",
-            "faultline-simulation",
-            "--test",
-            "simulation",
-            "--",
-            "library::",
-            "scenarios::",
-        ];
-        count_cargo_test(workspace, dir, "scenarios::meta", &words, &[], tally);
-    }
-    if !"simulator".contains(filter) {
+    if when != When::Beside || !"simulator".contains(filter) {
         return;
     }
     let name = "scenarios::simulator";

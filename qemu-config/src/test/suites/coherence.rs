@@ -9,18 +9,17 @@ pub const SUITE: GuestSuite = suite(
     "The device sees each change of a mapping, and changes do not wait for one \
      another.",
     runs(
+        First,
         Both,
-        Both,
-        "what the memory management of each kernel reports, and what must not wait \
-         for it",
+        "what the device must observe of changes, and what must not wait for it",
     ),
     TESTS,
 );
 
-const DEVICE: Runs = runs(
-    First,
+const MEMORY: Runs = runs(
     Both,
-    "the device's and the library's part, which does not depend on the kernel",
+    Both,
+    "what the memory management of each kernel reports",
 );
 const ONE: Runs = runs(Nothing, First, "dax_everything has both events");
 
@@ -32,33 +31,31 @@ const TESTS: &[GuestTest] = &[
         .shows(
             "A registration cache by address sends stale data with pinned regions (the \
              control), not with on-demand ones.",
-        )
-        .runs(DEVICE),
-    alone("watched_cache", "watch_cache")
-        .shows("Range watches report the changes of a mapping.")
-        .runs(DEVICE),
-    alone("restored_regions", "decoherence").shows(
-        "Pinned regions whose mapping changes keep, lose or lease their old pages as \
+        ),
+    alone("watched_cache", "watch_cache").shows("Range watches report the changes of a mapping."),
+    alone("restored_regions", "decoherence")
+        .shows(
+            "Pinned regions whose mapping changes keep, lose or lease their old pages as \
          chosen.",
-    ),
+        )
+        .runs(MEMORY),
     pair("lost_memory", "odp_coherence lost", 18620)
         .faulting(Sides::Both)
         .shows(
             "A request that touches removed memory ends with the right status; nothing \
              else is affected.",
-        ),
+        )
+        .runs(MEMORY),
     alone("stuck_pages", "odp_stuck /mnt/dax")
         .faulting(Sides::Client)
-        .shows("A process's faults are served while forty of another wait.")
-        .runs(DEVICE),
+        .shows("A process's faults are served while forty of another wait."),
     alone("stuck_targets", "odp_stuck /mnt/dax xrc")
         .faulting(Sides::Client)
         .shows("The same, with more XRC targets than places for faults.")
         .runs(runs(Nothing, First, "stuck_pages, with more targets")),
     alone("slow_page_behind", "odp_faults slow /mnt/dax")
         .faulting(Sides::Client)
-        .shows("A page is written while its successor is awaited.")
-        .runs(DEVICE),
+        .shows("A page is written while its successor is awaited."),
     torture(
         "dax_truncated",
         "--dax /mnt/dax --events truncate",

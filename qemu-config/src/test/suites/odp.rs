@@ -95,8 +95,7 @@ const TESTS: &[GuestTest] = &[
         .shows(
             "Memory for an implicit region of 1 TiB is in proportion to its touched \
              pages, and is released.",
-        )
-        .runs(MEMORY),
+        ),
     alone("key_scope", "key_scope")
         .faulting(Sides::Client)
         .shows(

@@ -32,7 +32,7 @@ pub const SUITE_TCP: GuestSuite = suite(
     TESTS,
 )
 .with_runs(
-    &["rc_mtu_4096", "rping", "torture"],
+    &["rc_mtu_4096", "rping"],
     runs(
         First,
         First,
