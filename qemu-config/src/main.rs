@@ -21,6 +21,7 @@ mod half_speed;
 mod host;
 mod image;
 mod initrd;
+mod libraries;
 mod package;
 mod prepare;
 mod priority;
@@ -427,6 +428,7 @@ impl GuestOptions {
             kernel: self.kernel,
             packages: self.packages,
             upstream: false,
+            libraries: false,
             programs: Selection::All,
             config: self.config,
             nic_profile: None,

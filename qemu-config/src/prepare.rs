@@ -15,6 +15,7 @@ use crate::driver::{self, Driver, Provider, TestModules};
 use crate::emulator::{self, Profile};
 use crate::host;
 use crate::image::{self, Base, Image, Kernel};
+use crate::libraries;
 use crate::programs::{Programs, Selection};
 use crate::progress::{self, Item, Progress};
 use crate::qemu::{self, Qemu};
@@ -50,6 +51,8 @@ pub struct Needs<'a> {
     pub driver: bool,
     /// So is software that Debian has as source only.
     pub upstream: bool,
+    /// So are tests of Rust libraries.
+    pub libraries: bool,
     /// The profile of the emulator, if there is one.
     pub emulator: Option<Profile>,
 }
@@ -160,6 +163,9 @@ fn modules(workspace: &Workspace, base: &Base, needs: &Needs<'_>) -> Result<Vec<
         overlays.extend(upstream::modules(workspace, base, needs.kernel)?);
         overlays.push(upstream::fabtests(workspace, base)?);
     }
+    if needs.libraries {
+        overlays.push(libraries::obtain(workspace, base)?);
+    }
     Ok(overlays)
 }
 
@@ -214,6 +220,7 @@ mod tests {
             disk: None,
             driver: true,
             upstream: false,
+            libraries: false,
             emulator: None,
         };
         let names = || -> Vec<String> {

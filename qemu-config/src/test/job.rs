@@ -84,6 +84,7 @@ pub fn jobs_of(
     for tests in table.chunk_by(|a, b| cpus(a) == cpus(b)) {
         let plan = Plan {
             cpus: cpus(&tests[0]),
+            libraries: tests.iter().any(|test| test.needs_libraries),
             ..plan.clone()
         };
         add(plan, Tests::Table(tests.to_vec()));
@@ -161,6 +162,35 @@ impl Job {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::Nic;
+    use crate::test::Run;
+    use crate::wiring::Wiring;
+
+    #[test]
+    fn guests_get_the_tests_of_libraries_only_if_those_run() {
+        let libraries = |run, filter| -> Vec<bool> {
+            let options = Options {
+                run,
+                suites: Vec::new(),
+                kernels: vec![Kernel::Stable],
+                nic: Nic::Faultline,
+                wiring: Wiring::Switch,
+                cpus: None,
+                pairs: 1,
+                half_speed: false,
+                checks_packets: true,
+            };
+            let workspace = Workspace::at(Path::new("/nowhere"));
+            let mut suites = Suite::all().into_iter();
+            let suite = suites.find(|suite| suite.name() == "programs");
+            let jobs = jobs_of(&workspace, suite.unwrap(), filter, Kernel::Stable, &options);
+            jobs.iter().map(|job| job.plan.libraries).collect()
+        };
+        assert_eq!(libraries(Run::Default, ""), [false]);
+        assert_eq!(libraries(Run::Named, "macvlan"), [false]);
+        assert_eq!(libraries(Run::Named, "rust_"), [true]);
+        assert_eq!(libraries(Run::Named, ""), [true]);
+    }
 
     #[test]
     fn tests_of_the_same_guests_come_together() {

@@ -233,8 +233,11 @@ pub fn run(workspace: &Workspace, options: &Options, junit: Option<&Path>) -> Re
 fn plans_to_prepare(batches: &[Batch]) -> Vec<Plan> {
     let mut plans: Vec<Plan> = Vec::new();
     for (_, job) in batches.iter().flat_map(|batch| &batch.jobs) {
-        let is_same =
-            |plan: &Plan| plan.kernel == job.plan.kernel && plan.packages == job.plan.packages;
+        let is_same = |plan: &Plan| {
+            plan.kernel == job.plan.kernel
+                && plan.packages == job.plan.packages
+                && plan.libraries == job.plan.libraries
+        };
         if !plans.iter().any(is_same) {
             plans.push(job.plan.clone());
         }

@@ -1,6 +1,6 @@
 //! Programs for sockets, tests of libfabric, and network interfaces above the NIC's.
 
-use super::row::{GuestSuite, GuestTest, roles, suite};
+use super::row::{GuestSuite, GuestTest, client, roles, suite};
 use crate::exchange::Ready;
 use crate::test::facts::On::{First, Nothing};
 use crate::test::facts::{Runs, runs};
@@ -18,6 +18,9 @@ pub const SUITE: GuestSuite = suite(
 
 const ONCE: Runs = runs(First, First, "one of each kind");
 
+/// Those that do not are named, with the reasons, in the script.
+const LIBRARY: &str = "The tests of a Rust library pass.";
+
 const NETPERF: &str = "netperf's streams and requests go over rsockets.";
 
 /// A program for TCP sockets with the library of rsockets preloaded.
@@ -28,6 +31,11 @@ const fn sockets(name: &'static str, arguments: &'static str) -> GuestTest {
 /// Programs of fabtests, one after the other.
 const fn fabtests(name: &'static str, provider: &'static str) -> GuestTest {
     roles(name, "programs_fabtests", provider, Ready::Now)
+}
+
+/// The tests of a Rust library, in one guest.
+const fn library(name: &'static str, command: &'static str) -> GuestTest {
+    client(name, command).with_libraries().shows(LIBRARY)
 }
 
 /// An interface in both guests, with an address.
@@ -47,6 +55,12 @@ const TESTS: &[GuestTest] = &[
         .shows("libfabric's tests of reliable datagrams pass over `verbs;ofi_rxm`."),
     fabtests("fabtests_rxd", "rxd")
         .shows("libfabric's test of a reliable datagram passes over `verbs;ofi_rxd`."),
+    library("rust_sideway", "programs_libraries tests sideway"),
+    roles("rust_sideway_pair", "programs_libraries", "", Ready::Now)
+        .with_libraries()
+        .shows(LIBRARY),
+    library("rust_async_rdma", "programs_libraries tests async-rdma"),
+    library("rust_async_rdma_examples", "programs_libraries documentation async-rdma"),
     interface("bridge").shows("Addresses of a bridge have GIDs, over which connections work."),
     interface("macvlan")
         .shows("Addresses of a macvlan interface have GIDs, over which connections work.")

@@ -28,6 +28,8 @@ pub struct GuestTest {
     pub not_faulting: Option<&'static str>,
     /// On kernels that are configured to find errors it shows nothing that shorter ones do not, and takes very long.
     pub is_too_slow: bool,
+    /// Its guests have the tests of Rust libraries, which take minutes to build.
+    pub needs_libraries: bool,
 }
 
 /// A suite that is a table.
@@ -182,6 +184,14 @@ impl GuestTest {
         }
     }
 
+    /// The same in guests with the tests of Rust libraries.
+    pub const fn with_libraries(self) -> Self {
+        Self {
+            needs_libraries: true,
+            ..self
+        }
+    }
+
     /// The same with the sentence that it shows.
     pub const fn shows(self, shows: &'static str) -> Self {
         Self {
@@ -275,6 +285,7 @@ pub const fn test(
         faulting: None,
         not_faulting: None,
         is_too_slow: false,
+        needs_libraries: false,
     }
 }
 
