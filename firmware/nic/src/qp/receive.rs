@@ -220,7 +220,9 @@ impl Qp {
     fn response_received<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         if self.endpoint.state.sends() {
             self.sync_timer(cx.core);
-            self.wake(cx.core);
+            if self.requester.has_more(&self.endpoint) {
+                self.wake(cx.core);
+            }
         }
     }
 }

@@ -610,15 +610,31 @@ impl Requester {
         true
     }
 
+    /// True if a work request is to be completed.
+    #[inline]
+    fn is_done(&self, wr: &SendWr) -> bool {
+        let is_acked = wr.psns > 0 && wr.end().diff(self.unacked) <= 0;
+        wr.done || (is_acked && !wr.awaits_response())
+    }
+
+    /// False if after a response there is nothing to send, and nothing to complete, before something else happens.
+    #[inline]
+    pub(crate) fn has_more(&self, qp: &Endpoint) -> bool {
+        let is_over = |wr: &SendWr| wr.failed.is_some() || self.is_done(wr);
+        !self.at_end()
+            || self.has_posted()
+            || !self.rendezvous.is_empty()
+            || qp.state != State::Rts
+            || self.pending.front().is_some_and(is_over)
+    }
+
     /// Completes the oldest work requests as far as they are done.
     fn retire<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) -> Result<(), Failure> {
         while let Some(wr) = self.pending.front() {
             if let Some(failure) = wr.failed {
                 return Err(failure);
             }
-            let sent = wr.psns > 0 && wr.end().diff(self.unacked) <= 0;
-            let done = wr.done || (sent && !wr.awaits_response());
-            if !done {
+            if !self.is_done(wr) {
                 break;
             }
             cx.core.charge(work::LOOK);
