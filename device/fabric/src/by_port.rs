@@ -43,6 +43,12 @@ impl<T> ByPort<T> {
         entries.filter_map(|(id, entry)| Some((id, entry.as_mut()?)))
     }
 
+    /// The entry of each port, to be changed.
+    #[inline]
+    pub(crate) fn all_mut(&mut self) -> impl Iterator<Item = &mut Option<T>> {
+        self.0.iter_mut()
+    }
+
     /// The entries.
     #[inline]
     pub fn values(&self) -> impl Iterator<Item = &T> {

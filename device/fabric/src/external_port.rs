@@ -65,6 +65,8 @@ pub struct ExternalPort<P> {
     /// What it has passed and dropped.
     pub counts: ExternalCounts,
     peer: P,
+    /// The peer is not woken yet for a frame.
+    must_flush: bool,
     hold: Hold,
     hold_time: Duration,
     /// NICs of this process whose addresses a peer has used, and this peer, counted from 1.
@@ -79,6 +81,7 @@ impl<P: Peer> ExternalPort<P> {
             mtu,
             counts: ExternalCounts::default(),
             peer,
+            must_flush: false,
             hold: Hold::None,
             hold_time,
             clashes: (0, Vec::new()),
@@ -96,6 +99,7 @@ impl<P: Peer> ExternalPort<P> {
             self.counts.no_peer = self.counts.no_peer.saturating_add(1);
             Fate::NoPeer
         } else if self.peer.send(frame) {
+            self.must_flush = true;
             self.counts.tx_frames = self.counts.tx_frames.saturating_add(1);
             self.counts.tx_octets = self.counts.tx_octets.saturating_add(frame.len() as u64);
             Fate::Passed
@@ -223,9 +227,16 @@ impl<P: Peer> ExternalPort<P> {
         is_first
     }
 
+    /// True if the peer has to be woken, by [`ExternalPort::flush`], for a frame.
+    #[inline]
+    pub fn must_flush(&self) -> bool {
+        self.must_flush
+    }
+
     /// Wakes the port's thread if it waits for what was done since the last call.
     #[inline]
     pub fn flush(&mut self) {
+        self.must_flush = false;
         self.peer.flush();
     }
 

@@ -11,6 +11,7 @@ use crate::holds::Holds;
 use crate::link_model::ModelledLink;
 use crate::link_models::LinkModels;
 use crate::nic_port::NicPort;
+use crate::nics::Nics;
 use crate::outside::{Outside, Place};
 use crate::shared_pauses::SharedPauses;
 use crate::switch::{PortId, Switch};
@@ -20,7 +21,7 @@ use crate::turn_limit::TurnLimit;
 #[derive(Debug)]
 pub struct Fabric<O: Outside> {
     /// Its NICs.
-    pub nics: ByPort<NicPort>,
+    pub nics: Nics,
     /// Memory, by port. Separate from the NICs, because a delivery borrows one NIC and the memory of two. For a NIC of another fabric,
     /// what has the payloads of its frames.
     pub memories: ByPort<O::Memory>,
@@ -72,7 +73,7 @@ impl<O: Outside> Fabric<O> {
     /// A fabric of a process with so many NICs. It has none yet.
     pub fn new(nics: usize, switch: Switch, holds: Holds, shared_pauses: SharedPauses) -> Self {
         Self {
-            nics: ByPort::new(nics),
+            nics: Nics::new(nics),
             memories: ByPort::new(nics),
             memories_of_others: ByPort::new(nics),
             switch,

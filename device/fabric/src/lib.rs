@@ -18,6 +18,7 @@
 //! - [`link_model`]: one direction of a modelled link
 //! - [`link_models`]: the modelled links of a fabric
 //! - [`nic_port`]: a NIC with its port of the switch
+//! - [`nics`]: the NICs, and which of them rest
 //! - [`others`]: frames for and of other fabrics of the process
 //! - [`outside`]: what a fabric asks of its owner, and shows
 //! - [`port_faults`]: MTU and injected faults of a NIC's port
@@ -47,6 +48,7 @@ mod link_ends;
 pub mod link_model;
 pub mod link_models;
 pub mod nic_port;
+pub mod nics;
 pub mod others;
 pub mod outside;
 pub mod port_faults;

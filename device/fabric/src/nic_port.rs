@@ -52,6 +52,20 @@ impl NicPort {
         std::mem::replace(&mut self.was_up, is_up) && !is_up
     }
 
+    /// True if it has nothing to do before its next deadline, unless something happens. A queue pair that waits for the end of a pause
+    /// is not waked by an event: the NIC has to be told in its turns which priorities are paused.
+    #[inline]
+    pub(crate) fn may_rest(&self) -> bool {
+        let nic = &self.nic;
+        !self.link_changed && !nic.has_events() && !nic.may_send() && !nic.waits_for_pause()
+    }
+
+    /// True if it has something to do at once that is not what it sends.
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        self.bus_master && (self.nic.has_events() || self.nic.has_deferred_work())
+    }
+
     /// True if it pauses all that send to it. A NIC without bus mastering accepts no frames, so its pause would never end, and is ignored.
     #[inline]
     pub(crate) fn pauses_senders(&self) -> bool {

@@ -46,6 +46,10 @@ pub trait Outside {
     /// True if the way to another fabric is full. Sources of frames of several ports wait then.
     fn is_any_full(&self) -> bool;
 
+    /// True if a NIC that sends is to make room before the end of the pass: for a doorbell, a request or a frame of another fabric that has
+    /// come meanwhile, or because another fabric has to be woken for what was sent to it.
+    fn is_awaited(&self) -> bool;
+
     /// True if someone watches frames at interfaces: [`Seen::Frame`] and [`Seen::Arriving`].
     fn watches_frames(&self) -> bool;
 

@@ -3,16 +3,23 @@
 //! 1. [`Fabric::begin_pass`]: finds pauses and holds for this pass
 //! 2. [`Fabric::receive_from_other`] for frames of other fabrics, and [`Fabric::take_frames`]
 //! 3. for each NIC its [`Turn`]: doorbells and [`Turn::run_timers`]; requests of rules; [`Fabric::transmit`]
-//! 4. [`Fabric::flush_externals`], [`Fabric::send_interrupts`] for each NIC, [`Fabric::take_diagnostics`]
+//! 4. [`Fabric::end_pass`]
+//!
+//! A NIC that [rests](crate::nics) and has no doorbells needs no turn.
 
 use faultline_nic::{Dma, Instant, TxFrame};
 use faultline_scenario::rules::Rules;
 use faultline_wire::PrioritySet;
 
+use crate::external_port::ExternalPort;
 use crate::fabric::Fabric;
 use crate::nic_port::NicPort;
 use crate::outside::{Outside, Seen};
 use crate::switch::{PortId, Switch};
+
+/// Turns that a NIC may have one after the other while nothing else waits: together 256 KiB, or some ten microseconds. So a pass has an
+/// end, and its time is not much older than the frames that it sends.
+const FURTHER_TURNS: u32 = 15;
 
 /// The turn of a NIC up to what it sends.
 #[derive(Debug)]
@@ -90,7 +97,7 @@ impl<O: Outside> Fabric<O> {
         })
     }
 
-    /// Lets a NIC send, up to the limits of a turn. Returns true if it has sent.
+    /// Lets a NIC send, up to the limits of a turn, and for further turns while nothing else waits. Returns true if it has sent.
     #[inline(always)]
     pub fn transmit(&mut self, out: &mut O, now: Instant, id: PortId) -> bool {
         let paused = self.paused_priorities(id);
@@ -109,6 +116,7 @@ impl<O: Outside> Fabric<O> {
         }
         let single = self.passes_single_packets();
         let mut turn = self.begin_turn();
+        let mut further = FURTHER_TURNS;
         let mut worked = false;
         let mut frame = TxFrame::default();
         while let (Some(port), Some(memory)) = (self.nics.get_mut(id), self.memories.get(id)) {
@@ -122,16 +130,54 @@ impl<O: Outside> Fabric<O> {
             self.leave_nic(out, now, id, &mut frame, len);
             turn.take(frame.packets, len, built);
             worked = true;
-            if out.is_held(id) || !self.may_go_on(&turn) {
+            if out.is_held(id) {
                 break;
+            }
+            if !self.may_go_on(&turn) {
+                if further == 0 || self.others_wait(out, id) {
+                    break;
+                }
+                further = further.saturating_sub(1);
+                turn = self.begin_turn();
             }
         }
         worked
     }
 
+    /// True if something waits while NIC `id` sends, or may have come meanwhile without being noticed here.
+    fn others_wait(&self, out: &O, id: PortId) -> bool {
+        let waits = |(other, port): (PortId, &NicPort)| {
+            port.has_news() || other != id && (port.nic.may_send() || port.pauses_senders())
+        };
+        // The peer is asked first: it often has an answer to send.
+        self.nics.awake().any(waits)
+            || self.rules.is_some()
+            || !self.links.is_empty()
+            || out.watches_frames()
+            || self.has_work(out)
+            || self.externals.iter().any(ExternalPort::must_flush)
+            || out.is_awaited()
+    }
+
+    /// Sends what was written to external ports, and the interrupts, and takes what the NICs report. Returns true if there was an
+    /// interrupt.
+    #[inline(always)]
+    pub fn end_pass(&mut self, out: &mut O, now: Instant) -> bool {
+        self.flush_externals();
+        let mut worked = false;
+        for id in 0..self.nics.ports() {
+            // One that rests has neither interrupts nor diagnostics.
+            if self.nics.is_awake(id) {
+                worked |= self.send_interrupts(out, now, id);
+            }
+        }
+        self.take_diagnostics(out, now);
+        worked
+    }
+
     /// Sends the pending interrupts of a NIC. Without bus mastering they stay pending. Returns true if one was sent.
     #[inline(always)]
-    pub fn send_interrupts(&mut self, out: &mut O, now: Instant, id: PortId) -> bool {
+    fn send_interrupts(&mut self, out: &mut O, now: Instant, id: PortId) -> bool {
         let Some(port) = self.nics.get_mut(id).filter(|port| port.bus_master) else {
             return false;
         };
@@ -160,7 +206,7 @@ impl<O: Outside> Fabric<O> {
     /// Takes what the NICs report.
     #[inline]
     pub fn take_diagnostics(&mut self, out: &mut O, now: Instant) {
-        for (id, port) in self.nics.iter_mut() {
+        for (id, port) in self.nics.awake_mut() {
             if port.nic.has_diagnostics() {
                 for (at, diagnostic) in port.nic.diagnostics() {
                     if let Some(rules) = &mut self.rules {

@@ -185,6 +185,12 @@ pub fn peek<R: RingMemory>(ring: &R, index: u64) -> Option<Doorbell> {
     is_filled::<R>(bits, index).then(|| Doorbell::from_bits(bits))
 }
 
+/// Device side: true if [`take`] has something to do for this index: to take the doorbell, or to free the slot again.
+#[inline]
+pub fn must_take<R: RingMemory>(ring: &R, index: u64) -> bool {
+    doorbell::is_doorbell(ring.slot(index))
+}
+
 /// Device side: takes the doorbell with this index if it is in its slot, and frees the slot for the next lap. A doorbell of
 /// the previous lap, which was taken before, was written back by an exchange that has failed: its slot is freed again.
 #[inline]

@@ -488,9 +488,12 @@ fn the_device_finds_what_it_has_not_taken() {
         let words = Words::<false>::default();
         let held = |next| [1, 2, 3].map(|value| ring::holds(&words, next, bell(value)));
         assert_eq!(held(0), [false, false, false]);
+        assert!(!ring::must_take(&words, 0));
         ring::append(&words, bell(1)).unwrap();
         ring::append(&words, bell(2)).unwrap();
         assert_eq!(held(0), [true, true, false]);
+        // A doorbell of another lap is to be freed.
+        assert!([0, 1, 2].iter().all(|next| ring::must_take(&words, *next)));
         assert_eq!(ring::take(&words, 0), Some(bell(1)));
         // In the slot of the first one, of the next lap.
         ring::append(&words, bell(3)).unwrap();

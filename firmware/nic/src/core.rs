@@ -230,6 +230,11 @@ impl Core {
         self.deferred.get_or_insert(now);
     }
 
+    /// True if something was deferred.
+    pub(crate) fn has_deferred_work(&self) -> bool {
+        self.deferred.is_some()
+    }
+
     /// Returns true if something was deferred, and clears that.
     pub(crate) fn resume(&mut self) -> bool {
         self.deferred.take().is_some()
@@ -386,6 +391,11 @@ impl Core {
     #[inline]
     pub(crate) fn diagnose(&mut self, now: Instant, diagnostic: Diagnostic) {
         self.diagnostics.push(now, diagnostic);
+    }
+
+    /// True if there is a vector to raise.
+    pub(crate) fn has_interrupt(&self) -> bool {
+        self.interrupts != 0
     }
 
     /// Takes one vector to raise.

@@ -51,6 +51,12 @@ impl FlowControl {
         }
     }
 
+    /// True if a priority is paused, or a queue waits.
+    #[inline]
+    pub(crate) fn is_in_use(&self) -> bool {
+        !self.paused.or(self.waited_for).is_empty()
+    }
+
     /// True if a queue waits whose priority is not paused any more.
     #[inline]
     pub(crate) fn has_released(&self) -> bool {

@@ -14,7 +14,9 @@ use std::time::Duration;
 
 use crossbeam_channel::TryRecvError;
 use faultline_abi::doorbell::Doorbell;
+use faultline_capture::Captures;
 use faultline_config::{Config, PollMode};
+use faultline_fabric::by_port::ByPort;
 use faultline_fabric::holds::Holds;
 use faultline_fabric::shared_pauses::SharedPauses;
 use faultline_fabric::{AGING, Fabric, PortId, Switch};
@@ -145,7 +147,14 @@ impl Engine {
         let nics = config.nics.len();
         Self {
             fabric: Fabric::new(nics, parts.switch, parts.holds, parts.shared_pauses),
-            io: EngineIo::new(nics, parts.recorder, parts.log, parts.links),
+            io: EngineIo {
+                nics: ByPort::new(nics),
+                recorder: parts.recorder,
+                captures: Captures::default(),
+                log: parts.log,
+                links: parts.links,
+                requests: parts.requests.look(),
+            },
             octets: Vec::new(),
             requests: parts.requests,
             mode: config.poll,
@@ -228,6 +237,8 @@ impl Engine {
             return;
         }
         self.next_beat = Instant(now.0.saturating_add(nanos(HEARTBEAT)));
+        // The engine ends when there is nobody any more who could send requests, which nobody announces.
+        self.requests.expect();
         for (id, io) in self.io.nics.iter_mut() {
             let port = self.fabric.nics.get(id);
             io.send_heartbeat(port.is_some_and(|port| port.nic.is_running()));
@@ -334,11 +345,7 @@ impl Engine {
         for id in 0..nics {
             worked |= self.run_nic(id, now);
         }
-        self.fabric.flush_externals();
-        for id in 0..nics {
-            worked |= self.fabric.send_interrupts(&mut self.io, now, id);
-        }
-        self.fabric.take_diagnostics(&mut self.io, now);
+        worked |= self.fabric.end_pass(&mut self.io, now);
         if self.scenario.is_some() {
             worked |= self.run_scenario(now);
             self.end_scenario_if_due();
@@ -425,7 +432,10 @@ impl Engine {
     /// requests faster than they are executed cannot occupy the engine.
     fn take_requests(&mut self) -> bool {
         let mut any = false;
-        for _ in 0..self.requests.len().max(1) {
+        if !self.requests.may_wait() {
+            return any;
+        }
+        for _ in 0..self.requests.count().max(1) {
             match self.requests.take() {
                 Ok(request) => {
                     request(self);
@@ -444,7 +454,13 @@ impl Engine {
     /// The turn of a NIC. Returns true if there was work.
     #[inline(always)]
     fn run_nic(&mut self, id: PortId, now: Instant) -> bool {
-        let (Some(mut turn), Some(io)) = (self.fabric.turn(id), self.io.nics.get_mut(id)) else {
+        let Some(io) = self.io.nics.get_mut(id) else {
+            return false;
+        };
+        if self.fabric.nics.rests(id, now) && !io.must_poll() {
+            return false;
+        }
+        let Some(mut turn) = self.fabric.turn(id) else {
             return false;
         };
         let records = (id, &mut self.io.recorder);
@@ -456,7 +472,11 @@ impl Engine {
         if self.scenario.is_some() {
             worked |= self.run_scenario(now);
         }
-        worked | self.fabric.transmit(&mut self.io, now, id)
+        worked |= self.fabric.transmit(&mut self.io, now, id);
+        if !worked {
+            self.fabric.nics.let_rest(id);
+        }
+        worked
     }
 
     fn sleep_time(&self) -> Duration {
@@ -493,7 +513,7 @@ impl Sleeper for Engine {
         };
         let is_rung = || self.io.nics.iter().any(has_doorbell);
         let has_frame = || self.fabric.has_work(&self.io) || self.has_link_work();
-        self.requests.len() > 0 || !self.clock.is_stopped() && (is_rung() || has_frame())
+        self.requests.may_wait() || !self.clock.is_stopped() && (is_rung() || has_frame())
     }
 
     /// Waits until a thread wakes the engine, or a deadline or the heartbeat is due.

@@ -15,6 +15,8 @@ type Request<E> = Box<dyn FnOnce(&mut E) + Send>;
 #[derive(Debug)]
 struct Shared {
     asleep: AtomicBool,
+    /// A request was sent since the engine has looked last: it looks in each pass, and the channel costs more.
+    has_requests: AtomicBool,
     wake: OwnedFd,
 }
 
@@ -88,6 +90,7 @@ impl<E> Handle<E> {
     /// Queues `work` to run in the engine, between two steps, and does not wait for it.
     pub fn post(&self, work: impl FnOnce(&mut E) + Send + 'static) -> Result<(), Ended> {
         self.requests.send(Box::new(work)).map_err(|_| Ended)?;
+        self.waker.0.has_requests.store(true, Ordering::Release);
         self.waker.wake();
         Ok(())
     }
@@ -110,6 +113,7 @@ pub(crate) fn pair<E>() -> std::io::Result<(Handle<E>, Requests<E>)> {
     let (tx, rx) = unbounded();
     let shared = Arc::new(Shared {
         asleep: AtomicBool::new(false),
+        has_requests: AtomicBool::new(false),
         wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
     });
     let handle = Handle {
@@ -123,9 +127,39 @@ pub(crate) fn pair<E>() -> std::io::Result<(Handle<E>, Requests<E>)> {
     Ok((handle, requests))
 }
 
+/// Looks for requests on behalf of the engine.
+#[derive(Debug)]
+pub(crate) struct RequestLook(Arc<Shared>);
+
+impl RequestLook {
+    /// As [`Requests::may_wait`].
+    #[inline]
+    pub(crate) fn may_wait(&self) -> bool {
+        self.0.has_requests.load(Ordering::Relaxed)
+    }
+}
+
 impl<E> Requests<E> {
-    /// Number of requests that wait.
-    pub(crate) fn len(&self) -> usize {
+    /// Whether requests wait.
+    pub(crate) fn look(&self) -> RequestLook {
+        RequestLook(Arc::clone(&self.shared))
+    }
+
+    /// True if there may be requests.
+    #[inline]
+    pub(crate) fn may_wait(&self) -> bool {
+        self.shared.has_requests.load(Ordering::Relaxed)
+    }
+
+    /// Makes [`Requests::may_wait`] true.
+    pub(crate) fn expect(&self) {
+        self.shared.has_requests.store(true, Ordering::Relaxed);
+    }
+
+    /// Number of requests that wait now. Those that come later are announced again by [`Requests::may_wait`].
+    pub(crate) fn count(&self) -> usize {
+        // Of a request that is not counted, the flag is set later.
+        self.shared.has_requests.swap(false, Ordering::AcqRel);
         self.requests.len()
     }
 

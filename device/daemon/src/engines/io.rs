@@ -8,6 +8,7 @@ use faultline_fabric::outside::{Outside, Seen};
 use faultline_nic::{Diagnostic, Instant, Nic};
 use faultline_telemetry::{DoorbellPath, FrameEvent, Recorder, TraceEvent};
 
+use crate::engines::handle::RequestLook;
 use crate::engines::link::EngineLinks;
 use crate::log::diagnostics::{self, DiagnosticQueue};
 use crate::log::notice::Notice;
@@ -28,24 +29,11 @@ pub struct EngineIo {
     pub(crate) log: DiagnosticQueue,
     /// Links to the other engines.
     pub(crate) links: EngineLinks,
+    /// Requests to the engine.
+    pub(crate) requests: RequestLook,
 }
 
 impl EngineIo {
-    pub(crate) fn new(
-        nics: usize,
-        recorder: Recorder,
-        log: DiagnosticQueue,
-        links: EngineLinks,
-    ) -> Self {
-        Self {
-            nics: ByPort::new(nics),
-            recorder,
-            captures: Captures::default(),
-            log,
-            links,
-        }
-    }
-
     #[cold]
     fn take_diagnostic(&mut self, at: Instant, nic: PortId, diagnostic: &Diagnostic, device: &Nic) {
         self.recorder.diagnostic(at, number(nic), diagnostic);
@@ -106,6 +94,13 @@ impl Outside for EngineIo {
     #[inline]
     fn is_any_full(&self) -> bool {
         self.links.is_any_full()
+    }
+
+    #[inline]
+    fn is_awaited(&self) -> bool {
+        self.requests.may_wait()
+            || self.nics.values().any(NicIo::must_poll)
+            || self.links.has_news()
     }
 
     #[inline]

@@ -313,6 +313,12 @@ impl EngineLinks {
         links.into_iter().any(|link| !link.ring.is_empty())
     }
 
+    /// True if another engine has sent a frame, or is to be woken for one.
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        self.used != 0 || self.has_frame()
+    }
+
     /// True if a link is full and its frames have been used.
     pub(crate) fn has_room_again(&self) -> bool {
         let mut links = self.out.iter().flatten();

@@ -330,6 +330,15 @@ impl NicIo {
         any
     }
 
+    /// Returns true if [`NicIo::poll_doorbells`] has something to do.
+    #[inline]
+    pub(crate) fn must_poll(&self) -> bool {
+        self.polled.iter().any(|polled| {
+            let page = self.pages.page(polled.page as usize);
+            page.is_some_and(|page| ring::must_take(&DoorbellRing(page), polled.consumer))
+        })
+    }
+
     /// Returns true if a page has a doorbell that was not taken.
     pub(crate) fn has_doorbell(&self) -> bool {
         self.polled.iter().any(|polled| {

@@ -173,22 +173,25 @@ impl SimEngine {
         worked |= self.fabric.take_frames(&mut self.around, now);
         let nics = self.fabric.nics.ports();
         for nic in 0..nics {
+            if self.fabric.nics.rests(nic, now) {
+                continue;
+            }
             let Some(mut turn) = self.fabric.turn(nic) else {
                 continue;
             };
-            worked |= turn.run_timers(now);
+            let mut has_worked = turn.run_timers(now);
             self.fabric
                 .take_early_diagnostics(&mut self.around, now, nic);
-            worked |= self.run_scenario(now);
+            has_worked |= self.run_scenario(now);
             if self.has_room(nic) {
-                worked |= self.fabric.transmit(&mut self.around, now, nic);
+                has_worked |= self.fabric.transmit(&mut self.around, now, nic);
             }
+            if !has_worked {
+                self.fabric.nics.let_rest(nic);
+            }
+            worked |= has_worked;
         }
-        self.fabric.flush_externals();
-        for nic in 0..nics {
-            worked |= self.fabric.send_interrupts(&mut self.around, now, nic);
-        }
-        self.fabric.take_diagnostics(&mut self.around, now);
+        worked |= self.fabric.end_pass(&mut self.around, now);
         worked | self.run_scenario(now)
     }
 
@@ -344,6 +347,11 @@ impl Outside for Around {
 
     fn is_any_full(&self) -> bool {
         self.out.iter().any(|(_, link)| link.is_full())
+    }
+
+    // Nothing happens during a pass.
+    fn is_awaited(&self) -> bool {
+        false
     }
 
     fn watches_frames(&self) -> bool {

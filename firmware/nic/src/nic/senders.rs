@@ -22,6 +22,24 @@ impl Nic {
             || self.core.flow_control.has_released()
     }
 
+    /// True if [`Nic::poll_interrupt`] or [`Nic::poll_diagnostic`] returns something.
+    #[inline]
+    pub fn has_events(&self) -> bool {
+        self.core.has_interrupt() || self.has_diagnostics()
+    }
+
+    /// True if [`Nic::handle_deadline`] has work to continue that was put off.
+    #[inline]
+    pub fn has_deferred_work(&self) -> bool {
+        self.core.has_deferred_work()
+    }
+
+    /// True if a priority is paused, or a queue pair waits for the end of a pause.
+    #[inline]
+    pub fn waits_for_pause(&self) -> bool {
+        self.core.flow_control.is_in_use()
+    }
+
     /// The queue pair that has sent the frame of the last [`Nic::poll_transmit`]; 0 if it was the last acknowledgement of one
     /// that is gone.
     #[inline]
