@@ -29,9 +29,26 @@ pub(crate) struct Node {
     entries: [u64; FANOUT],
     /// Leaves in the entries and in all nodes below.
     leaves: u32,
+    /// Entries that point to nodes. With `leaves` it says without a look at the entries whether all of them are zero.
+    tables: u32,
 }
 
 impl Node {
+    /// Replaces an entry. The caller counts the leaves.
+    fn replace(&mut self, slot: usize, entry: u64) -> u64 {
+        let old = std::mem::replace(self.entry_mut(slot), entry);
+        self.tables = self.tables + table_bit(entry) - table_bit(old);
+        old
+    }
+
+    /// Makes all entries zero.
+    fn clear(&mut self) {
+        if self.leaves > 0 || self.tables > 0 {
+            self.entries.fill(0);
+        }
+        (self.leaves, self.tables) = (0, 0);
+    }
+
     #[expect(clippy::indexing_slicing, reason = "`PageTable::slot` is below FANOUT")]
     fn entry_mut(&mut self, slot: usize) -> &mut u64 {
         &mut self.entries[slot]
@@ -91,6 +108,8 @@ pub struct PageTable {
     root: Option<u32>,
     /// Work since the last [`PageTable::take_work`].
     work: u64,
+    /// [`PageTable::map`] has removed or replaced a leaf since the last [`PageTable::take_replaced`].
+    has_replaced: bool,
 }
 
 impl PageTable {
@@ -103,6 +122,7 @@ impl PageTable {
             free: Vec::new(),
             root: None,
             work: 0,
+            has_replaced: false,
         };
         table.reset(iova, last);
         table
@@ -139,6 +159,11 @@ impl PageTable {
     /// Work since the last call, in the unit of [`crate::Nic::work`].
     pub fn take_work(&mut self) -> u64 {
         std::mem::take(&mut self.work)
+    }
+
+    /// True if a leaf that was present has been mapped anew since the last call: then translations that were found before are worthless.
+    pub fn take_replaced(&mut self) -> bool {
+        std::mem::take(&mut self.has_replaced)
     }
 
     /// Consumes the table and returns its memory.
@@ -217,7 +242,8 @@ impl PageTable {
                 // A larger leaf that is partly overwritten is replaced by a node of smaller leaves.
                 let step = 1u64 << leaf_shift(at - 1);
                 let fresh = self.alloc(found, if found != 0 { step } else { 0 });
-                *self.nodes.entry(node, slot) = (u64::from(fresh) << PAGE_SHIFT) | TABLE;
+                let table = (u64::from(fresh) << PAGE_SHIFT) | TABLE;
+                self.nodes.node(node).replace(slot, table);
                 let more = self.nodes.node(fresh).leaves - u32::from(found != 0);
                 for above in path.iter().take(height).skip(usize::from(at)) {
                     self.nodes.node(*above).leaves += more;
@@ -230,8 +256,9 @@ impl PageTable {
             }
         }
         let slot = self.slot(page, level);
-        let old = std::mem::replace(self.nodes.entry(node, slot), entry);
+        let old = self.nodes.node(node).replace(slot, entry);
         let removed = self.release(old);
+        self.has_replaced |= removed > 0;
         for node in path.iter().take(height).skip(usize::from(level)) {
             let leaves = &mut self.nodes.node(*node).leaves;
             *leaves = *leaves - removed + u32::from(entry != 0);
@@ -303,7 +330,7 @@ impl PageTable {
                     }
                 }
             }
-            *self.nodes.entry(node, slot) = 0;
+            self.nodes.node(node).replace(slot, 0);
             removed += self.release(entry);
         }
         self.nodes.node(node).leaves -= removed;
@@ -315,23 +342,29 @@ impl PageTable {
         self.work += work;
     }
 
+    /// A node whose entries are leaves from `entry` on, `step` apart; of no leaves with 0.
     fn alloc(&mut self, entry: u64, step: u64) -> u32 {
         self.charge(work::NODE);
         let index = self.free.pop().unwrap_or_else(|| {
             self.nodes.0.push(Box::new(Node {
                 entries: [0; FANOUT],
                 leaves: 0,
+                tables: 0,
             }));
             len32(self.nodes.0.len() - 1)
         });
         let node = self.nodes.node(index);
-        for (i, slot) in node.entries.iter_mut().enumerate() {
-            if *slot & TABLE != 0 {
-                self.free.push(node_of(*slot));
-            }
-            *slot = entry.wrapping_add(i as u64 * step);
+        if node.tables > 0 {
+            let below = node.entries.iter().filter(|below| **below & TABLE != 0);
+            self.free.extend(below.map(|below| node_of(*below)));
         }
-        node.leaves = if entry == 0 { 0 } else { len32(FANOUT) };
+        node.clear();
+        if entry != 0 {
+            for (i, slot) in node.entries.iter_mut().enumerate() {
+                *slot = entry.wrapping_add(i as u64 * step);
+            }
+            node.leaves = len32(FANOUT);
+        }
         index
     }
 
@@ -344,6 +377,11 @@ impl PageTable {
         self.free.push(node);
         self.nodes.node(node).leaves
     }
+}
+
+/// 1 if an entry points to a node.
+fn table_bit(entry: u64) -> u32 {
+    u32::from(entry & TABLE != 0)
 }
 
 /// The node that an entry with [`TABLE`] points to.

@@ -1,7 +1,7 @@
 //! The translation cache in front of all page tables of a NIC.
 //!
-//! A line holds a leaf and the stamp of the region it belongs to. A change of a region's page table gives the
-//! region a new stamp, which drops all its lines at once (shoot-down).
+//! A line holds a leaf and the stamp of the region it belongs to. A change of a present entry of a region's page table gives
+//! the region a new stamp, which drops all its lines at once (shoot-down). Absent pages have no lines.
 
 use std::cell::{Cell, RefCell};
 

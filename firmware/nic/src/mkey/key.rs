@@ -246,6 +246,11 @@ impl Mkey {
         self.table.as_mut().map_or(0, PageTable::take_work)
     }
 
+    /// True if an entry that was present has been mapped anew since the last call.
+    pub(super) fn take_replaced(&mut self) -> bool {
+        self.table.as_mut().is_some_and(PageTable::take_replaced)
+    }
+
     /// The difference between an address in the page table and the same address as users of the key specify it.
     pub(super) fn shift(&self) -> u64 {
         match self.access & ACCESS_ZERO_BASED {

@@ -213,8 +213,11 @@ impl Mkeys {
         let (epoch, budget) = (self.next_epoch(), self.budget.clone());
         let mkey = self.get_mut(key).ok_or(Status::BadMkey)?;
         mkey.mapped_by_driver()?;
-        mkey.epoch = epoch;
         let mapped = mkey.map(pages, entry);
+        // Absent pages are not in the TLB, so it need not forget the region when they become present.
+        if mkey.take_replaced() {
+            mkey.epoch = epoch;
+        }
         mkey.account(&budget);
         let work = mkey.take_work();
         self.work.add(work);

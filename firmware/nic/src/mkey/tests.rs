@@ -238,3 +238,29 @@ fn read_only_pages_are_not_written() {
     let miss = keys.translate(&range(key, of(1), 0, 8, Access::RemoteWrite), &mut out);
     assert_eq!(miss, Err(Miss::NotPresent(0)));
 }
+
+#[test]
+fn pages_that_become_present_leave_the_tlb_as_it_is() {
+    let (mut keys, key) = rw_region(0x1000, 0x2000);
+    let map = |keys: &mut Mkeys, va: u64, addr: u64| {
+        keys.map(key, &PageRange::new(va, 12, 1), |_| addr).unwrap();
+    };
+    let translate = |keys: &Mkeys, va: u64| {
+        let (mut out, before) = (Segments::new(), keys.tlb.counts().0);
+        let range = range(key, of(1), va, 8, Access::LocalRead);
+        keys.translate(&range, &mut out).unwrap();
+        let is_hit = keys.tlb.counts().0 > before;
+        (out[0].addr, is_hit)
+    };
+    map(&mut keys, 0x1000, 0x5000 | RW);
+    assert_eq!(translate(&keys, 0x1000), (0x5000, false));
+    map(&mut keys, 0x2000, 0x6000 | RW);
+    assert_eq!(translate(&keys, 0x1000), (0x5000, true));
+    assert_eq!(translate(&keys, 0x2000), (0x6000, false));
+    // Another page, and one without permissions, replace what was there.
+    map(&mut keys, 0x1000, 0x7000 | RW);
+    assert_eq!(translate(&keys, 0x1000), (0x7000, false));
+    assert_eq!(translate(&keys, 0x2000), (0x6000, false));
+    map(&mut keys, 0x2000, 0);
+    assert_eq!(translate(&keys, 0x1000), (0x7000, false));
+}
