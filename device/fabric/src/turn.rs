@@ -126,7 +126,7 @@ impl<O: Outside> Fabric<O> {
                 break;
             }
             let built = port.nic.work().wrapping_sub(before);
-            let len = frame.len();
+            let len = port.nic.last_len();
             self.leave_nic(out, now, id, &mut frame, len);
             turn.take(frame.packets, len, built);
             worked = true;

@@ -129,6 +129,8 @@ pub struct Nic {
     burst: u32,
     /// Queue pair of the last frame; 0: none.
     last_sender: u32,
+    /// Length of the last frame.
+    last_len: usize,
     /// Why the frame that was returned last does not leave.
     last_barred: Option<DropCause>,
     /// Counts changes of the set of user contexts, for callers that poll doorbell pages.
@@ -160,6 +162,7 @@ impl Nic {
             groups: Groups::new(config.limits.max_mcast_grp, config.limits.max_mcast_qp),
             burst: 0,
             last_sender: 0,
+            last_len: 0,
             last_barred: None,
             uctx_changes: 0,
             enabled_version: 0,
@@ -453,12 +456,12 @@ impl Nic {
         {
             frame.set_packet(header);
             let barred = self.core.bars_sent(frame, source);
-            (self.last_sender, self.last_barred) = (0, barred);
+            (self.last_sender, self.last_len, self.last_barred) = (0, frame.len(), barred);
             if let Some(cause) = barred {
                 self.note_barred(now, 0, cause, 1);
                 return true;
             }
-            self.count_sent(CounterSet::DEVICE, frame, frame.len() as u64);
+            self.count_sent(CounterSet::DEVICE, frame);
             self.sniff(now, mem, frame, mem);
             return true;
         }
@@ -493,12 +496,12 @@ impl Nic {
                 continue;
             }
             let barred = cx.core.bars_sent(frame, queue.source());
-            let len = frame.len() as u64;
+            let len = frame.len();
             if barred.is_none()
                 && let Some(traffic) = queue.traffic_mut()
             {
                 traffic.tx_packets = traffic.tx_packets.wrapping_add(u64::from(frame.packets));
-                traffic.tx_bytes = traffic.tx_bytes.wrapping_add(len);
+                traffic.tx_bytes = traffic.tx_bytes.wrapping_add(len as u64);
             }
             self.core.charge(work::of_frames(frame.packets, 0));
             self.burst = self.burst.saturating_add(frame.packets);
@@ -506,12 +509,12 @@ impl Nic {
                 self.burst = 0;
                 self.core.rotate_ready();
             }
-            (self.last_sender, self.last_barred) = (number, barred);
+            (self.last_sender, self.last_len, self.last_barred) = (number, len, barred);
             if let Some(cause) = barred {
                 self.note_barred(now, number, cause, frame.packets);
                 return true;
             }
-            self.count_sent(set, frame, len);
+            self.count_sent(set, frame);
             self.core.charge_lookups(now);
             self.core.charge_queue_pair(now, number);
             self.core

@@ -208,18 +208,40 @@ impl PageTable {
     /// permissions removes the leaf. Earlier entries of its range are removed. Returns false if the leaf is larger than
     /// the whole table.
     pub fn map(&mut self, va: u64, level: u8, entry: u64) -> bool {
-        if level >= self.levels {
-            return false;
+        self.map_in_node(va, level, 1, |_| entry) > 0
+    }
+
+    /// Writes the entries of `count` pages of 4 KiB from `va` on, as [`PageTable::map`] does: `entry` returns that of the n-th page.
+    pub fn map_pages(&mut self, va: u64, count: u64, mut entry: impl FnMut(u64) -> u64) {
+        let mut done = 0;
+        while done < count {
+            let at = va + (done << PAGE_SHIFT);
+            done += self.map_in_node(at, 0, count - done, |n| entry(done + n));
         }
-        self.charge(1);
-        let entry = match entry & PERMISSIONS {
-            0 => 0,
-            _ => entry & (ENTRY_ADDR | PERMISSIONS),
+    }
+
+    /// As [`PageTable::map`] for up to `count` leaves from `va` on, as far as they are in one node. Returns how many these are: at least one,
+    /// or 0 if a leaf is larger than the whole table.
+    fn map_in_node(
+        &mut self,
+        va: u64,
+        level: u8,
+        count: u64,
+        mut entry: impl FnMut(u64) -> u64,
+    ) -> u64 {
+        if level >= self.levels {
+            return 0;
+        }
+        let mut entry = |n| match entry(n) {
+            leaf if leaf & PERMISSIONS == 0 => 0,
+            leaf => leaf & (ENTRY_ADDR | PERMISSIONS),
         };
+        let first = entry(0);
+        self.charge(1);
         let page = va >> PAGE_SHIFT;
         let root = match self.root {
             Some(root) => root,
-            None if entry == 0 => return true,
+            None if first == 0 => return 1,
             None => {
                 let root = self.alloc(0, 0);
                 self.root = Some(root);
@@ -236,8 +258,8 @@ impl PageTable {
             let found = *self.nodes.entry(node, slot);
             if found & TABLE != 0 {
                 node = node_of(found);
-            } else if found == 0 && entry == 0 {
-                return true;
+            } else if found == 0 && first == 0 {
+                return 1;
             } else {
                 // A larger leaf that is partly overwritten is replaced by a node of smaller leaves.
                 let step = 1u64 << leaf_shift(at - 1);
@@ -256,14 +278,22 @@ impl PageTable {
             }
         }
         let slot = self.slot(page, level);
-        let old = self.nodes.node(node).replace(slot, entry);
-        let removed = self.release(old);
+        let count = count.min((FANOUT - slot) as u64);
+        work::count_steps(count - 1);
+        self.work += count - 1;
+        let (mut added, mut removed) = (0, 0);
+        for n in 0..count {
+            let leaf = if n == 0 { first } else { entry(n) };
+            let old = self.nodes.node(node).replace(slot + to_usize(n), leaf);
+            added += u32::from(leaf != 0);
+            removed += self.release(old);
+        }
         self.has_replaced |= removed > 0;
         for node in path.iter().take(height).skip(usize::from(level)) {
             let leaves = &mut self.nodes.node(*node).leaves;
-            *leaves = *leaves - removed + u32::from(entry != 0);
+            *leaves = *leaves + added - removed;
         }
-        true
+        count
     }
 
     /// Writes the entry of a page of 2^`shift` bytes at `va`, as far as the page is in the range from `first` to `last`,

@@ -15,6 +15,7 @@ use faultline_abi::translation as tq;
 use super::access::{Absent, Access, Miss, PageRange};
 use crate::budget::{Budget, Held};
 use crate::config::{MAX_FAST_REG_PAGES, MAX_LEAVES_PER_MAP};
+use crate::number::low32;
 use crate::page_table::{PAGE_SHIFT, PageTable, leaves_per_page};
 use crate::references::References;
 
@@ -350,6 +351,10 @@ impl Mkey {
             .ok_or(Status::BadRange)?;
         if count == 0 || leaves > MAX_LEAVES_PER_MAP || iova < region_first || last > region_last {
             return Err(Status::BadRange);
+        }
+        if page_shift == PAGE_SHIFT && !only_present {
+            table.map_pages(iova, count, entry);
+            return Ok(low32(count));
         }
         let mut written = 0;
         for page in 0..count {

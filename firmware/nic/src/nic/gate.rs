@@ -42,8 +42,9 @@ impl Nic {
         self.core.gate.take_refused()
     }
 
-    /// Counts a frame with `len` octets, in the set of the queue pair that sends it.
-    pub(super) fn count_sent(&mut self, set: CounterSet, frame: &TxFrame, len: u64) {
+    /// Counts the last frame, in the set of the queue pair that sends it.
+    pub(super) fn count_sent(&mut self, set: CounterSet, frame: &TxFrame) {
+        let len = self.last_len as u64;
         let counters = &mut self.core.counters;
         let packets = u64::from(frame.packets);
         counters.add(Counter::tx_packets, packets);

@@ -47,6 +47,12 @@ impl Nic {
         self.last_sender
     }
 
+    /// The [length](crate::TxFrame::len) of the frame of the last [`Nic::poll_transmit`].
+    #[inline]
+    pub fn last_len(&self) -> usize {
+        self.last_len
+    }
+
     /// Holds the connection that has sent the frame of the last [`Nic::poll_transmit`]: it sends nothing until [`Nic::release`], while others
     /// go on. Returns the number of its queue pair; `None` if the sender has no connection. Going to RESET ends it, too.
     pub fn hold_sender(&mut self) -> Option<u32> {
