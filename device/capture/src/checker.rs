@@ -21,6 +21,8 @@ use crate::share::CaptureShare;
 
 /// Octets of each frame that contain all headers.
 const SNAPLEN: usize = 128;
+/// Bytes of all connections and findings. Guests decide how many there are.
+const MEMORY: usize = 32 << 20;
 /// Records that are judged while readers of the findings wait.
 const BATCH: usize = 256;
 /// Time between two looks at empty rings. No engine wakes the thread, because each wake-up is a system call. A ring takes some
@@ -82,6 +84,7 @@ impl PacketChecker {
             .map(|(number, _)| number)
             .collect();
         let mut judge = Judge::new(interfaces, ready);
+        judge.limit_memory(MEMORY);
         nics.into_iter().for_each(|nic| judge.agree_to_ready(nic));
         let judge = Arc::new(Mutex::new(judge));
         let of_thread = Arc::clone(&judge);
@@ -142,13 +145,23 @@ pub fn lock(judge: &Mutex<Judge>) -> MutexGuard<'_, Judge> {
 fn run(mut frames: CaptureRecords, judge: &Mutex<Judge>) {
     // If the system refuses it, the thread has the priority of the others.
     let _ = setpriority_process(Some(gettid()), NICE);
+    let mut has_forgotten = false;
     loop {
         // Records that are in the rings at the end are judged.
         let is_stopped = frames.is_stopped();
         let mut judge = lock(judge);
         let mut taken = (0..BATCH).map_while(|_| frames.take(|record| take(&mut judge, record)));
         let is_empty = taken.by_ref().count() < BATCH;
+        let forgotten = judge.oracle().forgotten();
         drop(judge);
+        if forgotten > 0 && !has_forgotten {
+            has_forgotten = true;
+            tracing::warn!(
+                "packet checker: there are more connections or requests than it may keep ({} MiB); it forgets old ones of the NIC or port that \
+                 has most, and judges these connections anew (`forgotten` counts)",
+                MEMORY >> 20
+            );
+        }
         match (is_empty, is_stopped) {
             (true, true) => return,
             (true, false) => std::thread::sleep(LOOK),
@@ -221,12 +234,16 @@ mod tests {
 
     /// A packet of NIC 0 is a READ request, and one of NIC 1 is its response. It is captured at both.
     fn take_packet(judge: &mut Judge, from: usize, psn: u32) {
+        take_packet_to(judge, from, QPN[1 - from], psn);
+    }
+
+    fn take_packet_to(judge: &mut Judge, from: usize, qpn: u32, psn: u32) {
         let to = 1 - from;
         let gid = |nic: usize| Gid::from_ipv4([10, 0, 0, u8::try_from(nic).unwrap()]);
         let mac = |nic: usize| MacAddr([2, 0, 0, 0, 0, u8::try_from(nic).unwrap()]);
         let opcode = [Opcode::RcReadRequest, Opcode::RcReadResponseOnly][from];
         let ip = Ip::from_gids(gid(from), gid(to), 0, 0, 64);
-        let bth = Bth::new(opcode, QPN[to], Psn::new(psn));
+        let bth = Bth::new(opcode, qpn, Psn::new(psn));
         let mut header = RoceHeader::new(mac(to), mac(from), ip, bth);
         header.reth = (from == 0).then_some(Reth {
             addr: 0,
@@ -255,13 +272,34 @@ mod tests {
         take(judge, &head(0, Some(notice), value).to_octets());
     }
 
-    #[test]
-    fn reads_are_limited_as_the_last_notice_says() {
-        let interfaces = ["a", "b"].map(|name| Interface {
+    fn nics() -> Vec<Interface> {
+        let nic = |name: &str| Interface {
             name: name.to_owned(),
             kind: InterfaceKind::Nic,
-        });
-        let mut judge = Judge::new(interfaces.into(), false);
+        };
+        ["a", "b"].map(nic).into()
+    }
+
+    /// Requests that nothing answers, of more connections than the memory is enough for.
+    #[test]
+    fn a_running_checker_keeps_to_its_memory() {
+        let (checker, _feed) = PacketChecker::start(nics(), 1, false).unwrap();
+        let mut judge = lock(&checker.judge);
+        for psn in 0..1500 {
+            for connection in 0..120 {
+                take_packet_to(&mut judge, 0, 100 + connection, psn);
+            }
+            assert!(judge.oracle().bytes() <= MEMORY);
+        }
+        assert!(judge.oracle().bytes() > MEMORY / 8 * 5);
+        let found = judge.findings();
+        assert!(found.forgotten > 0 && found.text().contains("were forgotten"));
+        assert_eq!(found.violation_count, 0);
+    }
+
+    #[test]
+    fn reads_are_limited_as_the_last_notice_says() {
+        let mut judge = Judge::new(nics(), false);
         take_notice(&mut judge, Notice::Renewal, 1024);
         take_notice(&mut judge, Notice::ReadLimit, 2);
         take_packet(&mut judge, 0, 0);

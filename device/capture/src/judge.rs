@@ -77,6 +77,9 @@ pub struct Findings {
     pub violations: Vec<Found>,
     /// All violations.
     pub violation_count: u64,
+    /// Times that old requests or connections were forgotten, because the checker may keep no more: these connections were judged anew.
+    #[serde(default)]
+    pub forgotten: u64,
     /// What is suspicious, and notes: the first ones of each rule.
     #[serde(default)]
     pub remarks: Vec<Found>,
@@ -105,7 +108,9 @@ impl Findings {
             ..
         } = self;
         if *violation_count > self.violations.len() as u64 {
-            text += &format!("({VIOLATION_LIMIT} violations of each interface are shown)\n");
+            text += &format!(
+                "(the first violations of each interface are shown, {VIOLATION_LIMIT} at most)\n"
+            );
         }
         if self.remark_count > self.remarks.len() as u64 {
             let count = self.remark_count;
@@ -140,6 +145,13 @@ impl Findings {
             text += &format!(
                 "{} packets were judged by themselves only: several senders have used the addresses and numbers of their connections\n",
                 self.mixed
+            );
+        }
+        if self.forgotten > 0 {
+            text += &format!(
+                "old requests or connections were forgotten {} times, because the checker may keep no more; these connections were judged \
+                 anew\n",
+                self.forgotten
             );
         }
         text + &format!(
@@ -246,6 +258,11 @@ impl Judge {
     /// The adapter of an interface has agreed to exchange READY packets with the others that have.
     pub fn agree_to_ready(&mut self, interface: usize) {
         self.oracle.set_ready(interface, true);
+    }
+
+    /// Sets how many bytes all connections and findings may take.
+    pub fn limit_memory(&mut self, bytes: usize) {
+        self.oracle.limit_memory(bytes);
     }
 
     /// Frames so far.
@@ -446,6 +463,7 @@ impl Judge {
             lost: self.lost,
             responses_without_requests: self.oracle.responses_without_flow(),
             mixed: self.oracle.mixed(),
+            forgotten: self.oracle.forgotten(),
             violations: self.oracle.violations().iter().map(found).collect(),
             violation_count: self.oracle.count(Severity::Violation),
             remarks: self.oracle.remarks().iter().map(found).collect(),

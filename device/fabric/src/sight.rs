@@ -40,6 +40,7 @@ impl<O: Outside> Fabric<O> {
     #[cold]
     pub(crate) fn show_arriving(&mut self, out: &mut O, now: Instant, to: PortId) {
         self.take_faults(out, now);
+        // Frames that the NIC has held may have been refused since the last one that was shown.
         self.take_refused(to);
         out.seen(now, Seen::Arriving(to));
     }

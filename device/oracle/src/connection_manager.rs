@@ -95,6 +95,11 @@ pub(crate) struct ConnectionManager {
 }
 
 impl ConnectionManager {
+    /// Bytes on the heap.
+    pub(crate) fn bytes(&self) -> usize {
+        self.requests.bytes().saturating_add(self.agreed.bytes())
+    }
+
     /// A packet with this payload is sent to the queue pair of the connection manager.
     pub(crate) fn sent(&mut self, from: Gid, to: Gid, mad: &[u8]) {
         match Message::parse(mad) {

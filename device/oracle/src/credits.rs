@@ -12,6 +12,8 @@
 use faultline_wire::packet::RoceHeader;
 use faultline_wire::{Bth, Headers, OpKind, Opcode, Position, Psn, credit_count};
 
+use crate::memory;
+
 /// A limited message whose first packet was sent.
 #[derive(Clone, Copy, Debug)]
 struct Limited {
@@ -104,6 +106,12 @@ impl Credits {
         self.write =
             (is_write && !bth.opcode.is_last_or_only()).then_some(LongWrite { first, excess });
         None
+    }
+
+    /// Bytes on the heap.
+    pub(crate) fn heap(&self) -> usize {
+        let excess = self.write.as_ref().and_then(|write| write.excess.as_ref());
+        excess.map_or(0, |text| memory::array::<u8>(text.capacity()))
     }
 
     /// How many messages this one is beyond the last one that is not limited; `None`: it is not limited.

@@ -3,7 +3,9 @@
 use faultline_wire::packet::{Parsed, RoceHeader};
 use faultline_wire::{Gid, MacAddr, OpKind, Position, Psn, Service};
 
+use crate::finding::addresses;
 use crate::log::{FAR, Request};
+use crate::memory;
 use crate::packet::{MAX_PAYLOAD, Report, Seen, is_mtu};
 use crate::requester::Requester;
 use crate::responder::Responder;
@@ -16,7 +18,7 @@ pub const FLOW_LIMIT: usize = 1 << 11;
 pub(crate) const PARTITION: u16 = 0x7fff;
 
 /// What identifies a flow in a packet of its requester.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     /// Address of the requester.
     pub from: Gid,
@@ -24,6 +26,15 @@ pub(crate) struct Key {
     pub to: Gid,
     /// Queue pair of the responder.
     pub qpn: u32,
+}
+
+impl Key {
+    /// Of the flow of a request.
+    pub(crate) fn of_request(header: &RoceHeader) -> Self {
+        let (from, to) = addresses(header);
+        let qpn = header.bth.dest_qp;
+        Self { from, to, qpn }
+    }
 }
 
 /// Number of an adapter that was passed with a packet.
@@ -144,6 +155,30 @@ impl Flow {
         let is_of_software = matches!(self.requester, Sender::Software(_));
         self.is_mixed |= is_of_software && sender.adapter().is_some();
         !self.is_mixed
+    }
+
+    /// Bytes on the heap.
+    pub(crate) fn heap(&self) -> usize {
+        let responder = self.responder.as_ref().map_or(0, Responder::heap);
+        let before = self.before.as_ref().map_or(0, |before| {
+            memory::array::<Self>(1).saturating_add(before.heap())
+        });
+        let own = self.requests.heap().saturating_add(responder);
+        own.saturating_add(before)
+    }
+
+    /// Forgets what is needed least: requests that were answered long ago, and a former connection.
+    pub(crate) fn trim(&mut self) {
+        self.before = None;
+        if self.is_mixed {
+            self.requests = Requester::default();
+            self.responder = None;
+            return;
+        }
+        self.requests.trim();
+        if let Some(responder) = &mut self.responder {
+            responder.trim();
+        }
     }
 
     /// Compares a packet with the MTU, which is learned from one that is full.

@@ -21,9 +21,9 @@
 //!
 //! # Limits
 //!
-//! Each connection remembers [`LOG_LIMIT`] requests, and the oracle [`FLOW_LIMIT`] connections; what is beyond is forgotten,
-//! oldest first, and not judged. Violations of an adapter beyond [`VIOLATION_LIMIT`]
-//! are only counted.
+//! Each direction of a connection remembers [`LOG_LIMIT`] requests at each end, and the oracle [`FLOW_LIMIT`] directions; what is beyond is
+//! forgotten, oldest first, and not judged. Violations of an adapter beyond [`VIOLATION_LIMIT`] are only counted. With
+//! [`limit_memory`](Oracle::limit_memory) all of them have a budget, of which each adapter has its share.
 
 #![forbid(unsafe_code)]
 // Values of peers and files get here, and none of them may stop the process. Tests may.
@@ -32,9 +32,11 @@
 mod connection_manager;
 mod credits;
 mod finding;
+mod findings;
 mod flow;
 mod frame;
 mod log;
+mod memory;
 mod oracle;
 mod order;
 mod packet;
@@ -43,13 +45,15 @@ mod recent;
 mod requester;
 mod responder;
 mod rule;
+mod tracks;
 mod unjudged;
 
 pub use finding::Finding;
+pub use findings::{REMARK_LIMIT, VIOLATION_LIMIT};
 pub use flow::FLOW_LIMIT;
 pub use frame::{Frame, Place, QueuePair};
 pub use log::LOG_LIMIT;
-pub use oracle::{Oracle, REMARK_LIMIT, VIOLATION_LIMIT};
+pub use oracle::Oracle;
 pub use order::Presupposed;
 pub use rule::{Rule, Severity};
 pub use unjudged::{Change, UNJUDGED, Unjudged};

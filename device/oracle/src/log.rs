@@ -6,8 +6,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use faultline_wire::packet::RoceHeader;
 use faultline_wire::{OpKind, Opcode, Psn, Reth};
 
+use crate::memory;
+
 /// Most requests that a connection remembers.
 pub const LOG_LIMIT: usize = 1 << 12;
+
+/// Answered requests that a connection remembers if there is no memory for more.
+const LEAST: usize = 16;
 
 /// More PSNs than are ever in flight on real wires.
 pub(crate) const FAR: u32 = 1 << 16;
@@ -135,6 +140,25 @@ impl Log {
             self.is_partial = true;
         }
         self.requests.push_back(request);
+    }
+
+    /// True if a request with this PSN may have been forgotten.
+    pub(crate) fn has_forgotten(&self, psn: Psn) -> bool {
+        self.is_partial && self.first().is_some_and(|first| psn.diff(first) < 0)
+    }
+
+    /// Forgets requests that end before `answered`, except the last ones.
+    pub(crate) fn trim(&mut self, answered: Psn) {
+        let is_old = |request: &mut Request| request.end().diff(answered) <= 0;
+        while self.requests.len() > LEAST && self.requests.pop_front_if(is_old).is_some() {
+            self.is_partial = true;
+        }
+        self.requests.shrink_to_fit();
+    }
+
+    /// Bytes on the heap.
+    pub(crate) fn heap(&self) -> usize {
+        memory::array::<Request>(self.requests.capacity())
     }
 
     /// Index of the request that takes up this PSN.

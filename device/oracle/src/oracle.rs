@@ -1,43 +1,33 @@
 //! The oracle: finds the connection of a packet, and keeps the violations.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::ops::RangeInclusive;
 
 use faultline_wire::ip::CONGESTION_EXPERIENCED;
 use faultline_wire::packet::{Parsed, RoceHeader, parse_trusted};
 use faultline_wire::{Bth, GSI_QPN, Gid, NakCode, OpKind, Psn, Service, Syndrome, WireError};
 
-use crate::connection_manager::ConnectionManager;
 use crate::finding::{Finding, addresses};
+use crate::findings::Findings;
 use crate::flow::{Adapter, FLOW_LIMIT, Flow, Key, PARTITION, Sender, is_connected};
 use crate::frame::{Frame, Place, QueuePair};
 use crate::log::FAR;
+use crate::memory;
 use crate::order::Presupposed;
 use crate::packet::{Report, Seen};
-use crate::recent::Recent;
 use crate::rule::{Rule, Severity};
-
-/// Most violations that are kept of each adapter, and of packets whose adapter is not known.
-pub const VIOLATION_LIMIT: u64 = 1000;
-
-/// Most remarks that are kept of each rule.
-pub const REMARK_LIMIT: u64 = 10;
+use crate::tracks::{ResponseKey, Tracks};
 
 /// Opcodes of reliable datagrams, and from where on they are manufacturers' (IBTA table 38). Neither is judged.
 const RELIABLE_DATAGRAMS: RangeInclusive<u8> = 0x40..=0x5f;
 const MANUFACTURERS: u8 = 0xc0;
 
+/// Parts of the memory for findings; and for what is not counted exactly: growth before others give way, and attempts.
+const FINDINGS: usize = 4;
+const RESERVE: usize = 32;
+
 /// Responses to a queue pair whose flow is looked for.
 const ATTEMPT_LIMIT: u32 = 64;
-
-/// The two ends of a response: which requester it answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct ResponseKey {
-    from: Gid,
-    to: Gid,
-    /// Queue pair of the requester.
-    qpn: u32,
-}
 
 /// What a response belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,13 +41,9 @@ enum OfResponse {
 #[derive(Debug)]
 pub struct Oracle {
     place: Place,
-    flows: Recent<Key, Flow, FLOW_LIMIT>,
-    /// The flow that responses to a queue pair belong to.
-    answers: Recent<ResponseKey, Key, FLOW_LIMIT>,
+    tracks: Tracks,
     /// Attempts to find the flow of responses, until one succeeds.
-    attempts: HashMap<ResponseKey, u32>,
-    /// By the adapter that has sent or received them: messages of the connection manager. `None`: neither is known.
-    connections: HashMap<Option<Adapter>, ConnectionManager>,
+    attempts: BTreeMap<ResponseKey, u32>,
     /// Senders and receivers of packets that have arrived with a mark of congestion.
     marked: HashSet<(Gid, Gid)>,
     /// Adapters that have agreed to READY with each other.
@@ -66,21 +52,13 @@ pub struct Oracle {
     all_ready: bool,
     /// Adapters behind a path that loses packets before they can be passed.
     remote: HashSet<Adapter>,
-    /// Packets were lost before they could be passed.
-    has_lost: bool,
-    /// Queue pairs whose connections have begun since then.
-    renewed: HashSet<(Adapter, u32)>,
     frames: u64,
     packets: u64,
     responses_without_flow: u64,
     mixed: u64,
     /// Nothing is known of the makers of the adapters.
     has_any_makers: bool,
-    violations: Vec<Finding>,
-    remarks: Vec<Finding>,
-    counts: BTreeMap<Rule, u64>,
-    /// Number of violations by adapter.
-    by_adapter: BTreeMap<Option<Adapter>, u64>,
+    findings: Findings,
 }
 
 impl Oracle {
@@ -88,26 +66,41 @@ impl Oracle {
     pub fn new(place: Place) -> Self {
         Self {
             place,
-            flows: Recent::default(),
-            answers: Recent::default(),
-            attempts: HashMap::new(),
-            connections: HashMap::new(),
+            tracks: Tracks::default(),
+            attempts: BTreeMap::new(),
             marked: HashSet::new(),
             ready: HashSet::new(),
             all_ready: false,
             remote: HashSet::new(),
-            has_lost: false,
-            renewed: HashSet::new(),
             frames: 0,
             packets: 0,
             responses_without_flow: 0,
             mixed: 0,
             has_any_makers: false,
-            violations: Vec::new(),
-            remarks: Vec::new(),
-            counts: BTreeMap::new(),
-            by_adapter: BTreeMap::new(),
+            findings: Findings::default(),
         }
+    }
+
+    /// Sets how many bytes all connections and findings may take. Without a call only their numbers are limited. Each adapter has the same share,
+    /// and those that need less leave the rest to the others.
+    pub fn limit_memory(&mut self, bytes: usize) {
+        let (findings, reserve) = (bytes / FINDINGS, bytes / RESERVE);
+        self.findings.set_budget(findings);
+        let tracks = bytes.saturating_sub(findings).saturating_sub(reserve);
+        self.tracks.set_budget(tracks);
+    }
+
+    /// Bytes that connections and findings take.
+    pub fn bytes(&self) -> usize {
+        let attempts = memory::map::<ResponseKey, u32>(self.attempts.len());
+        let tracks = self.tracks.bytes();
+        let findings = self.findings.bytes();
+        attempts.saturating_add(tracks).saturating_add(findings)
+    }
+
+    /// How often something of a connection was forgotten, because there was no memory for more or there were too many.
+    pub fn forgotten(&self) -> u64 {
+        self.tracks.forgotten()
     }
 
     /// Packets that were judged.
@@ -122,12 +115,12 @@ impl Oracle {
 
     /// The violations, [`VIOLATION_LIMIT`] of each adapter at most.
     pub fn violations(&self) -> &[Finding] {
-        &self.violations
+        self.findings.violations()
     }
 
     /// What is suspicious, and notes: of each rule the first [`REMARK_LIMIT`].
     pub fn remarks(&self) -> &[Finding] {
-        &self.remarks
+        self.findings.remarks()
     }
 
     /// Packets that were judged by themselves only: several adapters, software and an adapter, or several queue pairs have sent with the
@@ -138,19 +131,19 @@ impl Oracle {
 
     /// Number of all findings of this severity.
     pub fn count(&self, severity: Severity) -> u64 {
-        let counts = self.counts.iter();
+        let counts = self.counts().iter();
         let counts = counts.filter(|(rule, _)| rule.severity() == severity);
         counts.map(|(_, count)| *count).sum()
     }
 
     /// Number of findings of each rule.
     pub fn counts(&self) -> &BTreeMap<Rule, u64> {
-        &self.counts
+        self.findings.counts()
     }
 
     /// Number of violations by packets that an adapter has sent; `None`: of packets whose adapter is not known.
     pub fn count_of(&self, adapter: Option<usize>) -> u64 {
-        self.by_adapter.get(&adapter).copied().unwrap_or_default()
+        self.findings.count_of(adapter)
     }
 
     /// Says whether an adapter has agreed to READY with the others of which this was said. Without a call it has not.
@@ -226,35 +219,15 @@ impl Oracle {
 
     /// A queue pair of an adapter is made or reset: its next packets belong to another connection.
     pub fn renew(&mut self, adapter: usize, qpn: u32) {
-        let is_of = |key: &Key, flow: &Flow| {
-            let is_responder = flow.to_adapter == Some(adapter) && key.qpn == qpn;
-            let is_requester =
-                flow.requester == Sender::Adapter(adapter) && flow.from_qpn == Some(qpn);
-            is_responder || is_requester
-        };
-        self.flows.retain(|key, flow| !is_of(key, flow));
-        let flows = &self.flows;
-        self.answers.retain(|_, key| flows.contains(key));
-        if self.has_lost && self.renewed.len() < FLOW_LIMIT {
-            self.renewed.insert((adapter, qpn));
-        }
+        self.tracks.renew(adapter, qpn);
     }
 
     /// Packets were lost before they could be passed: what is known of connections may be wrong, and is forgotten. Of connections that
     /// have begun before, the first packets that are passed now may repeat some that were lost.
     pub fn forget(&mut self) {
-        self.forget_past();
-        self.flows.clear();
-        self.answers.clear();
+        self.tracks.forget();
         self.attempts.clear();
-        self.connections.clear();
         self.marked.clear();
-    }
-
-    /// Connections that begin for the oracle may have begun before, unless they are renewed.
-    fn forget_past(&mut self) {
-        self.has_lost = true;
-        self.renewed.clear();
     }
 
     /// Sets the number of the next frame, if frames are not passed in the order of the capture.
@@ -276,7 +249,7 @@ impl Oracle {
         let info = header.bth.opcode.info();
         let (qpn, psn) = (header.bth.dest_qp, header.bth.psn);
         if info.kind.is_request() && is_connected(info.service) {
-            let next = self.flows.get(&Key { from, to, qpn })?.next()?;
+            let next = self.tracks.get(&Key { from, to, qpn })?.next()?;
             let qpn = Some(qpn);
             return is_ahead(psn, next).then_some(Presupposed {
                 from,
@@ -295,8 +268,8 @@ impl Oracle {
             psn,
         };
         let answer = ResponseKey { from, to, qpn };
-        if let Some(key) = self.answers.get(&answer) {
-            let next = self.flows.get(key)?.next()?;
+        if let Some(key) = self.tracks.answer(&answer) {
+            let next = self.tracks.get(&key)?.next()?;
             // A sequence NAK names the request that is missing.
             let is_early = is_ahead(psn.next(), next) && !is_sequence_nak(&header);
             return is_early.then(|| requests(Some(key.qpn), next));
@@ -307,7 +280,7 @@ impl Oracle {
         }
         let is_sent =
             |(key, flow): (&Key, &Flow)| (key.from, key.to) == (to, from) && flow.has_sent(&header);
-        (!self.flows.iter().any(is_sent)).then(|| requests(None, psn))
+        (!self.tracks.iter().any(is_sent)).then(|| requests(None, psn))
     }
 
     fn judge(&mut self, at: u64, sender: Sender, queue_pair: Option<QueuePair>, frame: Frame<'_>) {
@@ -351,19 +324,18 @@ impl Oracle {
         } else if opcode.is_response() {
             self.judge_response(seen, (sender, queue_pair), &parsed, &mut report);
         } else if is_connected(opcode.info().service) {
-            let pair = adapter.and_then(|adapter| Some((adapter, queue_pair?.qpn)));
-            let has_past = self.has_lost && !pair.is_some_and(|pair| self.renewed.contains(&pair));
             let seen = Seen {
                 is_exact: seen.is_exact && !self.is_to_remote(&parsed.header),
                 ..seen
             };
             let header = &parsed.header;
             self.restore_flow(header, &mut report);
-            if let Some(flow) = self.flow_of_request(header, has_past, sender, queue_pair) {
+            if let Some(flow) = self.flow_of_request(header, sender, queue_pair) {
                 if adapter.is_some() {
                     flow.learn_mac(&parsed.header);
                 }
                 flow.request_sent(seen, &parsed, &mut report);
+                self.tracks.settle(&Key::of_request(header));
             }
         } else {
             self.read_message(sender.place(), frame, &parsed);
@@ -385,7 +357,7 @@ impl Oracle {
         if key == Some(OfResponse::Mixed) {
             self.mixed = self.mixed.saturating_add(1);
         } else if let Some(OfResponse::Flow(key)) = key
-            && let Some(flow) = self.flows.get_mut(&key)
+            && let Some(flow) = self.tracks.get_mut(&key)
         {
             if adapter.is_some() {
                 flow.learn_mac(&parsed.header);
@@ -402,6 +374,7 @@ impl Oracle {
                 }
             }
             flow.response_sent(seen, parsed, report);
+            self.tracks.settle(&key);
         } else {
             let knows = self.all_ready || adapter.is_some_and(|from| self.ready.contains(&from));
             if kind == OpKind::Ready && !knows {
@@ -418,9 +391,8 @@ impl Oracle {
     /// other adapters.
     fn read_message(&mut self, place: Option<Adapter>, frame: Frame<'_>, parsed: &Parsed<'_>) {
         if parsed.header.bth.dest_qp == GSI_QPN && !frame.has_only_headers() && parsed.icrc_ok {
-            let (from, to) = addresses(&parsed.header);
-            let messages = self.connections.entry(place).or_default();
-            messages.sent(from, to, parsed.payload);
+            let ends = addresses(&parsed.header);
+            self.tracks.read_message(place, ends, parsed.payload);
         }
     }
 
@@ -447,28 +419,33 @@ impl Oracle {
             return;
         }
         let (from, to) = addresses(header);
-        if header.ip.ecn() == CONGESTION_EXPERIENCED && self.marked.len() < FLOW_LIMIT {
+        if self.place == Place::Adapter
+            && header.ip.ecn() == CONGESTION_EXPERIENCED
+            && self.marked.len() < FLOW_LIMIT
+        {
             self.marked.insert((from, to));
         }
         let opcode = header.bth.opcode;
         if opcode.is_response() {
             let qpn = header.bth.dest_qp;
-            if let Some(key) = self.answers.get(&ResponseKey { from, to, qpn })
-                && let Some(flow) = self.flows.get_mut(key)
+            if let Some(key) = self.tracks.answer(&ResponseKey { from, to, qpn })
+                && let Some(flow) = self.tracks.get_mut(&key)
                 && flow.has_mac(header)
             {
                 flow.response_received(at, &parsed, is_held);
+                self.tracks.settle(&key);
             }
         } else if is_connected(opcode.info().service) {
-            let qpn = header.bth.dest_qp;
+            let key = Key::of_request(header);
             // Those of other partitions may be dropped.
             let is_taken = header.bth.pkey & PARTITION == Bth::DEFAULT_PKEY & PARTITION;
             if is_taken
-                && let Some(flow) = self.flows.get_mut(&Key { from, to, qpn })
+                && let Some(flow) = self.tracks.get_mut(&key)
                 && flow.has_mac(header)
             {
                 flow.to_adapter = adapter.or(flow.to_adapter);
                 flow.request_received(&parsed);
+                self.tracks.settle(&key);
             }
         } else if adapter.is_some() {
             self.read_message(adapter, frame, &parsed);
@@ -477,22 +454,17 @@ impl Oracle {
 
     /// True if a request goes to an adapter some of whose responses may not have been seen.
     fn is_to_remote(&self, header: &RoceHeader) -> bool {
-        let (from, to) = addresses(header);
-        let qpn = header.bth.dest_qp;
         let is_remote = |flow: &Flow| flow.to_adapter.is_some_and(|to| self.remote.contains(&to));
         !self.remote.is_empty()
             && self
-                .flows
-                .get(&Key { from, to, qpn })
+                .tracks
+                .get(&Key::of_request(header))
                 .is_some_and(is_remote)
     }
 
     /// A single request with a distant PSN has begun no other connection if the next one continues the former.
     fn restore_flow(&mut self, header: &RoceHeader, report: &mut dyn FnMut(Report)) {
-        let (from, to) = addresses(header);
-        let qpn = header.bth.dest_qp;
-        let key = Key { from, to, qpn };
-        let Some(flow) = self.flows.get_mut(&key) else {
+        let Some(flow) = self.tracks.get_mut(&Key::of_request(header)) else {
             return;
         };
         let Some(before) = flow.before.take() else {
@@ -511,19 +483,20 @@ impl Oracle {
         *flow = *before;
     }
 
-    /// The flow of a request, which begins if there is none. `has_past`: packets of it may have been lost before. `None`: it is not judged.
+    /// The flow of a request, which begins if there is none. `None`: it is not judged.
     fn flow_of_request(
         &mut self,
         header: &RoceHeader,
-        mut has_past: bool,
         sender: Sender,
         queue_pair: Option<QueuePair>,
     ) -> Option<&mut Flow> {
-        let (from, to) = addresses(header);
-        let qpn = header.bth.dest_qp;
-        let key = Key { from, to, qpn };
+        let (key, place) = (Key::of_request(header), sender.place());
+        let is_seen = place.is_some_and(|adapter| !self.remote.contains(&adapter));
+        let own_pair = queue_pair.filter(|_| sender.adapter().is_some());
+        let own_qpn = own_pair.map(|pair| pair.qpn);
+        let mut has_past = self.tracks.has_past(place, is_seen, own_qpn);
         let mut before = None;
-        if let Some(flow) = self.flows.get_mut(&key) {
+        if let Some(flow) = self.tracks.get_mut(&key) {
             // Of the first packets after the beginning of a capture the sender may not be known.
             let was_unknown = flow.requester == Sender::Unknown && sender != Sender::Unknown;
             let is_on_link = self.place == Place::Link;
@@ -533,42 +506,35 @@ impl Oracle {
             flow.is_mixed |= is_on_link && has_other_qpn;
             if flow.is_mixed {
                 self.mixed = self.mixed.saturating_add(1);
+                // If the track is forgotten, it may come back as one of this sender.
+                self.tracks.lose_past(place);
                 return None;
             }
             // In a capture nothing tells that a queue pair has a new connection. If it has none, its responder knows more of it. A responder
             // outside of the process may have been reset: its queue pair has the number of a former one then.
             let is_far = is_on_link && flow.is_far(header);
             if was_unknown || has_other_qpn || is_far {
-                before = self.flows.remove(&key).filter(|_| is_far).map(Box::new);
-                self.answers.retain(|_, other| *other != key);
+                before = self.tracks.remove(&key).filter(|_| is_far).map(Box::new);
                 has_past = true;
             }
         }
-        if !self.flows.contains(&key) {
-            let messages = self.connections.get_mut(&sender.place());
-            let agreed_limit = messages.and_then(|said| said.begin(&key, header.bth.psn));
+        if self.tracks.get(&key).is_none() {
+            let agreed_limit = self.tracks.begin(place, &key, header.bth.psn);
             let mut flow = Flow::new(sender, has_past, agreed_limit);
             if let Some(before) = before {
                 flow.continue_from(before);
             }
-            if let Some(oldest) = self.flows.insert(key, flow) {
-                self.answers.retain(|_, other| *other != oldest);
-                // It may come back.
-                self.forget_past();
-            }
+            self.tracks.insert(key, flow, place);
         }
-        let flow = self.flows.get_mut(&key)?;
+        if let Some(QueuePair { qpn, .. }) = queue_pair {
+            // Responses to this queue pair are of this connection, also those that have left before this request was seen.
+            self.tracks.set_answer(key, qpn);
+        }
+        let flow = self.tracks.get_mut(&key)?;
         flow.set_read_limit(queue_pair.and_then(|pair| pair.read_limit));
         if let Some(QueuePair { qpn, mtu, .. }) = queue_pair {
             flow.from_qpn = Some(qpn);
             flow.set_mtu(mtu);
-            // Responses to this queue pair are of this connection, also those that have left before this request was seen.
-            let answer = ResponseKey {
-                from: to,
-                to: from,
-                qpn,
-            };
-            self.answers.insert(answer, key);
         }
         Some(flow)
     }
@@ -588,8 +554,8 @@ impl Oracle {
             to,
             qpn: header.bth.dest_qp,
         };
-        let known = self.answers.get(&answer).copied();
-        if let Some(flow) = known.and_then(|key| self.flows.get_mut(&key))
+        let known = self.tracks.answer(&answer);
+        if let Some(flow) = known.and_then(|key| self.tracks.get_mut(&key))
             && !flow.is_answered_by(sender)
         {
             return Some(OfResponse::Mixed);
@@ -600,12 +566,12 @@ impl Oracle {
                 to: from,
                 qpn,
             };
-            let flow = self.flows.get_mut(&key)?;
+            let flow = self.tracks.get_mut(&key)?;
             if !flow.is_answered_by(sender) {
                 return Some(OfResponse::Mixed);
             }
             flow.set_mtu(mtu);
-            self.answers.insert(answer, key);
+            self.tracks.set_answer(key, answer.qpn);
             return Some(OfResponse::Flow(key));
         }
         if let Some(key) = known {
@@ -625,14 +591,14 @@ impl Oracle {
             let is_open = flow.from_qpn.is_none() && !flow.is_answered;
             is_between && is_open && flow.has_sent(header)
         };
-        let mut fitting = self.flows.iter().filter(fits).map(|(key, _)| *key);
-        let key = fitting.next()?;
-        if fitting.next().is_some() {
+        let fitting = self.tracks.iter().filter(fits).map(|(key, _)| *key);
+        let fitting: Vec<Key> = fitting.take(2).collect();
+        let [key] = fitting[..] else {
             return None;
-        }
+        };
         self.attempts.remove(&answer);
-        self.answers.insert(answer, key);
-        if let Some(flow) = self.flows.get_mut(&key) {
+        self.tracks.set_answer(key, answer.qpn);
+        if let Some(flow) = self.tracks.get_mut(&key) {
             flow.is_answered = true;
         }
         Some(OfResponse::Flow(key))
@@ -666,19 +632,7 @@ impl Oracle {
             header,
             what,
         };
-        let count = self.counts.entry(rule).or_default();
-        *count = count.saturating_add(1);
-        if rule.severity() != Severity::Violation {
-            if *count <= REMARK_LIMIT {
-                self.remarks.push(finding);
-            }
-            return;
-        }
-        let of_adapter = self.by_adapter.entry(adapter).or_default();
-        *of_adapter = of_adapter.saturating_add(1);
-        if *of_adapter <= VIOLATION_LIMIT {
-            self.violations.push(finding);
-        }
+        self.findings.add(finding);
     }
 }
 
@@ -748,8 +702,7 @@ mod tests {
                 Some(QPN + number),
             );
         }
-        assert_eq!(oracle.flows.iter().count(), FLOW_LIMIT);
-        assert_eq!(oracle.answers.iter().count(), FLOW_LIMIT);
+        assert_eq!(oracle.tracks.counts(), [FLOW_LIMIT; 2]);
         request(&mut oracle, OTHER[1], OTHER[0]);
         pass(&mut oracle, 1, Opcode::RcAcknowledge, OTHER[0], None);
         assert_eq!(oracle.responses_without_flow(), 0);

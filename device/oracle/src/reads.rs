@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use faultline_wire::Psn;
 
 use crate::log::LOG_LIMIT;
+use crate::memory;
 
 /// The READs and the like of a requester.
 #[derive(Debug, Default)]
@@ -38,6 +39,16 @@ impl Reads {
             self.ends.pop_front();
         }
         self.ends.push_back(end);
+    }
+
+    /// Gives back memory that it does not use.
+    pub(crate) fn trim(&mut self) {
+        self.ends.shrink_to_fit();
+    }
+
+    /// Bytes on the heap.
+    pub(crate) fn heap(&self) -> usize {
+        memory::array::<Psn>(self.ends.capacity())
     }
 
     /// The requester is answered until PSN `acked`, without a gap.

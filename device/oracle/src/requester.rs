@@ -61,6 +61,20 @@ impl Requester {
         }
     }
 
+    /// Forgets requests that were answered, except the last ones.
+    pub(crate) fn trim(&mut self) {
+        if let Some(acked) = self.acked {
+            self.log.trim(acked);
+        }
+        self.reads.trim();
+    }
+
+    /// Bytes on the heap.
+    pub(crate) fn heap(&self) -> usize {
+        let lists = self.log.heap().saturating_add(self.reads.heap());
+        lists.saturating_add(self.credits.heap())
+    }
+
     /// PSN of the next new request, if it is known.
     pub(crate) fn next(&self) -> Option<Psn> {
         self.next

@@ -74,6 +74,18 @@ impl Responder {
         self.has_past = true;
     }
 
+    /// Forgets requests that were answered, except the last ones.
+    pub(crate) fn trim(&mut self) {
+        if let Some(acked) = self.acked {
+            self.log.trim(acked);
+        }
+    }
+
+    /// Bytes on the heap.
+    pub(crate) fn heap(&self) -> usize {
+        self.log.heap()
+    }
+
     /// True if a PSN is a little before that of the first request that was seen.
     pub(crate) fn is_before(&self, psn: Psn) -> bool {
         self.first.is_some_and(|first| {
@@ -260,10 +272,12 @@ impl Responder {
         }
     }
 
-    /// True if the request of this PSN is answered by more than an acknowledgement.
+    /// True if the request of this PSN is, or may be, answered by more than an acknowledgement.
     fn has_own_answer(&self, psn: Psn) -> bool {
-        let request = self.log.find(psn);
-        request.is_some_and(|request| request.opcode.info().kind.is_answered())
+        match self.log.find(psn) {
+            Some(request) => request.opcode.info().kind.is_answered(),
+            None => self.log.has_forgotten(psn),
+        }
     }
 
     fn acknowledgement(
@@ -356,7 +370,12 @@ impl Responder {
                 .find(psn)
                 .filter(|request| is_answered_by_read(request))
             else {
-                wrong("the request of this PSN is answered by no READ response".to_owned());
+                match self.log.has_forgotten(psn) {
+                    true => self.has_missed_read = true,
+                    false => {
+                        wrong("the request of this PSN is answered by no READ response".to_owned());
+                    }
+                }
                 return;
             };
             // A READ that was asked for again may be answered from its middle; then the number of bytes follows from those
@@ -428,10 +447,12 @@ impl Responder {
         let value = header.atomic_ack.map(|ack| ack.original);
         let request = self.log.find_mut(psn);
         let Some(request) = request.filter(|request| request.opcode.info().kind.is_atomic()) else {
-            report((
-                Rule::ResponsePsn,
-                "the request of this PSN is no atomic".to_owned(),
-            ));
+            if !self.log.has_forgotten(psn) {
+                report((
+                    Rule::ResponsePsn,
+                    "the request of this PSN is no atomic".to_owned(),
+                ));
+            }
             return;
         };
         match request.answer.value {

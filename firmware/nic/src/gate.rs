@@ -27,7 +27,8 @@ pub(crate) struct Gate {
     epoch: u32,
     /// Causes that were reported of arriving packets, as bits.
     received: u8,
-    /// Why the last packet that was refused is not received, for those who watch the port.
+    /// Why the last packet that was refused is not received, for those who watch the port: they take it before a frame and after it. If
+    /// the functions that receive a frame returned it, an 8-byte WRITE would have 0.3 % more instructions, watched or not.
     refused: Option<DropCause>,
 }
 

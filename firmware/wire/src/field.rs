@@ -402,8 +402,10 @@ const RESPONSES: Packets = ("a response", |h| h.bth.opcode.is_response());
 const UNRELIABLE: Packets = ("a packet of an unreliable service", |h| {
     matches!(service(h), Service::Uc | Service::Ud)
 });
+/// Not a notification of congestion: it answers any marked packet. That may be a datagram, also of queue pair 1, and then it goes to the queue pair
+/// that has sent it. Linux does so (`hfi1_process_ecn_slowpath` in `drivers/infiniband/hw/hfi1`).
 const CONNECTED: Packets = ("a packet of a connection", |h| {
-    !matches!(service(h), Service::Ud)
+    !matches!(service(h), Service::Ud | Service::Cnp)
 });
 const DATAGRAMS: Packets = ("a datagram", |h| service(h) == Service::Ud);
 const TO_GSI: Packets = ("a packet to queue pair 1", |h| {
@@ -427,6 +429,10 @@ const WITH_DATA: Packets = ("a response with data", |h| {
 const ATOMIC_WRITES: Packets = ("an ATOMIC WRITE", |h| kind(h) == OpKind::AtomicWrite);
 const ATOMICS: Packets = ("an atomic", |h| kind(h).is_atomic());
 
+const OF_ONE_QUEUE_PAIR: Permitted = Permitted::Where(
+    |qpn| qpn != 0 && qpn != MULTICAST_QPN as u128,
+    "be that of a queue pair",
+);
 const ALIGNED: Permitted = Permitted::Where(
     |address| address.trailing_zeros() >= 3,
     "be a multiple of 8",
@@ -559,6 +565,7 @@ const BTH: &[Field] = &[
                 DATAGRAMS,
                 Permitted::Where(|qpn| qpn != 0, "not be 0, which RoCE has not"),
             ),
+            Limit::required(CNPS, OF_ONE_QUEUE_PAIR),
         ],
     ),
     Field::limited(
@@ -593,13 +600,7 @@ const DETH: &[Field] = &[
         "source queue pair",
         40,
         24,
-        &[Limit::required(
-            EVERY,
-            Permitted::Where(
-                |qpn| qpn != 0 && qpn != MULTICAST_QPN as u128,
-                "be that of a queue pair",
-            ),
-        )],
+        &[Limit::required(EVERY, OF_ONE_QUEUE_PAIR)],
     ),
 ];
 

@@ -19,8 +19,16 @@ const QPNS: u32 = 4;
 /// Two checkers that see the same find the same, whatever the order of their tables, and all is counted.
 pub fn packet_checker(data: &[u8]) {
     let mut input = Input(data);
-    let place = [Place::Adapter, Place::Link][usize::from(input.u8()) % 2];
+    let how = input.u8();
+    let place = [Place::Adapter, Place::Link][usize::from(how) % 2];
     let mut checkers = [Oracle::new(place), Oracle::new(place)];
+    // Enough for a few connections, or for none.
+    if how & 0x80 != 0 {
+        let bytes = usize::from(how & 0x7e) << 9;
+        checkers
+            .iter_mut()
+            .for_each(|checker| checker.limit_memory(bytes));
+    }
     let (mut at, mut frames) = (0, 0);
     while !input.is_empty() {
         at += u64::from(input.u16());

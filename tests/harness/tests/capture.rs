@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
+use faultline_abi::admin::Counter;
 use faultline_abi::wqe;
 use faultline_capture::check::{Findings, check};
 use faultline_config::Config;
@@ -638,6 +639,42 @@ fn a_packet_that_is_not_executed_for_lack_of_a_page_names_the_fault() {
         let expected: BTreeSet<u32> = (first..first + count).collect();
         assert_eq!(held_up, expected, "{policy}");
     }
+}
+
+/// A packet that waits behind a page fault is looked at later, and is refused then: it has become too long. It was shown before, and the packet
+/// that arrives next is received.
+#[test]
+fn a_packet_that_is_refused_later_leaves_its_reason_at_no_other() {
+    let stage = Stage::with("[defaults]\nfault_policy = \"stall\"\n");
+    let (mut a, mut b) = stage.nodes();
+    let (mut qa, _qb) = connect_nodes(&a, &b, QpType::Rc).unwrap();
+    let mut pair = [b.qp(QpType::Ud).unwrap(), b.qp(QpType::Ud).unwrap()];
+    pair.iter().for_each(|qp| qp.open_datagrams(1).unwrap());
+    let (ah, to) = (b.pd.ah(&b.nic).unwrap(), pair[1].number());
+    let sges = [1000, 100].map(|len| [b.mr.sge(0, len)]);
+    let mut pager = Pager::new(&b, 2).unwrap();
+    let capture = stage.capture("nic=b");
+    let write = SendWr::write_inline(b"absent", pager.mr.remote(0)).signaled();
+    qa.post_send(&write).unwrap();
+    let record = pager.record(LONG).unwrap();
+    // The NIC pauses others that send to it, and not itself.
+    let send = |sges| SendWr::send(sges).to(&ah, to, 1).signaled();
+    pair[0].post_send(&send(&sges[0])).unwrap();
+    retire(&mut b, &mut pair[0]);
+    b.nic.set_interface(500, true).unwrap();
+    pager.repair(&record).unwrap();
+    retire(&mut a, &mut qa);
+    let start = Instant::now();
+    while b.nic.counters().unwrap()[Counter::rx_over_mtu] == 0 {
+        assert!(start.elapsed() < LONG);
+    }
+    pair[0].post_send(&send(&sges[1])).unwrap();
+    retire(&mut b, &mut pair[0]);
+    let captured = stage.end(capture);
+    let token = record.token.get();
+    let fault = format!("not executed now because of page fault {token}");
+    assert_eq!(comments(&captured, 1, false), BTreeMap::from([(fault, 2)]));
+    assert_eq!(captured.at(1, false).count(), 3);
 }
 
 #[test]

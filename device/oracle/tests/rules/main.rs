@@ -6,6 +6,7 @@ mod connection;
 mod connection_manager;
 mod credits;
 mod flips;
+mod flood;
 mod forgers;
 mod gaps;
 mod packets;

@@ -182,6 +182,25 @@ fn notifications_of_congestion() {
     talk.clean();
 }
 
+/// A datagram may be marked, too. The notification goes to the queue pair that has sent it, for example the one of the connection manager.
+#[test]
+fn notifications_to_the_senders_of_datagrams() {
+    for (qpn, is_legal) in [(1, true), (2, true), (0, false), (0xff_ffff, false)] {
+        let mut talk = Talk::new();
+        let mut datagram = header(0, UdSendOnly, 0);
+        datagram.ip.set_ecn(3);
+        datagram.deth.as_mut().unwrap().src_qp = 1;
+        talk.frame(0, &bytes(&datagram, 8), false);
+        let mut cnp = header(1, Cnp, 0);
+        (cnp.bth.becn, cnp.bth.dest_qp) = (true, qpn);
+        talk.frame(1, &bytes(&cnp, 16), false);
+        match is_legal {
+            true => talk.clean(),
+            false => talk.violates(Rule::FixedField),
+        }
+    }
+}
+
 /// One adapter's violations do not take the place of another's.
 #[test]
 fn violations_are_counted_and_kept_for_each_adapter() {

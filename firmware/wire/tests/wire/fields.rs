@@ -132,7 +132,7 @@ fn reserved_bits_are_found() {
 type Change = fn(&mut RoceHeader);
 
 /// By service and opcode: values that another packet may have.
-const CASES: [(Opcode, Change, Option<Strength>); 22] = [
+const CASES: [(Opcode, Change, Option<Strength>); 25] = [
     (Opcode::RcSendOnly, |h| h.bth.solicited = true, None),
     (
         Opcode::RcWriteLastWithImmediate,
@@ -197,6 +197,14 @@ const CASES: [(Opcode, Change, Option<Strength>); 22] = [
             });
         },
         None,
+    ),
+    // A notification for a datagram of queue pair 1.
+    (Opcode::Cnp, |h| h.bth.dest_qp = 1, None),
+    (Opcode::Cnp, |h| h.bth.dest_qp = 0, Some(Strength::Required)),
+    (
+        Opcode::Cnp,
+        |h| h.bth.dest_qp = 0xff_ffff,
+        Some(Strength::Required),
     ),
     (
         Opcode::RcFlush,

@@ -1,0 +1,432 @@
+//! The tracks of connections: a [`Flow`] for each direction, which responses belong to it, and what is kept of each adapter beside them.
+//!
+//! All tracks together have a budget of memory. If it is spent, the adapter that takes most of it gives way, so that one that takes less than its
+//! share never does: first with old requests that were answered, then with whole tracks, oldest first. The connection of a track that
+//! is gone is judged as one that began before its first packet that was seen.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use faultline_wire::{Gid, Psn};
+
+use crate::connection_manager::ConnectionManager;
+use crate::flow::{Adapter, FLOW_LIMIT, Flow, Key, Sender};
+use crate::memory;
+
+/// Numbers of requesters' queue pairs that belong to one track. A connection has one.
+const MOST_NUMBERS: usize = 2;
+
+/// The two ends of a response: which requester it answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ResponseKey {
+    pub from: Gid,
+    pub to: Gid,
+    /// Queue pair of the requester.
+    pub qpn: u32,
+}
+
+/// A flow, and what it takes.
+#[derive(Debug)]
+struct Track {
+    flow: Flow,
+    /// The adapter that has begun it: it pays.
+    payer: Option<Adapter>,
+    /// Its place among the tracks of this adapter.
+    age: u64,
+    /// Bytes that are counted for it.
+    bytes: usize,
+    /// Responses to these queue pairs belong to it.
+    numbers: [Option<u32>; MOST_NUMBERS],
+}
+
+impl Track {
+    /// Bytes of a track without its heap.
+    const SIZE: usize = size_of::<Self>()
+        .saturating_add(memory::ALLOCATION)
+        .saturating_add(memory::entry::<Key, Box<Self>>())
+        .saturating_add(memory::entry::<u64, Key>())
+        .saturating_add(memory::entry::<ResponseKey, Key>().saturating_mul(MOST_NUMBERS));
+
+    fn size(&self) -> usize {
+        Self::SIZE.saturating_add(self.flow.heap())
+    }
+}
+
+/// What is kept of an adapter.
+#[derive(Debug, Default)]
+struct Account {
+    /// Its tracks, oldest first.
+    ages: BTreeMap<u64, Key>,
+    /// Bytes of all.
+    bytes: usize,
+    /// Messages of the connection manager that it has sent or received.
+    messages: ConnectionManager,
+    /// Bytes of these.
+    message_bytes: usize,
+    /// Tracks of it are gone: another one of the same connection has a past.
+    has_lost: bool,
+    /// Queue pairs whose connections have begun since tracks were lost.
+    renewed: BTreeSet<u32>,
+}
+
+impl Account {
+    /// Bytes of an account that keeps nothing.
+    const SIZE: usize = memory::entry::<Option<Adapter>, Self>()
+        .saturating_add(memory::map::<u64, Key>(1))
+        .saturating_add(memory::map::<u32, ()>(1));
+    /// Bytes of a queue pair that is renewed.
+    const RENEWED: usize = memory::entry::<u32, ()>();
+}
+
+/// The tracks.
+#[derive(Debug)]
+pub(crate) struct Tracks {
+    tracks: BTreeMap<Key, Box<Track>>,
+    /// The track that responses to a queue pair belong to.
+    answers: BTreeMap<ResponseKey, Key>,
+    /// By the adapter that pays; `None`: it is not known.
+    accounts: BTreeMap<Option<Adapter>, Account>,
+    next_age: u64,
+    /// Bytes of all.
+    bytes: usize,
+    /// Most bytes of all.
+    budget: usize,
+    /// Tracks of all adapters may be gone.
+    has_lost: bool,
+    /// Tracks of some adapter are gone.
+    has_dropped: bool,
+    /// Times that an adapter has given way.
+    forgotten: u64,
+}
+
+impl Default for Tracks {
+    fn default() -> Self {
+        Self {
+            tracks: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            accounts: BTreeMap::new(),
+            next_age: 0,
+            bytes: 0,
+            budget: usize::MAX,
+            has_lost: false,
+            has_dropped: false,
+            forgotten: 0,
+        }
+    }
+}
+
+impl Tracks {
+    /// Sets how many bytes the tracks may take.
+    pub(crate) fn set_budget(&mut self, bytes: usize) {
+        self.budget = bytes;
+    }
+
+    /// Number of tracks, and of queue pairs whose responses belong to one. What is counted is compared with what there is.
+    #[cfg(test)]
+    pub(crate) fn counts(&self) -> [usize; 2] {
+        for (adapter, account) in &self.accounts {
+            let tracks = account.ages.values().map(|key| &self.tracks[key]);
+            let own = tracks.inspect(|track| assert_eq!(track.payer, *adapter));
+            let tracks: usize = own.map(|track| track.size()).sum();
+            let renewed = account.renewed.len() * Account::RENEWED;
+            let all = Account::SIZE + tracks + account.messages.bytes() + renewed;
+            assert_eq!(account.bytes, all, "adapter {adapter:?}");
+        }
+        let accounts = self.accounts.values();
+        let paid = |(tracks, bytes), of: &Account| (tracks + of.ages.len(), bytes + of.bytes);
+        let all = (self.tracks.len(), self.bytes);
+        assert_eq!(accounts.fold((0, 0), paid), all);
+        [self.tracks.len(), self.answers.len()]
+    }
+
+    /// Bytes that the tracks take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// How often an adapter had to give way.
+    pub(crate) fn forgotten(&self) -> u64 {
+        self.forgotten
+    }
+
+    pub(crate) fn get(&self, key: &Key) -> Option<&Flow> {
+        self.tracks.get(key).map(|track| &track.flow)
+    }
+
+    /// The flow, to change it. [`Tracks::settle`] follows.
+    pub(crate) fn get_mut(&mut self, key: &Key) -> Option<&mut Flow> {
+        self.tracks.get_mut(key).map(|track| &mut track.flow)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Key, &Flow)> {
+        self.tracks.iter().map(|(key, track)| (key, &track.flow))
+    }
+
+    /// Begins a track. `payer`: the adapter that has caused it.
+    pub(crate) fn insert(&mut self, key: Key, flow: Flow, payer: Option<Adapter>) {
+        self.remove(&key);
+        let age = self.next_age;
+        self.next_age = age.wrapping_add(1);
+        let track = Track {
+            flow,
+            payer,
+            age,
+            bytes: 0,
+            numbers: [None; MOST_NUMBERS],
+        };
+        self.account(payer).ages.insert(age, key);
+        self.tracks.insert(key, Box::new(track));
+    }
+
+    /// Ends a track.
+    pub(crate) fn remove(&mut self, key: &Key) -> Option<Flow> {
+        let track = *self.tracks.remove(key)?;
+        for qpn in track.numbers.into_iter().flatten() {
+            self.remove_answer(key, qpn);
+        }
+        self.pay(track.payer, track.bytes, 0);
+        self.account(track.payer).ages.remove(&track.age);
+        Some(track.flow)
+    }
+
+    /// The track that a response belongs to, by the queue pair to which it goes.
+    pub(crate) fn answer(&self, answer: &ResponseKey) -> Option<Key> {
+        self.answers.get(answer).copied()
+    }
+
+    /// Responses to this queue pair belong to this track.
+    pub(crate) fn set_answer(&mut self, key: Key, qpn: u32) {
+        let Some(track) = self.tracks.get_mut(&key) else {
+            return;
+        };
+        if !track.numbers.contains(&Some(qpn)) {
+            let numbers = &mut track.numbers;
+            numbers.rotate_right(1);
+            let oldest = numbers.first_mut().and_then(|first| first.replace(qpn));
+            if let Some(oldest) = oldest {
+                self.remove_answer(&key, oldest);
+            }
+        }
+        self.answers.insert(answer_to(&key, qpn), key);
+    }
+
+    /// Responses to this queue pair do not belong to this track.
+    fn remove_answer(&mut self, key: &Key, qpn: u32) {
+        let answer = answer_to(key, qpn);
+        // Another track of the same queue pair may have taken its place.
+        if self.answers.get(&answer) == Some(key) {
+            self.answers.remove(&answer);
+        }
+    }
+
+    /// A queue pair of an adapter begins another connection.
+    pub(crate) fn renew(&mut self, adapter: Adapter, qpn: u32) {
+        let is_of = |(key, flow): (&Key, &Flow)| {
+            let is_responder = flow.to_adapter == Some(adapter) && key.qpn == qpn;
+            let is_requester =
+                flow.requester == Sender::Adapter(adapter) && flow.from_qpn == Some(qpn);
+            (is_responder || is_requester).then_some(*key)
+        };
+        let gone: Vec<Key> = self.iter().filter_map(is_of).collect();
+        for key in gone {
+            self.remove(&key);
+        }
+        let has_lost = self.has_lost;
+        let account = self.account(Some(adapter));
+        if (has_lost || account.has_lost)
+            && account.renewed.len() < FLOW_LIMIT
+            && account.renewed.insert(qpn)
+        {
+            self.pay(Some(adapter), 0, Account::RENEWED);
+            self.make_room();
+        }
+    }
+
+    /// Packets were lost: nothing is known any more.
+    pub(crate) fn forget(&mut self) {
+        *self = Self {
+            budget: self.budget,
+            forgotten: self.forgotten,
+            next_age: self.next_age,
+            has_lost: true,
+            has_dropped: true,
+            ..Self::default()
+        };
+    }
+
+    /// True if the connection of a request may have begun before. `is_seen`: all that its adapter sends is seen, and was.
+    pub(crate) fn has_past(
+        &self,
+        adapter: Option<Adapter>,
+        is_seen: bool,
+        qpn: Option<u32>,
+    ) -> bool {
+        let account = self.accounts.get(&adapter);
+        let is_renewed =
+            account.is_some_and(|account| qpn.is_some_and(|qpn| account.renewed.contains(&qpn)));
+        let has_lost = match is_seen {
+            true => self.has_lost || account.is_some_and(|account| account.has_lost),
+            // The track may have been another adapter's.
+            false => self.has_dropped,
+        };
+        has_lost && !is_renewed
+    }
+
+    /// An adapter sends or receives a message for its connection manager.
+    pub(crate) fn read_message(
+        &mut self,
+        adapter: Option<Adapter>,
+        (from, to): (Gid, Gid),
+        mad: &[u8],
+    ) {
+        self.account(adapter).messages.sent(from, to, mad);
+        self.settle_messages(adapter);
+        self.make_room();
+    }
+
+    /// A track begins with this PSN. Returns the limit of READs on which the connection manager has agreed.
+    pub(crate) fn begin(&mut self, adapter: Option<Adapter>, key: &Key, first: Psn) -> Option<u32> {
+        let limit = self.accounts.get_mut(&adapter)?.messages.begin(key, first);
+        self.settle_messages(adapter);
+        limit
+    }
+
+    fn settle_messages(&mut self, adapter: Option<Adapter>) {
+        let account = self.account(adapter);
+        let before = account.message_bytes;
+        let now = account.messages.bytes();
+        account.message_bytes = now;
+        self.pay(adapter, before, now);
+    }
+
+    /// A flow has changed: counts what it takes now, and makes room for it.
+    pub(crate) fn settle(&mut self, key: &Key) {
+        let Some(track) = self.tracks.get_mut(key) else {
+            return;
+        };
+        let now = track.size();
+        let before = std::mem::replace(&mut track.bytes, now);
+        if now != before {
+            let payer = track.payer;
+            self.pay(payer, before, now);
+            self.make_room();
+        }
+    }
+
+    fn account(&mut self, adapter: Option<Adapter>) -> &mut Account {
+        self.accounts.entry(adapter).or_insert_with(|| {
+            self.bytes = self.bytes.saturating_add(Account::SIZE);
+            Account {
+                bytes: Account::SIZE,
+                ..Account::default()
+            }
+        })
+    }
+
+    /// An adapter takes other bytes than before.
+    fn pay(&mut self, adapter: Option<Adapter>, before: usize, now: usize) {
+        let count = |bytes: usize| bytes.saturating_sub(before).saturating_add(now);
+        let account = self.account(adapter);
+        account.bytes = count(account.bytes);
+        self.bytes = count(self.bytes);
+    }
+
+    fn make_room(&mut self) {
+        loop {
+            let accounts = self.accounts.iter();
+            let largest = if self.tracks.len() > FLOW_LIMIT {
+                accounts.max_by_key(|(_, account)| account.ages.len())
+            } else if self.bytes > self.budget {
+                accounts.max_by_key(|(_, account)| account.bytes)
+            } else {
+                return;
+            };
+            let Some(adapter) = largest.map(|(adapter, _)| *adapter) else {
+                return;
+            };
+            let has_given = match self.tracks.len() > FLOW_LIMIT {
+                true => self.drop_oldest(adapter),
+                false => self.give_way(adapter),
+            };
+            if !has_given {
+                return;
+            }
+            self.forgotten = self.forgotten.saturating_add(1);
+        }
+    }
+
+    /// An adapter gives back memory. Returns false if it has none.
+    fn give_way(&mut self, adapter: Option<Adapter>) -> bool {
+        let account = self.account(adapter);
+        let renewed = account.renewed.len().saturating_mul(Account::RENEWED);
+        let others = account.message_bytes.saturating_add(renewed);
+        if others > account.bytes / 2 {
+            account.messages = ConnectionManager::default();
+            self.settle_messages(adapter);
+            self.lose_past(adapter);
+            return true;
+        }
+        let oldest = account.ages.first_key_value();
+        let Some((age, key)) = oldest.map(|(age, key)| (*age, *key)) else {
+            return false;
+        };
+        let Some(track) = self.tracks.get_mut(&key) else {
+            return false;
+        };
+        track.flow.trim();
+        let (before, now) = (track.bytes, track.size());
+        track.bytes = now;
+        // One that has old requests again when its turn comes is in use.
+        let has_trimmed = now <= before.saturating_sub(before / 4);
+        if has_trimmed {
+            track.age = self.next_age;
+        }
+        self.pay(adapter, before, now);
+        if !has_trimmed {
+            return self.drop_oldest(adapter);
+        }
+        let next = self.next_age;
+        self.next_age = next.wrapping_add(1);
+        let ages = &mut self.account(adapter).ages;
+        ages.remove(&age);
+        ages.insert(next, key);
+        true
+    }
+
+    /// Ends the oldest track of an adapter. Returns false if it has none.
+    fn drop_oldest(&mut self, adapter: Option<Adapter>) -> bool {
+        let oldest = self.account(adapter).ages.first_key_value();
+        let Some(flow) = oldest
+            .map(|(_, key)| *key)
+            .and_then(|key| self.remove(&key))
+        else {
+            return false;
+        };
+        self.has_dropped = true;
+        let (Sender::Adapter(_), Some(qpn)) = (flow.requester, flow.from_qpn) else {
+            self.lose_past(adapter);
+            return true;
+        };
+        let account = self.account(adapter);
+        account.has_lost = true;
+        if account.renewed.remove(&qpn) {
+            self.pay(adapter, Account::RENEWED, 0);
+        }
+        true
+    }
+
+    /// Connections of an adapter may have begun before their tracks, unless their queue pairs are renewed from now on.
+    pub(crate) fn lose_past(&mut self, adapter: Option<Adapter>) {
+        let account = self.account(adapter);
+        account.has_lost = true;
+        let gone = std::mem::take(&mut account.renewed).len();
+        self.pay(adapter, gone.saturating_mul(Account::RENEWED), 0);
+    }
+}
+
+fn answer_to(key: &Key, qpn: u32) -> ResponseKey {
+    ResponseKey {
+        from: key.to,
+        to: key.from,
+        qpn,
+    }
+}

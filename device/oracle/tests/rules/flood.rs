@@ -1,0 +1,222 @@
+//! Adapters that make the checker keep much: it keeps to its memory, forgets without false alarms, and forgets nothing of others.
+
+use Opcode::*;
+use faultline_oracle::{Oracle, Place, QueuePair, Rule};
+use faultline_wire::packet::RoceHeader;
+use faultline_wire::{Opcode, Syndrome};
+
+use crate::streams::Stream;
+use crate::talk::{QPN, bytes, gid, mac, request, response};
+
+/// Memory of the checker in most tests.
+const LIMIT: usize = 2 << 20;
+/// The adapters that send much, to each other.
+const NOISY: [usize; 2] = [0, 1];
+/// Their neighbours.
+const QUIET: [usize; 2] = [2, 3];
+
+/// Adapters of a running process, some of which flood the checker.
+struct Process {
+    oracle: Oracle,
+    /// Memory of the checker.
+    limit: usize,
+    /// Most bytes that it has kept.
+    most: usize,
+}
+
+impl Process {
+    fn new(limit: usize) -> Self {
+        let mut oracle = Oracle::new(Place::Link);
+        oracle.limit_memory(limit);
+        Self {
+            oracle,
+            limit,
+            most: 0,
+        }
+    }
+
+    /// A packet from an end of a connection to the other one. The numbers of its queue pairs are `qpns`.
+    fn pass(
+        &mut self,
+        [from, to]: [usize; 2],
+        qpns: [u32; 2],
+        (mut header, payload): (RoceHeader, usize),
+    ) {
+        let mut gids = RoceHeader::new(mac(to), mac(from), header.ip, header.bth);
+        gids.ip = faultline_wire::Ip::from_gids(gid(from), gid(to), 0, 0, 64);
+        (header.ethernet, header.ip) = (gids.ethernet, gids.ip);
+        header.bth.dest_qp = qpns[1];
+        let frame = bytes(&header, payload);
+        let sender = QueuePair {
+            qpn: qpns[0],
+            mtu: Some(1024),
+            read_limit: None,
+        };
+        self.oracle.sent(0, from, Some(sender), &frame);
+        self.check();
+        self.oracle.received(0, to, &frame);
+        self.check();
+    }
+
+    fn request(&mut self, between: [usize; 2], qpns: [u32; 2], opcode: Opcode, psn: u32) {
+        self.pass(between, qpns, request(opcode, psn, 8));
+    }
+
+    /// The responder of a connection acknowledges a request.
+    fn ack(&mut self, [from, to]: [usize; 2], [own, other]: [u32; 2], psn: u32, msn: u32) {
+        let ack = response(RcAcknowledge, psn, Syndrome::ACK, msn);
+        self.pass([to, from], [other, own], (ack, 0));
+    }
+
+    fn check(&mut self) {
+        let bytes = self.oracle.bytes();
+        assert!(bytes <= self.limit, "{bytes} bytes");
+        self.most = self.most.max(bytes);
+    }
+
+    #[track_caller]
+    fn found(&self, expected: &[Rule]) {
+        let found = self.oracle.violations();
+        let rules: Vec<Rule> = found.iter().map(|violation| violation.rule).collect();
+        let first: Vec<String> = found.iter().take(5).map(ToString::to_string).collect();
+        assert!(rules == expected, "{} found: {first:#?}", rules.len());
+    }
+}
+
+/// The queue pairs of a connection.
+fn pair(connection: u32) -> [u32; 2] {
+    [QPN[0] + 2 * connection, QPN[1] + 2 * connection]
+}
+
+#[test]
+fn many_requests_of_many_connections_keep_to_the_memory() {
+    const CONNECTIONS: u32 = 300;
+    let mut process = Process::new(LIMIT);
+    for psn in 0..20 {
+        process.request(QUIET, pair(0), RcSendOnly, psn);
+    }
+    process.ack(QUIET, pair(0), 9, 10);
+    // None of them is answered.
+    for psn in 0..100 {
+        for connection in 0..CONNECTIONS {
+            process.request(NOISY, pair(connection), RcReadRequest, psn);
+        }
+    }
+    let forgotten = process.oracle.forgotten();
+    assert!(forgotten > u64::from(CONNECTIONS), "{forgotten}");
+    assert!(process.most > LIMIT / 8 * 5, "{} bytes", process.most);
+    // They go on, some by a repetition of what is forgotten, and are answered.
+    for connection in 0..CONNECTIONS {
+        let first = [100, 95, 3][connection as usize % 3];
+        for psn in first..110 {
+            process.request(NOISY, pair(connection), RcReadRequest, psn);
+        }
+        for psn in 0..110 {
+            let read = response(RcReadResponseOnly, psn, Syndrome::ACK, psn + 1);
+            let [own, other] = pair(connection);
+            process.pass([1, 0], [other, own], (read, 8));
+        }
+    }
+    process.found(&[]);
+    // Nothing of the neighbours was forgotten: not that their connection begins with PSN 0, nor its requests.
+    process.ack(QUIET, pair(0), 5, 6);
+    process.ack(QUIET, pair(0), 30, 31);
+    process.request(QUIET, pair(0), RcWriteOnly, 3);
+    process.found(&[Rule::AckOrder, Rule::ResponsePsn, Rule::Repetition]);
+    let of_noisy = NOISY.map(|adapter| process.oracle.count_of(Some(adapter)));
+    assert_eq!(of_noisy, [0, 0]);
+}
+
+/// More connections than are followed at a time push out none of the neighbours, nor a queue pair's responses.
+#[test]
+fn many_connections_push_out_no_neighbour() {
+    let mut process = Process::new(32 * LIMIT);
+    process.request(QUIET, pair(0), RcReadRequest, 0);
+    for connection in 0..2 * u32::try_from(faultline_oracle::FLOW_LIMIT).unwrap() {
+        process.request(NOISY, pair(connection), RcSendOnly, 0);
+        process.ack(NOISY, pair(connection), 0, 1);
+    }
+    assert!(process.oracle.forgotten() > 0);
+    process.found(&[]);
+    process.ack(QUIET, pair(0), 7, 1);
+    process.found(&[Rule::ResponsePsn]);
+}
+
+/// Answered requests are forgotten before connections are: what is found later shows that the connections are followed still.
+#[test]
+fn answered_requests_are_forgotten_first() {
+    const CONNECTIONS: u32 = 8;
+    let mut process = Process::new(LIMIT);
+    for psn in 0..4000 {
+        for connection in 0..CONNECTIONS {
+            process.request(NOISY, pair(connection), RcReadRequest, psn);
+            let read = response(RcReadResponseOnly, psn, Syndrome::ACK, psn + 1);
+            let [own, other] = pair(connection);
+            process.pass([1, 0], [other, own], (read, 8));
+        }
+    }
+    assert!(process.oracle.forgotten() > 0);
+    // The network doubles an old request, which is forgotten, and the responder answers it again, or refuses to.
+    let old = request(RcReadRequest, 5, 8);
+    let [own, other] = pair(0);
+    process.pass(NOISY, [own, other], old);
+    let read = response(RcReadResponseOnly, 5, Syndrome::ACK, 6);
+    process.pass([1, 0], [other, own], (read, 8));
+    let refused = response(RcAcknowledge, 6, Syndrome::RnrNak { timer: 1 }, 6);
+    process.pass([1, 0], [other, own], (refused, 0));
+    let atomic = response(RcAtomicAcknowledge, 7, Syndrome::ACK, 7);
+    process.pass([1, 0], [other, own], (atomic, 0));
+    process.found(&[]);
+    for connection in 0..CONNECTIONS {
+        process.ack(NOISY, pair(connection), 4100, 4000);
+    }
+    process.found(&[Rule::ResponsePsn; CONNECTIONS as usize]);
+}
+
+/// Violations of one adapter leave room for those of another.
+#[test]
+fn violations_keep_to_the_memory() {
+    let mut process = Process::new(LIMIT);
+    let wrong = |process: &mut Process, from: usize| {
+        let (mut header, payload) = request(RcSendOnly, 0, 8);
+        header.bth.pad = 0;
+        header.bth.becn = true;
+        process.pass([from, 9], pair(0), (header, payload));
+    };
+    for from in 0..8 {
+        for _ in 0..400 {
+            wrong(&mut process, from);
+        }
+    }
+    for from in 0..8 {
+        assert_eq!(process.oracle.count_of(Some(from)), 400);
+        let violations = process.oracle.violations().iter();
+        let kept = violations.filter(|of| of.adapter == Some(from)).count();
+        assert!((100..400).contains(&kept), "{kept} of adapter {from}");
+    }
+}
+
+/// Whatever is forgotten after any packet of a good stream, the rest of it is good.
+#[test]
+fn what_is_forgotten_makes_no_packet_wrong() {
+    for stream in Stream::all() {
+        for knows_senders in [false, true] {
+            for at in 0..stream.packets.len() {
+                let mut oracle = Oracle::new(Place::Link);
+                for (number, sent) in stream.packets.iter().enumerate() {
+                    oracle.limit_memory(if number == at { 0 } else { LIMIT });
+                    let from = usize::from(sent.header.ethernet.src != mac(0));
+                    match knows_senders {
+                        false => oracle.passed(0, &sent.frame),
+                        true => {
+                            oracle.sent(0, from, None, &sent.frame);
+                            oracle.received(0, 1 - from, &sent.frame);
+                        }
+                    }
+                }
+                let found = oracle.violations();
+                assert!(found.is_empty(), "{} at {at}: {found:#?}", stream.name);
+            }
+        }
+    }
+}
