@@ -41,12 +41,20 @@ const QUEUES: Parts = Parts {
     ],
     definitions: &[],
 };
+/// Commands, and the life of the device.
+const LIFE: Parts = Parts {
+    name: "life",
+    driver: &["faultline_hw.c", "faultline_main.c", "faultline_recovery.c"],
+    test: &["shutdown.c", "threads.c"],
+    definitions: &["-DSHIM_THREADS"],
+};
 /// Files of the driver whose includes need a stand-in.
 const HEADERS: &[&str] = &[
     "faultline.h",
     "faultline_cmd.h",
     "faultline_ib.h",
     "faultline_net.h",
+    "faultline_odp.h",
 ];
 /// Lives of the device in a test.
 const LIVES: &str = "10000";
@@ -175,4 +183,11 @@ fn false_answers_and_capabilities_are_refused() {
 #[test]
 fn both_sides_of_a_ring_see_the_same_memory() {
     run(&["rings"]);
+}
+
+/// Commands that wait while the machine shuts down fail at once, and the shutdown does not wait for them: neither for those of programs
+/// nor for those of a recovery, whatever step that has reached. Times are virtual.
+#[test]
+fn shutdown_waits_for_no_command() {
+    run_program(&build(&LIFE), &[]);
 }
