@@ -150,6 +150,8 @@ enum {
 	FAULTLINE_REPORTED,
 	/* Recover without a request: devlink's auto_recover is on. */
 	FAULTLINE_AUTO_RECOVER,
+	/* The device stays dead, since the machine shuts down. */
+	FAULTLINE_STOPPED,
 };
 
 struct faultline_dev {

@@ -166,9 +166,9 @@ static void faultline_shutdown(struct pci_dev *pdev)
 {
 	struct faultline_dev *dev = pci_get_drvdata(pdev);
 
-	faultline_recovery_disable(dev);
-	/* Commands that wait, and later ones, fail at once. */
+	/* Commands that wait, also those of a recovery, fail at once. */
 	faultline_quiesce(dev, "shutdown");
+	faultline_recovery_disable(dev);
 }
 
 /* A function-level reset destroys all objects of the device. */

@@ -163,9 +163,17 @@ static void faultline_health_work(struct work_struct *work)
 			   FAULTLINE_HEARTBEAT_PERIOD);
 }
 
-/* Stops the device, and waits until commands in flight have been aborted. */
+/*
+ * Stops the device for good, and waits until commands in flight have been
+ * aborted. A recovery that runs meanwhile fails at its next command: it must
+ * not be waited for before, since the device may answer none.
+ */
 void faultline_quiesce(struct faultline_dev *dev, const char *reason)
 {
+	/* No recovery begins. */
+	disable_delayed_work(&dev->recovery_work);
+	/* Before the test of FAULTLINE_DEAD, a full barrier; see up. */
+	set_bit(FAULTLINE_STOPPED, &dev->flags);
 	faultline_die(dev, reason, false);
 	flush_work(&dev->death_work);
 	disable_delayed_work_sync(&dev->health_work);
@@ -200,6 +208,10 @@ int faultline_up(struct faultline_dev *dev)
 	WRITE_ONCE(dev->heartbeat_misses, 0);
 	reinit_completion(&dev->quiesced);
 	clear_bit(FAULTLINE_DEAD, &dev->flags);
+	/* Either faultline_quiesce() finds the device alive, or this its flag. */
+	smp_mb__after_atomic();
+	if (test_bit(FAULTLINE_STOPPED, &dev->flags))
+		faultline_die(dev, "stopped", false);
 
 	err = faultline_odp_create(dev);
 	if (err)

@@ -105,17 +105,21 @@ static void faultline_tx_poll(struct faultline_channel *ch, int budget)
 	bool failed = false;
 
 	while (faultline_net_cqe(&ch->tx_cq, &cqe)) {
-		u32 end = le32_to_cpu(cqe.wqe) + 1;
 		u32 index = ch->sq.consumer;
+		u32 count = le32_to_cpu(cqe.wqe) - index + 1;
 
 		failed |= cqe.status != FAULTLINE_WC_STATUS_SUCCESS;
 		ch->tx_cq.consumer++;
-		/* The device can complete outstanding requests only. */
-		if (end - index > ch->sq.producer - index) {
+		/*
+		 * The device can complete outstanding requests only, and at
+		 * least one. After another entry the queues are restarted, so
+		 * this does not read as many as a device may write.
+		 */
+		if (!count || count > smp_load_acquire(&ch->sq.producer) - index) {
 			failed = true;
-			continue;
+			break;
 		}
-		for (; index != end; index++) {
+		for (; count; count--, index++) {
 			struct faultline_tx_slot *slot =
 				faultline_tx_slot(ch, index);
 
@@ -243,7 +247,8 @@ netdev_tx_t faultline_start_xmit(struct sk_buff *skb, struct net_device *netdev)
 	faultline_tx_fill(ch, slot);
 	skb_tx_timestamp(skb);
 	kick = __netdev_tx_sent_queue(queue, skb->len, netdev_xmit_more());
-	WRITE_ONCE(ch->sq.producer, ch->sq.producer + 1);
+	/* The slot is filled before a completion of it is accepted. */
+	smp_store_release(&ch->sq.producer, ch->sq.producer + 1);
 
 	if (!faultline_tx_has_room(ch)) {
 		netif_tx_stop_queue(queue);
@@ -333,8 +338,9 @@ static unsigned int faultline_rx_frame(struct faultline_channel *ch,
 
 	/* The device uses receive buffers in order. */
 	if (tag != ch->rq.consumer || tag == ch->rq.producer) {
-		netdev_err(net->netdev, "completion %u, expected %u\n", tag,
-			   ch->rq.consumer);
+		if (net_ratelimit())
+			netdev_err(net->netdev, "completion %u, expected %u\n",
+				   tag, ch->rq.consumer);
 		schedule_work(&net->reset_work);
 		return 0;
 	}

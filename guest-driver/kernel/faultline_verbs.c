@@ -410,6 +410,30 @@ void faultline_ucontext_resp(struct faultline_ucontext *ctx,
 	};
 }
 
+/*
+ * Returns true if a page that is mapped for DMA has to be synchronized, since
+ * DMA goes through bounce buffers or caches are not coherent. Consumers in the
+ * kernel do so; a process, which shares its memory with the device, cannot.
+ */
+static bool faultline_needs_sync(struct faultline_dev *dev)
+{
+	struct device *dma_dev = &dev->pdev->dev;
+	bool needs_sync = false;
+	struct page *page;
+	dma_addr_t addr;
+
+	page = alloc_page(GFP_KERNEL);
+	if (!page)
+		return false;
+	addr = dma_map_page(dma_dev, page, 0, PAGE_SIZE, DMA_BIDIRECTIONAL);
+	if (!dma_mapping_error(dma_dev, addr)) {
+		needs_sync = dma_need_sync(dma_dev, addr);
+		dma_unmap_page(dma_dev, addr, PAGE_SIZE, DMA_BIDIRECTIONAL);
+	}
+	__free_page(page);
+	return needs_sync;
+}
+
 static int faultline_alloc_ucontext(struct ib_ucontext *ibctx,
 				    struct ib_udata *udata)
 {
@@ -422,6 +446,11 @@ static int faultline_alloc_ucontext(struct ib_ucontext *ibctx,
 	err = ib_is_udata_in_empty(udata);
 	if (err)
 		return err;
+	if (faultline_needs_sync(dev)) {
+		dev_err_ratelimited(&dev->pdev->dev,
+				    "DMA needs synchronization, as with swiotlb=force: processes cannot use the device\n");
+		return -EOPNOTSUPP;
+	}
 	mutex_init(&ctx->counters_lock);
 	INIT_LIST_HEAD(&ctx->counters);
 	err = faultline_cmd_alloc_uctx(dev, &ctx->uctx);

@@ -375,8 +375,18 @@ impl Guest {
     pub fn power_off(&self, limit: Duration) -> Result<()> {
         // The agent is stopped as well, maybe before it says how the command has ended.
         let _ = self.run("systemctl poweroff", limit);
+        self.wait_off(limit)
+    }
+
+    /// True if QEMU has exited.
+    pub fn is_off(&self) -> bool {
+        lock(&self.qemu).ended().is_some()
+    }
+
+    /// Waits until QEMU has exited.
+    pub fn wait_off(&self, limit: Duration) -> Result<()> {
         let started = Instant::now();
-        while lock(&self.qemu).ended().is_none() {
+        while !self.is_off() {
             ensure!(
                 started.elapsed() < limit,
                 "guest {} does not power off; its serial console ends with:\n{}",

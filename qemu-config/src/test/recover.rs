@@ -136,6 +136,11 @@ pub const TESTS: &[Row<Test>] = &[
         removed_while_recovering,
     ),
     row::<Test>(
+        "shutdown_with_a_command_waiting",
+        "Shutdown waits for no command.",
+        shutdown_with_a_command_waiting,
+    ),
+    row::<Test>(
         "again_and_again",
         "Fifty failures under traffic cost no object and no memory.",
         again_and_again,
@@ -385,6 +390,44 @@ fn removed_while_recovering(watched: &Watched<'_>) -> Result<()> {
         crate::cluster::configure(client, watched.plan)?;
     }
     works(watched.cluster)
+}
+
+/// What the kernel says when the shutdown begins, when it has ended, and what the driver says of a command that it has waited for.
+const SHUTDOWN: [&str; 3] = ["sysrq: Power Off", "reboot: Power down", "timed out"];
+
+/// The device answers no command of its recovery, for which the driver waits ten seconds; the machine must not. The order of the
+/// kernel's messages tells: had the shutdown waited, the driver would have given up the command in between.
+fn shutdown_with_a_command_waiting(watched: &Watched<'_>) -> Result<()> {
+    let client = watched.client;
+    let scenario = r#"
+title = "No answer to the commands of a recovery"
+limit = "10m"
+
+[[rule]]
+nic = "nic1"
+on = { command = "create_eq" }
+do = { drop = {} }
+"#;
+    fatal_with(watched, scenario)?;
+    // At once: the kernel is asked by the script that has seen a thread wait. The guest ends before the script does.
+    let _ = client.run(
+        "waits() { grep -qs faultline_cmdq_exec /proc/[0-9]*/stack; }
+        lab_until 60 waits && echo o >/proc/sysrq-trigger && sleep 60",
+        2 * SHORT,
+    );
+    client.wait_off(2 * SHORT)?;
+    stop_scenario(watched)?;
+    let serial = client.serial();
+    let [begin, end, given_up] = SHUTDOWN;
+    let shutdown = serial
+        .split_once(begin)
+        .and_then(|(_, rest)| rest.split_once(end));
+    let (between, _) = shutdown.context("the guest has not shut down")?;
+    ensure!(
+        !between.contains(given_up),
+        "the shutdown waited for a command:\n{between}"
+    );
+    Ok(())
 }
 
 /// Failures of the test `again_and_again`.

@@ -11,6 +11,10 @@ u32 next_number;
 struct faultline_qp_attr qp_answer;
 irqreturn_t (*interrupt[FAULTLINE_EQ_COMP + 1])(int irq, void *data);
 void *interrupt_data[FAULTLINE_EQ_COMP + 1];
+void (*rung)(u8 type, u32 object, u32 value);
+void (*entry_found)(void);
+void (*meanwhile)(void);
+static struct work_struct *works;
 static u64 state;
 
 void seed(u64 value)
@@ -51,7 +55,7 @@ void good_caps(struct faultline_caps *caps)
 		.max_ah = 65536, .max_srq = 65536, .max_srq_wr = 32768, .max_uctx = 1023,
 		.max_eq = 64, .max_eqe = 65536, .max_gid = 256, .max_msg_size = 1 << 30,
 		.max_rd_atomic = 16, .max_init_rd_atomic = 16, .max_mtu = 9000,
-		.max_map_pages = 512, .max_faults = 1024, .max_fast_reg_pages = 2048,
+		.max_mac_filter = 64, .max_map_pages = 512, .max_faults = 1024, .max_fast_reg_pages = 2048,
 		.max_rwq_ind_table = 64, .max_rwq_ind_table_log_size = 9,
 	};
 }
@@ -66,6 +70,53 @@ void begin(struct faultline_dev *dev)
 	good_caps(&dev->caps);
 	next_number = 1;
 	last_message[0] = 0;
+	works = NULL;
+	meanwhile = NULL;
+	rung = NULL;
+	entry_found = NULL;
+}
+
+void dma_rmb(void)
+{
+	if (entry_found)
+		entry_found();
+}
+
+bool shim_queue_work(struct work_struct *work)
+{
+	if (work->disabled || work->queued)
+		return false;
+	work->queued = true;
+	work->next = works;
+	works = work;
+	return true;
+}
+
+void cancel_work_sync(struct work_struct *work)
+{
+	struct work_struct **at;
+
+	for (at = &works; *at; at = &(*at)->next) {
+		if (*at != work)
+			continue;
+		*at = work->next;
+		break;
+	}
+	work->queued = false;
+}
+
+bool run_works(void)
+{
+	struct work_struct *work = works;
+
+	if (!work)
+		return false;
+	while ((work = works)) {
+		works = work->next;
+		work->queued = false;
+		work->func(work);
+	}
+	return true;
 }
 
 /* Says also whether the message with the value has been printed. */
@@ -88,7 +139,7 @@ void faultline_suspect_reset(struct faultline_dev *dev)
 
 u32 faultline_read(struct faultline_dev *dev, u32 reg)
 {
-	return 0;
+	return reg == FAULTLINE_REG_STATUS ? FAULTLINE_STATUS_LINK_UP : 0;
 }
 
 void faultline_write(struct faultline_dev *dev, u32 reg, u32 value)
@@ -97,6 +148,8 @@ void faultline_write(struct faultline_dev *dev, u32 reg, u32 value)
 
 void faultline_doorbell(struct faultline_dev *dev, u8 type, u32 object, u32 value)
 {
+	if (rung && !faultline_is_dead(dev))
+		rung(type, object, value);
 }
 
 void faultline_cmdq_process(struct faultline_cmdq *q)
@@ -107,7 +160,7 @@ void faultline_odp_fault(struct faultline_dev *dev, const struct faultline_eqe *
 {
 }
 
-void faultline_net_link(struct faultline_dev *dev, bool up)
+void faultline_ib_port_event(struct faultline_dev *dev, bool up)
 {
 }
 
@@ -150,37 +203,89 @@ int faultline_rss_qp_create_hw(struct faultline_dev *dev, struct faultline_qp *q
 	return -EINVAL;
 }
 
+/* --- the netdev has one channel ------------------------------------------ */
+
+const struct ethtool_ops faultline_ethtool_ops;
+
+int faultline_net_rss_create(struct faultline_net *net, struct faultline_net_rss *rss)
+{
+	*rss = (struct faultline_net_rss){ .qpn = net->channels[0].qp_res.num };
+	return 0;
+}
+
+void faultline_net_rss_destroy(struct faultline_net *net, const struct faultline_net_rss *rss) { }
+void faultline_net_rss_reset(struct faultline_net *net) { }
+void faultline_net_set_xps(struct faultline_net *net) { }
+
 /* --- commands ------------------------------------------------------------ */
+
+/* What the device knows of the netdev. */
+struct netdev_config netdev_config;
+
+/* The answer to a command that returns no number. */
+static int answer(struct faultline_dev *dev)
+{
+	if (meanwhile)
+		meanwhile();
+	return faultline_is_dead(dev) ? -EIO : 0;
+}
 
 static int create(struct faultline_dev *dev, u16 opcode, u32 *number)
 {
+	int err = answer(dev);
+
 	*number = next_number++;
-	return faultline_check_number(dev, opcode, *number);
+	return err ?: faultline_check_number(dev, opcode, *number);
 }
 
-int faultline_cmd_create_eq(struct faultline_dev *dev, const struct faultline_create_eq *params, u32 *eqn)
+#define CREATE(name, opcode)									\
+	int faultline_cmd_##name(struct faultline_dev *dev, const struct faultline_##name *params, u32 *number)	\
+	{											\
+		return create(dev, FAULTLINE_ADMIN_##opcode, number);				\
+	}
+#define ON_OBJECT(name)										\
+	int faultline_cmd_##name(struct faultline_dev *dev, u32 number)				\
+	{											\
+		return answer(dev);								\
+	}
+
+CREATE(create_eq, CREATE_EQ)
+CREATE(create_cq, CREATE_CQ)
+CREATE(create_qp, CREATE_QP)
+CREATE(create_srq, CREATE_SRQ)
+CREATE(create_tm_srq, CREATE_TM_SRQ)
+ON_OBJECT(destroy_eq)
+ON_OBJECT(destroy_cq)
+ON_OBJECT(destroy_qp)
+ON_OBJECT(destroy_srq)
+ON_OBJECT(destroy_mkey)
+ON_OBJECT(dealloc_pd)
+
+int faultline_cmd_alloc_pd(struct faultline_dev *dev, u32 uctx, u32 *pdn)
 {
-	return create(dev, FAULTLINE_ADMIN_CREATE_EQ, eqn);
+	return create(dev, FAULTLINE_ADMIN_ALLOC_PD, pdn);
 }
 
-int faultline_cmd_create_cq(struct faultline_dev *dev, const struct faultline_create_cq *params, u32 *cqn)
+int faultline_create_dma_mkey(struct faultline_dev *dev, u32 pdn, u32 access, u32 *key)
 {
-	return create(dev, FAULTLINE_ADMIN_CREATE_CQ, cqn);
+	return create(dev, FAULTLINE_ADMIN_CREATE_MKEY, key);
 }
 
-int faultline_cmd_create_qp(struct faultline_dev *dev, const struct faultline_create_qp *params, u32 *qpn)
+int faultline_cmd_set_netdev(struct faultline_dev *dev, const struct faultline_set_netdev *params)
 {
-	return create(dev, FAULTLINE_ADMIN_CREATE_QP, qpn);
+	netdev_config.flags = params->flags;
+	return answer(dev);
 }
 
-int faultline_cmd_create_srq(struct faultline_dev *dev, const struct faultline_create_srq *params, u32 *srqn)
+/* The device reads the list. */
+int faultline_cmd_set_mac_filter(struct faultline_dev *dev, dma_addr_t addr, u32 count)
 {
-	return create(dev, FAULTLINE_ADMIN_CREATE_SRQ, srqn);
-}
+	const void *list = (void *)(uintptr_t)(addr - SHIM_DMA_OFFSET);
 
-int faultline_cmd_create_tm_srq(struct faultline_dev *dev, const struct faultline_create_tm_srq *params, u32 *srqn)
-{
-	return create(dev, FAULTLINE_ADMIN_CREATE_TM_SRQ, srqn);
+	CHECK(count <= ARRAY_SIZE(netdev_config.filter));
+	memcpy(netdev_config.filter, list, count * sizeof(netdev_config.filter[0]));
+	netdev_config.count = count;
+	return answer(dev);
 }
 
 int faultline_cmd_query_qp(struct faultline_dev *dev, u32 qpn, struct faultline_qp_attr *attr)
@@ -195,26 +300,29 @@ int faultline_cmd_query_srq(struct faultline_dev *dev, u32 srqn, u32 *limit)
 	return 0;
 }
 
-int faultline_cmd_destroy_eq(struct faultline_dev *dev, u32 eqn) { return 0; }
-int faultline_cmd_destroy_cq(struct faultline_dev *dev, u32 cqn) { return 0; }
-int faultline_cmd_destroy_qp(struct faultline_dev *dev, u32 qpn) { return 0; }
-int faultline_cmd_destroy_srq(struct faultline_dev *dev, u32 srqn) { return 0; }
-int faultline_cmd_modify_srq(struct faultline_dev *dev, u32 srqn, u32 limit) { return 0; }
-int faultline_cmd_modify_cq(struct faultline_dev *dev, u32 cqn, u16 count, u16 period) { return 0; }
+int faultline_cmd_modify_srq(struct faultline_dev *dev, u32 srqn, u32 limit)
+{
+	return answer(dev);
+}
+
+int faultline_cmd_modify_cq(struct faultline_dev *dev, u32 cqn, u16 count, u16 period)
+{
+	return answer(dev);
+}
 
 int faultline_cmd_modify_qp(struct faultline_dev *dev, u32 qpn, const struct faultline_qp_attr *attr)
 {
-	return 0;
+	return answer(dev);
 }
 
 int faultline_cmd_resize_cq(struct faultline_dev *dev, u32 cqn, const struct faultline_resize_cq *params)
 {
-	return 0;
+	return answer(dev);
 }
 
 int faultline_cmd_resize_srq(struct faultline_dev *dev, u32 srqn, const struct faultline_resize_srq *params)
 {
-	return 0;
+	return answer(dev);
 }
 
 int main(int argc, char **argv)
@@ -223,6 +331,10 @@ int main(int argc, char **argv)
 		test_completions(strtoull(argv[2], NULL, 0));
 	else if (argc == 3 && !strcmp(argv[1], "events"))
 		test_events(strtoull(argv[2], NULL, 0));
+	else if (argc == 3 && !strcmp(argv[1], "frames"))
+		test_frames(strtoull(argv[2], NULL, 0));
+	else if (argc == 2 && !strcmp(argv[1], "teardown"))
+		test_teardown();
 	else if (argc == 2 && !strcmp(argv[1], "answers"))
 		test_answers();
 	else if (argc == 2 && !strcmp(argv[1], "rings"))

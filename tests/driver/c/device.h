@@ -3,7 +3,7 @@
 #ifndef DEVICE_H
 #define DEVICE_H
 
-#include "faultline_ib.h"
+#include "faultline_net.h"
 
 #define CHECK(condition)							\
 	do {									\
@@ -25,6 +25,24 @@ extern struct faultline_qp_attr qp_answer;
 extern irqreturn_t (*interrupt[FAULTLINE_EQ_COMP + 1])(int irq, void *data);
 extern void *interrupt_data[FAULTLINE_EQ_COMP + 1];
 
+/* Called for each doorbell; NULL: the device does not look at them. */
+extern void (*rung)(u8 type, u32 object, u32 value);
+/* Called when the driver has found an entry; NULL: the device does nothing meanwhile. */
+extern void (*entry_found)(void);
+/* Called while the device executes a command; NULL: nothing happens meanwhile. */
+extern void (*meanwhile)(void);
+
+/* The parameters of the last SET_NETDEV and SET_MAC_FILTER. */
+struct netdev_config {
+	u32 flags;
+	u32 count;
+	struct faultline_mac_filter_entry filter[SHIM_ADDRESSES];
+};
+extern struct netdev_config netdev_config;
+
+/* Runs all work that is queued. Returns false if there is none. */
+bool run_works(void);
+
 /* Capabilities as the emulator has them. */
 void good_caps(struct faultline_caps *caps);
 /* Brings a device to life; all that exists is of this life. */
@@ -38,5 +56,7 @@ void test_completions(u64 seeds);
 void test_events(u64 seeds);
 void test_answers(void);
 void test_rings(void);
+void test_frames(u64 netdevs);
+void test_teardown(void);
 
 #endif /* DEVICE_H */

@@ -26,6 +26,7 @@ typedef uint8_t u8;
 typedef uint16_t u16;
 typedef uint32_t u32;
 typedef uint64_t u64;
+typedef int32_t s32;
 typedef int64_t s64;
 typedef u64 dma_addr_t;
 typedef u64 phys_addr_t;
@@ -86,8 +87,14 @@ typedef int irqreturn_t;
 #define smp_store_release(p, v) WRITE_ONCE(*(p), v)
 #define virt_store_release(p, v) WRITE_ONCE(*(p), v)
 #define smp_mb() ((void)0)
+#define smp_mb__after_atomic() ((void)0)
 #define mb() ((void)0)
+#ifdef SHIM_THREADS
 #define dma_rmb() ((void)0)
+#else
+/* The device may act between the reads. */
+void dma_rmb(void);
+#endif
 #define dma_wmb() ((void)0)
 
 /* --- lists, bits, memory ------------------------------------------------- */
@@ -150,6 +157,19 @@ static inline bool test_bit(u32 bit, const unsigned long *words)
 
 #define set_bit(bit, words) __set_bit(bit, words)
 
+static inline void clear_bit(u32 bit, unsigned long *words)
+{
+	words[bit / WORD_BITS] &= ~BIT(bit % WORD_BITS);
+}
+
+static inline bool test_and_set_bit(u32 bit, unsigned long *words)
+{
+	bool was = test_bit(bit, words);
+
+	set_bit(bit, words);
+	return was;
+}
+
 static inline bool __test_and_clear_bit(u32 bit, unsigned long *words)
 {
 	bool was = test_bit(bit, words);
@@ -184,12 +204,27 @@ typedef struct { int count; } atomic_t;
 typedef struct { s64 count; } atomic64_t;
 struct completion { unsigned int done; };
 typedef struct { int unused; } wait_queue_head_t;
-struct work_struct { void (*func)(struct work_struct *work); };
+/* Work that is queued runs when a test says so (device.c), or in a thread (threads.c). */
+struct work_struct {
+	void (*func)(struct work_struct *work);
+	struct work_struct *next;
+	bool queued, running;
+	unsigned int number;
+	int disabled;
+};
 struct delayed_work { struct work_struct work; };
+
+/* In a process with one thread nothing could release the lock or complete later. */
+#ifdef SHIM_THREADS
+void shim_yield(void);
+#define SHIM_WAIT(condition) while (!(condition)) shim_yield()
+#else
+#define SHIM_WAIT(condition) assert(condition)
+#endif
 
 static inline void shim_lock(int *held)
 {
-	assert(!*held);
+	SHIM_WAIT(!*held);
 	*held = 1;
 }
 
@@ -199,6 +234,14 @@ static inline void shim_unlock(int *held)
 	*held = 0;
 }
 
+static inline bool shim_trylock(int *held)
+{
+	bool was = *held;
+
+	*held = 1;
+	return !was;
+}
+
 #define spin_lock_init(l) ((l)->held = 0)
 #define spin_lock_irqsave(l, flags) ((void)(flags = 0), shim_lock(&(l)->held))
 #define spin_unlock_irqrestore(l, flags) ((void)flags, shim_unlock(&(l)->held))
@@ -206,6 +249,7 @@ static inline void shim_unlock(int *held)
 #define spin_unlock_irq(l) shim_unlock(&(l)->held)
 #define mutex_init(m) ((m)->held = 0)
 #define mutex_lock(m) shim_lock(&(m)->held)
+#define mutex_trylock(m) shim_trylock(&(m)->held)
 #define mutex_unlock(m) shim_unlock(&(m)->held)
 #define refcount_set(r, n) ((r)->count = (n))
 #define refcount_inc(r) ((r)->count++)
@@ -213,15 +257,28 @@ static inline void shim_unlock(int *held)
 #define atomic_inc(a) ((a)->count++)
 #define atomic64_inc(a) ((a)->count++)
 #define init_completion(c) ((c)->done = 0)
+#define reinit_completion(c) ((c)->done = 0)
 #define complete(c) ((c)->done++)
+#define complete_all(c) ((c)->done = 1U << 31)
 #define completion_done(c) ((c)->done != 0)
-/* Nothing could complete it later. */
-#define wait_for_completion(c) assert((c)->done)
-#define INIT_WORK(w, f) ((w)->func = (f))
-#define queue_work(wq, w) ((void)(w))
-#define cancel_work_sync(w) ((void)(w))
-#define disable_work_sync(w) ((void)(w))
+#define wait_for_completion(c) SHIM_WAIT((c)->done)
+#define INIT_WORK(w, f) (*(w) = (struct work_struct){ .func = (f) })
+bool shim_queue_work(struct work_struct *work);
+void cancel_work_sync(struct work_struct *work);
+#define queue_work(wq, w) shim_queue_work(w)
+#define schedule_work(w) shim_queue_work(w)
+#define disable_work(w) ((w)->disabled++)
+#define disable_work_sync(w) (disable_work(w), cancel_work_sync(w))
+#define enable_work(w) shim_enable_work(w)
+#ifndef SHIM_THREADS
 #define usleep_range(a, b) ((void)0)
+#endif
+
+static inline void shim_enable_work(struct work_struct *work)
+{
+	assert(work->disabled);
+	work->disabled--;
+}
 
 static inline int atomic_xchg(atomic_t *a, int to)
 {
@@ -290,7 +347,6 @@ static inline void xa_cmpxchg_irq(struct xarray *xa, unsigned long index,
 struct device { int unused; };
 struct pci_dev { struct device dev; };
 struct sg_table { int unused; };
-struct net_device;
 struct devlink;
 struct uapi_definition { int unused; };
 struct rdma_stat_desc { int unused; };
@@ -303,7 +359,6 @@ struct ib_wq_attr;
 struct ib_wq_init_attr;
 struct rdma_ah_init_attr;
 struct rdma_counter;
-struct sk_buff;
 enum ib_mr_type { SHIM_MR };
 
 #define ETH_ALEN 6
@@ -370,6 +425,8 @@ struct shim_block { dma_addr_t dma; bool end; };
 	for (*(iter) = (struct shim_block){ (sgl)->dma_address, !(nents) }; !(iter)->end; (iter)->end = true)
 #define faultline_umem_get(ibdev, addr, size, access) ((struct ib_umem *)ERR_PTR(-EFAULT))
 #define ib_umem_release(umem) ((void)(umem))
+
+#include "net.h"
 
 /* --- verbs --------------------------------------------------------------- */
 
@@ -565,5 +622,9 @@ struct uverbs_attr_bundle { struct ib_udata driver_udata; };
 #define ib_is_udata_in_empty(udata) ((udata) ? -EOPNOTSUPP : 0)
 #define ib_respond_empty_udata(udata) ((udata) ? -EFAULT : 0)
 #define ib_no_udata_io(udata) ib_is_udata_in_empty(udata)
+
+#ifdef SHIM_THREADS
+#include "threads.h"
+#endif
 
 #endif /* SHIM_H */

@@ -6,22 +6,60 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
-/// Files of the driver that are compiled.
-const DRIVER: &[&str] = &[
-    "faultline_buf.c",
-    "faultline_check.c",
-    "faultline_cq.c",
-    "faultline_eq.c",
-    "faultline_post.c",
-    "faultline_qp.c",
-    "faultline_srq.c",
-];
+/// A program that is made of files of the driver and of the test.
+struct Parts {
+    name: &'static str,
+    driver: &'static [&'static str],
+    test: &'static [&'static str],
+    /// Definitions for the compiler.
+    definitions: &'static [&'static str],
+}
+
+/// Queues, their entries, and the netdev.
+const QUEUES: Parts = Parts {
+    name: "queues",
+    driver: &[
+        "faultline_buf.c",
+        "faultline_channel.c",
+        "faultline_check.c",
+        "faultline_cq.c",
+        "faultline_eq.c",
+        "faultline_net.c",
+        "faultline_post.c",
+        "faultline_qp.c",
+        "faultline_srq.c",
+        "faultline_txrx.c",
+    ],
+    test: &[
+        "completions.c",
+        "device.c",
+        "events.c",
+        "frames.c",
+        "net.c",
+        "rings.c",
+        "teardown.c",
+    ],
+    definitions: &[],
+};
+/// Commands, and the life of the device.
+const LIFE: Parts = Parts {
+    name: "life",
+    driver: &["faultline_hw.c", "faultline_main.c", "faultline_recovery.c"],
+    test: &["shutdown.c", "threads.c"],
+    definitions: &["-DSHIM_THREADS"],
+};
 /// Files of the driver whose includes need a stand-in.
-const HEADERS: &[&str] = &["faultline.h", "faultline_cmd.h", "faultline_ib.h"];
-/// Files of the test.
-const TEST: &[&str] = &["completions.c", "device.c", "events.c", "rings.c"];
+const HEADERS: &[&str] = &[
+    "faultline.h",
+    "faultline_cmd.h",
+    "faultline_ib.h",
+    "faultline_net.h",
+    "faultline_odp.h",
+];
 /// Lives of the device in a test.
 const LIVES: &str = "10000";
+/// Lives of a netdev with a hundred lies each.
+const NETDEVS: &str = "1100";
 
 fn guest_driver() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest-driver")
@@ -38,9 +76,10 @@ fn includes(file: &Path) -> Vec<String> {
 }
 
 /// Writes a header of each name that includes the shim.
-fn write_headers(folder: &Path) {
+fn write_headers(parts: &Parts, folder: &Path) {
     let kernel = guest_driver().join("kernel");
-    let names: BTreeSet<String> = DRIVER
+    let names: BTreeSet<String> = parts
+        .driver
         .iter()
         .chain(HEADERS)
         .flat_map(|file| includes(&kernel.join(file)))
@@ -55,11 +94,11 @@ fn write_headers(folder: &Path) {
 }
 
 /// Compiles all files into one program.
-fn build() -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("driver");
+fn build(parts: &Parts) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(parts.name);
     let headers = folder.join("include");
-    write_headers(&headers);
-    let program = folder.join("driver");
+    write_headers(parts, &headers);
+    let program = folder.join("program");
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("c");
     let kernel = guest_driver().join("kernel");
     let mut command = Command::new("cc");
@@ -69,13 +108,14 @@ fn build() -> PathBuf {
         // Warnings are the business of the kernel's build. Differences between kernels are none of this test.
         .arg("-w")
         .arg("-DFAULTLINE_COMPAT_H")
+        .args(parts.definitions)
         .args(["-include", "shim.h"]);
     for folder in [&own, &headers, &kernel, &guest_driver().join("include")] {
         command.arg("-I").arg(folder);
     }
     command
-        .args(DRIVER.iter().map(|file| kernel.join(file)))
-        .args(TEST.iter().map(|file| own.join(file)))
+        .args(parts.driver.iter().map(|file| kernel.join(file)))
+        .args(parts.test.iter().map(|file| own.join(file)))
         .arg("-o")
         .arg(&program);
     let output = command.output().expect("a C compiler is installed");
@@ -87,10 +127,14 @@ fn build() -> PathBuf {
     program
 }
 
-static PROGRAM: LazyLock<PathBuf> = LazyLock::new(build);
+static OF_QUEUES: LazyLock<PathBuf> = LazyLock::new(|| build(&QUEUES));
 
 fn run(words: &[&str]) {
-    let output = Command::new(&*PROGRAM)
+    run_program(&OF_QUEUES, words);
+}
+
+fn run_program(program: &Path, words: &[&str]) {
+    let output = Command::new(program)
         .args(words)
         .output()
         .expect("the program starts");
@@ -109,6 +153,20 @@ fn false_completions_end_the_device() {
     run(&["completions", LIVES]);
 }
 
+/// A frame reaches the stack once and with its octets, and one that was sent is freed once. Completions of frames in a wrong order, with
+/// an impossible length, of no buffer, or without end make the netdev drop a frame or restart its queues. No memory outside of a map is
+/// accessed.
+#[test]
+fn false_completions_of_frames_restart_the_queues() {
+    run(&["frames", NETDEVS]);
+}
+
+/// Work of the netdev that is queued while its objects go does not use them, and works again with new ones.
+#[test]
+fn work_of_the_netdev_ends_before_its_memory() {
+    run(&["teardown"]);
+}
+
 /// An event in a wrong queue ends the device. Each other event reaches the object that it names, and only that.
 #[test]
 fn false_events_end_the_device() {
@@ -125,4 +183,11 @@ fn false_answers_and_capabilities_are_refused() {
 #[test]
 fn both_sides_of_a_ring_see_the_same_memory() {
     run(&["rings"]);
+}
+
+/// Commands that wait while the machine shuts down fail at once, and the shutdown does not wait for them: neither for those of programs
+/// nor for those of a recovery, whatever step that has reached. Times are virtual.
+#[test]
+fn shutdown_waits_for_no_command() {
+    run_program(&build(&LIFE), &[]);
 }

@@ -128,9 +128,10 @@ fn judge(
         Ok(()) if !troubles.is_empty() => Err(anyhow::Error::msg(troubles)),
         result => result,
     };
+    let all_run = !pair.cluster.guests.iter().any(|guest| guest.is_off());
     match &result {
-        Ok(()) => pairs.keep(pair),
-        Err(_) => pair.cluster.save_logs(),
+        Ok(()) if all_run => pairs.keep(pair),
+        _ => pair.cluster.save_logs(),
     }
     Ok((elapsed, result))
 }

@@ -2,6 +2,7 @@
 //! `tests/guest`, a script of `tests/guest/scripts`, or a program of Debian.
 
 mod apps;
+mod bounce_buffers;
 mod coherence;
 mod debug_kernel;
 mod engines;
@@ -37,6 +38,7 @@ pub const SUITES: &[&GuestSuite] = &[
     &oversubscribe::SUITE,
     &coherence::SUITE,
     &pinned::SUITE,
+    &bounce_buffers::SUITE,
     &ulp::SUITE,
     &apps::SUITE,
     &programs::SUITE,
