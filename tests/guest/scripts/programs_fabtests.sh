@@ -8,7 +8,6 @@ set -eu
 case $2 in
 msg)
 	PROVIDER=verbs
-	READY=lab_listens_cm
 	TESTS=(
 		"4 fi_msg"
 		"4 fi_msg_epoll"
@@ -19,7 +18,6 @@ msg)
 	;;
 rxm)
 	PROVIDER="verbs;ofi_rxm"
-	READY=lab_listens_cm
 	TESTS=(
 		"4 fi_rdm"
 		"4 fi_cq_data -e rdm -o senddata"
@@ -28,18 +26,20 @@ rxm)
 	;;
 rxd)
 	PROVIDER="verbs;ofi_rxd"
-	# Of the service that tells the numbers of datagram queue pairs.
-	READY="lab_listens 5678"
 	TESTS=("4 fi_rdm")
 	;;
 esac
 
 for entry in "${TESTS[@]}"; do
 	read -ra words <<<"$entry"
+	program=${words[1]}
 	command=("${words[@]:1}" -p "$PROVIDER" -s "$MY_IP")
 	case $1 in
 	server)
-		lab_serve "$READY" "${command[@]}"
+		ready="lab_listens_cm $program"
+		# The service that tells the numbers of datagram queue pairs.
+		[ "$2" != rxd ] || ready="lab_listens 5678"
+		lab_serve "$ready" "${command[@]}"
 		lab_served
 		;;
 	client)

@@ -23,9 +23,9 @@ const LIBRARY: &str = "The tests of a Rust library pass.";
 
 const NETPERF: &str = "netperf's streams and requests go over rsockets.";
 
-/// A program for TCP sockets with the library of rsockets preloaded.
-const fn sockets(name: &'static str, arguments: &'static str) -> GuestTest {
-    roles(name, "programs_rsockets", arguments, Ready::Cm).within(60)
+/// A server for TCP sockets, and its client, with the library of rsockets preloaded.
+const fn sockets(name: &'static str, server: &'static str, arguments: &'static str) -> GuestTest {
+    roles(name, "programs_rsockets", arguments, Ready::Cm(server)).within(60)
 }
 
 /// Programs of fabtests, one after the other.
@@ -44,11 +44,11 @@ const fn interface(name: &'static str) -> GuestTest {
 }
 
 const TESTS: &[GuestTest] = &[
-    sockets("iperf", "iperf")
+    sockets("iperf", "iperf", "iperf")
         .shows("A stream of iperf goes over rsockets.")
         .runs(ONCE),
-    sockets("netperf_stream", "netperf TCP_STREAM").shows(NETPERF),
-    sockets("netperf_requests", "netperf TCP_RR").shows(NETPERF),
+    sockets("netperf_stream", "netserver", "netperf TCP_STREAM").shows(NETPERF),
+    sockets("netperf_requests", "netserver", "netperf TCP_RR").shows(NETPERF),
     fabtests("fabtests_msg", "msg")
         .shows("libfabric's tests of connections, events and immediate data pass over `verbs`."),
     fabtests("fabtests_rxm", "rxm")
