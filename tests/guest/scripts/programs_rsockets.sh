@@ -15,14 +15,10 @@ LOG=/run/rsockets.log
 SIZE=$((50 << 20))
 before=0 after=0
 
-over_rdma() {
-	LD_PRELOAD=$PRELOAD "$@"
-}
-
 # Runs a client, whose output goes to $LOG.
 client() {
 	lab_sent before
-	over_rdma "$@" >$LOG || { cat $LOG; exit 1; }
+	LD_PRELOAD=$PRELOAD "$@" >$LOG || { cat $LOG; exit 1; }
 	lab_sent after
 	cat $LOG
 }
@@ -42,23 +38,29 @@ value() {
 	sed -n "s/^$1=//p" $LOG
 }
 
-# Runs a server until the client has ended, if it does not end by itself then; its output goes to $LOG.
+# Runs a server until the client has ended and a condition is true, if it does not end by itself then; its output goes to $LOG:
+# server CONDITION COMMAND…
 server() {
-	over_rdma "$@" >$LOG 2>&1 &
+	local condition=$1
+	shift
+	# Not in a function: `kill` would end the shell that runs it, and leave the server.
+	LD_PRELOAD=$PRELOAD "$@" >$LOG 2>&1 &
 	lab barrier programs_rsockets
+	lab_until 20 "$condition"
 	kill $! 2>/dev/null || true
 	wait $! || true
 	cat $LOG
+	lab_fails lab_listens_cm "$1"
 }
 
-# Of the first report of iperf.
+# Of the first report of iperf, if there is one.
 bytes() {
-	awk -F , '/,/ { print $8; exit }' $LOG
+	awk -F , '/,/ { print $8; found = 1; exit } END { exit !found }' $LOG
 }
 
 case $1.$2 in
 server.iperf)
-	server iperf -s -B "$MY_IP" -y C
+	server bytes iperf -s -B "$MY_IP" -y C
 	[ "$(bytes)" = $SIZE ]
 	;;
 client.iperf)
@@ -67,7 +69,7 @@ client.iperf)
 	carried $SIZE
 	;;
 # With -f one process serves all clients: support of rsockets for fork() is limited (rsocket(7)).
-server.netperf) server netserver -D -f -4 -L "$MY_IP" ;;
+server.netperf) server true netserver -D -f -4 -L "$MY_IP" ;;
 client.netperf)
 	client netperf -4 -H "$PEER_IP" -t "$3" -l 2 -P 0 -- \
 		-k TRANSACTION_RATE,LOCAL_BYTES_SENT,LOCAL_BYTES_RECVD,REMOTE_BYTES_SENT,REMOTE_BYTES_RECVD
