@@ -23,6 +23,11 @@ const LIBRARY: &str = "The tests of a Rust library pass.";
 
 const NETPERF: &str = "netperf's streams and requests go over rsockets.";
 
+const FABTESTS_MSG: &str = "libfabric's tests and benchmarks of connections pass over `verbs`.";
+
+const FABTESTS_RXM: &str =
+    "libfabric's tests and benchmarks of reliable datagrams pass over `verbs;ofi_rxm`.";
+
 /// A server for TCP sockets, and its client, with the library of rsockets preloaded.
 const fn sockets(name: &'static str, server: &'static str, arguments: &'static str) -> GuestTest {
     roles(name, "programs_rsockets", arguments, Ready::Cm(server)).within(60)
@@ -49,12 +54,13 @@ const TESTS: &[GuestTest] = &[
         .runs(ONCE),
     sockets("netperf_stream", "netserver", "netperf TCP_STREAM").shows(NETPERF),
     sockets("netperf_requests", "netserver", "netperf TCP_RR").shows(NETPERF),
-    fabtests("fabtests_msg", "msg")
-        .shows("libfabric's tests of connections, events and immediate data pass over `verbs`."),
-    fabtests("fabtests_rxm", "rxm")
-        .shows("libfabric's tests of reliable datagrams pass over `verbs;ofi_rxm`."),
+    fabtests("fabtests_msg", "msg").shows(FABTESTS_MSG),
+    fabtests("fabtests_msg_bench", "msg_bench").shows(FABTESTS_MSG),
+    fabtests("fabtests_rxm", "rxm").shows(FABTESTS_RXM),
+    fabtests("fabtests_rxm_bench", "rxm_bench").shows(FABTESTS_RXM),
     fabtests("fabtests_rxd", "rxd")
-        .shows("libfabric's test of a reliable datagram passes over `verbs;ofi_rxd`."),
+        .shows("libfabric's test of a reliable datagram passes over `verbs;ofi_rxd`.")
+        .runs(ONCE),
     library("rust_sideway", "programs_libraries tests sideway"),
     roles("rust_sideway_pair", "programs_libraries", "", Ready::Now)
         .with_libraries()
