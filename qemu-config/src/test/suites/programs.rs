@@ -2,6 +2,7 @@
 
 use super::row::{GuestSuite, GuestTest, client, roles, suite};
 use crate::exchange::Ready;
+use crate::prepare::LongBuild;
 use crate::test::facts::On::{First, Nothing};
 use crate::test::facts::{Runs, runs};
 
@@ -40,7 +41,9 @@ const fn fabtests(name: &'static str, provider: &'static str) -> GuestTest {
 
 /// The tests of a Rust library, in one guest.
 const fn library(name: &'static str, command: &'static str) -> GuestTest {
-    client(name, command).with_libraries().shows(LIBRARY)
+    client(name, command)
+        .with(LongBuild::Libraries)
+        .shows(LIBRARY)
 }
 
 /// An interface in both guests, with an address.
@@ -61,9 +64,12 @@ const TESTS: &[GuestTest] = &[
     fabtests("fabtests_rxd", "rxd")
         .shows("libfabric's test of a reliable datagram passes over `verbs;ofi_rxd`.")
         .runs(ONCE),
+    roles("valkey", "programs_valkey", "", Ready::Now)
+        .with(LongBuild::Valkey)
+        .shows("valkey stores values of 1 KiB and 100 KiB over RDMA, and returns them."),
     library("rust_sideway", "programs_libraries tests sideway"),
     roles("rust_sideway_pair", "programs_libraries", "", Ready::Now)
-        .with_libraries()
+        .with(LongBuild::Libraries)
         .shows(LIBRARY),
     library("rust_async_rdma", "programs_libraries tests async-rdma"),
     library("rust_async_rdma_examples", "programs_libraries documentation async-rdma"),
