@@ -29,6 +29,8 @@ const FABTESTS_MSG: &str = "libfabric's tests and benchmarks of connections pass
 const FABTESTS_RXM: &str =
     "libfabric's tests and benchmarks of reliable datagrams pass over `verbs;ofi_rxm`.";
 
+const ADDRESSES: &str = "Addresses of such an interface have GIDs, over which connections work.";
+
 /// A server for TCP sockets, and its client, with the library of rsockets preloaded.
 const fn sockets(name: &'static str, server: &'static str, arguments: &'static str) -> GuestTest {
     roles(name, "programs_rsockets", arguments, Ready::Cm(server)).within(60)
@@ -73,13 +75,11 @@ const TESTS: &[GuestTest] = &[
         .shows(LIBRARY),
     library("rust_async_rdma", "programs_libraries tests async-rdma"),
     library("rust_async_rdma_examples", "programs_libraries documentation async-rdma"),
-    interface("bridge").shows("Addresses of a bridge have GIDs, over which connections work."),
-    interface("macvlan")
-        .shows("Addresses of a macvlan interface have GIDs, over which connections work.")
-        .runs(ONCE),
-    interface("ipvlan").shows("Addresses of an ipvlan interface have GIDs, over which connections work."),
-    interface("vlan").shows("Addresses of a VLAN have GIDs, over which connections work."),
-    interface("bond").shows("Addresses of a bond have GIDs, over which connections work."),
+    interface("bridge").shows(ADDRESSES),
+    interface("macvlan").shows(ADDRESSES).runs(ONCE),
+    interface("ipvlan").shows(ADDRESSES),
+    interface("vlan").shows(ADDRESSES),
+    interface("bond").shows(ADDRESSES),
     interface("shared_namespace")
         .shows("A macvlan interface in a network namespace has RDMA there while namespaces share RDMA devices."),
     interface("own_namespace")
