@@ -264,9 +264,11 @@ lab_call() {
 	[ $((after - before)) -ge "$count" ] || { echo "they are less than $count: the data went another way"; return 1; }
 }
 
-# Succeeds if a process listens through the connection manager.
+# Succeeds if a process of a PROGRAM listens through the connection manager: lab_listens_cm PROGRAM. Another program may listen since an
+# earlier test.
 lab_listens_cm() {
-	rdma resource show cm_id | grep -q 'LISTEN.* comm [^[]'
+	# The kernel keeps 15 characters of a name.
+	rdma resource show cm_id | grep -Eq " state LISTEN .* comm ${1:0:15}( |\$)"
 }
 
 # Waits until COMMAND succeeds: lab_until SECONDS COMMAND… The limit is multiplied by LAB_TIME_FACTOR, because machines are

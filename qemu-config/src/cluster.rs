@@ -16,7 +16,7 @@ use crate::guest::{Booting, Guest, complaints, without_rxe_warnings};
 use crate::host;
 use crate::image::{Base, Kernel};
 use crate::initrd;
-use crate::prepare::{self, Needs, Prepared};
+use crate::prepare::{self, LongBuild, Needs, Prepared};
 use crate::priority::Priority;
 use crate::programs::Selection;
 use crate::qemu::{Backing, Hardware, Machine, Qemu, Wire};
@@ -64,8 +64,8 @@ pub struct Plan {
     pub packages: Vec<String>,
     /// The guests get software that Debian has as source only.
     pub upstream: bool,
-    /// The guests get the tests of Rust libraries.
-    pub libraries: bool,
+    /// Further software that the guests get, in order.
+    pub long_builds: Vec<LongBuild>,
     /// The programs of `tests/guest` that the guests get.
     pub programs: Selection,
     /// A configuration file for the emulator.
@@ -118,7 +118,7 @@ impl Default for Plan {
             kernel: Kernel::Stable,
             packages: Vec::new(),
             upstream: false,
-            libraries: false,
+            long_builds: Vec::new(),
             programs: Selection::All,
             config: None,
             nic_profile: None,
@@ -223,7 +223,7 @@ impl<'a> Parts<'a> {
             disk: plan.stock.as_deref(),
             driver: has_nic && plan.stock.is_none(),
             upstream: plan.upstream,
-            libraries: plan.libraries,
+            long_builds: &plan.long_builds,
             emulator: has_nic.then_some(plan.profile),
         };
         let Prepared {

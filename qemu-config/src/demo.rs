@@ -63,7 +63,7 @@ const STEPS: &[Step] = &[
         what: "rping, 100 rounds, connection manager, data checked",
         server: "rping -s -V -a $MY_IP -C 100",
         client: "rping -c -V -a $PEER_IP -C 100 && echo fine",
-        ready: Ready::Cm,
+        ready: Ready::Cm("rping"),
         figure: |text| text.contains("fine").then(|| "all rounds right".to_owned()),
     },
     Step {

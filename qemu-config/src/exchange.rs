@@ -23,8 +23,8 @@ const GRACE_AFTER_FAILURE: Duration = Duration::from_secs(2);
 pub enum Ready {
     /// It listens on this TCP port.
     Tcp(u16),
-    /// A process listens through the connection manager. Kernels keep listening from one test to the next.
-    Cm,
+    /// A process of this program listens through the connection manager.
+    Cm(&'static str),
     /// A kernel listens through the connection manager.
     KernelCm,
     /// This command succeeds in the server's guest.
@@ -107,8 +107,8 @@ pub fn run(server: &Guest, client: &Guest, exchange: &Exchange) -> Result<Report
 fn wait_script(ready: Ready) -> Option<String> {
     let ready = match ready {
         Ready::Tcp(port) => format!("lab_listens {port}"),
+        Ready::Cm(program) => format!("lab_listens_cm {program}"),
         // The name of a kernel's module is in brackets.
-        Ready::Cm => "rdma resource show cm_id | grep -q 'LISTEN.* comm [^[]'".to_owned(),
         Ready::KernelCm => "rdma resource show cm_id | grep -q 'LISTEN.* comm \\['".to_owned(),
         Ready::When(command) => command.to_owned(),
         Ready::Now => return None,
@@ -147,7 +147,10 @@ mod tests {
             script(Ready::Tcp(7)),
             "ready() { lab_listens 7; }; lab_until 30 ready"
         );
-        assert!(script(Ready::Cm).ends_with("lab_until 30 ready"));
+        assert_eq!(
+            script(Ready::Cm("a")),
+            "ready() { lab_listens_cm a; }; lab_until 30 ready"
+        );
         assert!(script(Ready::When("test -e /x")).contains("{ test -e /x; }"));
         assert_eq!(wait_script(Ready::Now), None);
     }

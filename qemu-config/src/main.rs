@@ -428,7 +428,7 @@ impl GuestOptions {
             kernel: self.kernel,
             packages: self.packages,
             upstream: false,
-            libraries: false,
+            long_builds: Vec::new(),
             programs: Selection::All,
             config: self.config,
             nic_profile: None,

@@ -36,6 +36,15 @@ const FIRST_EMULATOR: u64 = 200;
 /// Shorter builds are not worth a line about their time.
 const SHORT: Duration = Duration::from_secs(5);
 
+/// Software of others that takes minutes to build. Guests get it only if a test needs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LongBuild {
+    /// Tests of Rust libraries.
+    Libraries,
+    /// The server of valkey, and its test client.
+    Valkey,
+}
+
 /// What a cluster needs.
 #[derive(Debug, Clone, Copy)]
 pub struct Needs<'a> {
@@ -51,8 +60,8 @@ pub struct Needs<'a> {
     pub driver: bool,
     /// So is software that Debian has as source only.
     pub upstream: bool,
-    /// So are tests of Rust libraries.
-    pub libraries: bool,
+    /// Further software that is laid over it.
+    pub long_builds: &'a [LongBuild],
     /// The profile of the emulator, if there is one.
     pub emulator: Option<Profile>,
 }
@@ -163,8 +172,11 @@ fn modules(workspace: &Workspace, base: &Base, needs: &Needs<'_>) -> Result<Vec<
         overlays.extend(upstream::modules(workspace, base, needs.kernel)?);
         overlays.push(upstream::fabtests(workspace, base)?);
     }
-    if needs.libraries {
-        overlays.push(libraries::obtain(workspace, base)?);
+    for build in needs.long_builds {
+        overlays.push(match build {
+            LongBuild::Libraries => libraries::obtain(workspace, base)?,
+            LongBuild::Valkey => upstream::valkey(workspace, base)?,
+        });
     }
     Ok(overlays)
 }
@@ -220,7 +232,7 @@ mod tests {
             disk: None,
             driver: true,
             upstream: false,
-            libraries: false,
+            long_builds: &[],
             emulator: None,
         };
         let names = || -> Vec<String> {

@@ -134,10 +134,7 @@ fn managed_traffic<'a>(
 ) -> Result<(Running<'a>, Running<'a>)> {
     let command = "ib_write_bw -R -b -F -D 300";
     let serving = start(server, command)?;
-    server.must(
-        "listens() { rdma resource show cm_id | grep -q 'LISTEN.* comm ib_write_bw'; }; lab_until 20 listens",
-        SHORT,
-    )?;
+    server.must("lab_until 20 lab_listens_cm ib_write_bw", SHORT)?;
     let sending = start(client, &format!("{command} {address}"))?;
     client
         .must(
@@ -165,10 +162,7 @@ fn retries_end(both: (Running<'_>, Running<'_>)) -> Result<()> {
 /// Data that `rping` compares, over a new connection to an address; the server must see it.
 fn connects(server: &Guest, client: &Guest, address: &str) -> Result<()> {
     let serving = start(server, &format!("rping -s -V -C 20 -a {address}"))?;
-    server.must(
-        "listens() { rdma resource show cm_id | grep -q 'LISTEN.* comm rping'; }; lab_until 20 listens",
-        SHORT,
-    )?;
+    server.must("lab_until 20 lab_listens_cm rping", SHORT)?;
     let outcome = client.run(&format!("rping -c -V -C 20 -a {address}"), SHORT)?;
     ensure!(
         outcome.success(),

@@ -1,5 +1,6 @@
 //! Jobs: tests of one suite that need the same guests, on one kernel.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Instant;
 
@@ -82,9 +83,10 @@ pub fn jobs_of(
     let cpus = |test: &GuestTest| test.cpus.or(plan.cpus);
     table.sort_by_key(cpus);
     for tests in table.chunk_by(|a, b| cpus(a) == cpus(b)) {
+        let long_builds: BTreeSet<_> = tests.iter().filter_map(|test| test.long_build).collect();
         let plan = Plan {
             cpus: cpus(&tests[0]),
-            libraries: tests.iter().any(|test| test.needs_libraries),
+            long_builds: long_builds.into_iter().collect(),
             ..plan.clone()
         };
         add(plan, Tests::Table(tests.to_vec()));
@@ -163,12 +165,13 @@ impl Job {
 mod tests {
     use super::*;
     use crate::cluster::Nic;
+    use crate::prepare::LongBuild;
     use crate::test::Run;
     use crate::wiring::Wiring;
 
     #[test]
-    fn guests_get_the_tests_of_libraries_only_if_those_run() {
-        let libraries = |run, filter| -> Vec<bool> {
+    fn guests_get_what_takes_long_to_build_only_if_a_test_needs_it() {
+        let long_builds = |run, filter| -> Vec<LongBuild> {
             let options = Options {
                 run,
                 suites: Vec::new(),
@@ -184,12 +187,17 @@ mod tests {
             let mut suites = Suite::all().into_iter();
             let suite = suites.find(|suite| suite.name() == "programs");
             let jobs = jobs_of(&workspace, suite.unwrap(), filter, Kernel::Stable, &options);
-            jobs.iter().map(|job| job.plan.libraries).collect()
+            let [job] = &jobs[..] else {
+                panic!("{} jobs", jobs.len());
+            };
+            job.plan.long_builds.clone()
         };
-        assert_eq!(libraries(Run::Default, ""), [false]);
-        assert_eq!(libraries(Run::Named, "macvlan"), [false]);
-        assert_eq!(libraries(Run::Named, "rust_"), [true]);
-        assert_eq!(libraries(Run::Named, ""), [true]);
+        assert_eq!(long_builds(Run::Default, ""), []);
+        assert_eq!(long_builds(Run::Named, "macvlan"), []);
+        assert_eq!(long_builds(Run::Named, "rust_"), [LongBuild::Libraries]);
+        assert_eq!(long_builds(Run::Named, "valkey"), [LongBuild::Valkey]);
+        let both = [LongBuild::Libraries, LongBuild::Valkey];
+        assert_eq!(long_builds(Run::Named, ""), both);
     }
 
     #[test]

@@ -236,7 +236,7 @@ fn plans_to_prepare(batches: &[Batch]) -> Vec<Plan> {
         let is_same = |plan: &Plan| {
             plan.kernel == job.plan.kernel
                 && plan.packages == job.plan.packages
-                && plan.libraries == job.plan.libraries
+                && plan.long_builds == job.plan.long_builds
         };
         if !plans.iter().any(is_same) {
             plans.push(job.plan.clone());

@@ -44,7 +44,7 @@ grep -q "Failed to modify QP to RTR" $OUT
 # The connection manager takes RoCE v2.
 rping -s -a "$MY_IP" -C 3 &
 server=$!
-lab_until 10 eval 'rdma resource show cm_id | grep -q LISTEN'
+lab_until 10 lab_listens_cm rping
 rping -c -a "$MY_IP" -C 3
 wait $server
 

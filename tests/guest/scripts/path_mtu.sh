@@ -39,10 +39,6 @@ pair() {
 	fi
 }
 
-cm_listens() {
-	rdma resource show cm_id | grep -q LISTEN
-}
-
 # At least the data's packets, and not twice as many: acknowledgements are fewer.
 counted() {
 	local what=$1 bytes=$2 mtu=$3 least
@@ -71,7 +67,7 @@ datagrams() {
 # The server READs what the client has, and WRITEs it back: half of the data leaves here.
 managed() {
 	local what=$1 own=$2 peer=$3
-	pair "rping -s -v -V -a $own -C 10 -S $PING_SIZE" "rping -c -v -V -a $peer -C 10 -S $PING_SIZE" cm_listens
+	pair "rping -s -v -V -a $own -C 10 -S $PING_SIZE" "rping -c -v -V -a $peer -C 10 -S $PING_SIZE" "lab_listens_cm rping"
 	counted "$what, rping" $((10 * PING_SIZE)) "$LARGEST"
 }
 

@@ -98,7 +98,7 @@ documentation.async-rdma)
 server.)
 	lab_serve "lab_listens 18515" $FOLDER/sideway/rc_pingpong_split -d "$RDMA_DEV" -g "$GID_INDEX"
 	lab_served
-	lab_serve lab_listens_cm $FOLDER/sideway/cmtime
+	lab_serve "lab_listens_cm cmtime" $FOLDER/sideway/cmtime
 	lab_served
 	;;
 client.)

@@ -115,7 +115,7 @@ exchange() {
 	pingpong=(ibv_rc_pingpong -c -d "$RDMA_DEV" -g "$index" -n 100)
 	case $role in
 	server)
-		lab_serve lab_listens_cm inside rping -s -V -C 20 -a "$own"
+		lab_serve "lab_listens_cm rping" inside rping -s -V -C 20 -a "$own"
 		lab_served
 		lab_serve "lab_listens_inside 18515" inside "${pingpong[@]}"
 		lab_served

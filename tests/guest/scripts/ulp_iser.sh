@@ -31,6 +31,19 @@ server() {
 
 node() { iscsiadm -m node -T $NAME -p "$PEER_IP:3260" "$@"; }
 
+# Otherwise the kernel may try to suspend the host of the disk while the logout removes the disk, and warn of active children.
+keep_powered() {
+	local device
+	device=$(realpath "/sys/block/$disk/device")
+	# The disk's device, the target, the session and the host.
+	while :; do
+		[ ! -e "$device/power/control" ] || echo on >"$device/power/control"
+		[[ ${device##*/} != host* ]] || break
+		device=${device%/*}
+		[ -n "$device" ] || { echo "$disk has no SCSI host"; exit 1; }
+	done
+}
+
 login() {
 	node --login >/tmp/login.log 2>&1 || { cat /tmp/login.log; dmesg | tail -5; exit 1; }
 	appears() {
@@ -38,6 +51,7 @@ login() {
 		[ -n "$disk" ] && [ -b "/dev/$disk" ]
 	}
 	lab_until 30 appears || { iscsiadm -m session -P 3; dmesg | tail -5; exit 1; }
+	keep_powered
 	iscsiadm -m session | grep "^iser:"
 }
 

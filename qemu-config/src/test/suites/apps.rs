@@ -54,7 +54,7 @@ const fn qperf(name: &'static str, tests: &'static str) -> GuestTest {
 }
 
 const fn fio(name: &'static str, verb: &'static str) -> GuestTest {
-    roles(name, "apps_fio", verb, Ready::Cm).within(60)
+    roles(name, "apps_fio", verb, Ready::Cm("fio")).within(60)
 }
 
 const TESTS: &[GuestTest] = &[

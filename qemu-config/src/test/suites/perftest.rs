@@ -75,7 +75,7 @@ const TESTS: &[GuestTest] = &[
         .shows("SENDs of inline data complete.")
         .runs(EACH),
     perf("write_bw_cm", "ib_write_bw -R -n 300")
-        .after(Ready::Cm)
+        .after(Ready::Cm("ib_write_bw"))
         .shows("WRITEs over the connection manager complete.")
         .runs(EACH),
 ];

@@ -29,12 +29,22 @@ const UDADDY: &str = "Datagrams reach the resolved queue pair.";
 const XCLIENT: &str = "librdmacm's simplified API works over RC and XRC.";
 const STREAM: &str = "A stream of rsockets keeps its data.";
 
+/// The client starts when the server's program, which is the first word of its command, listens.
 pub(super) const fn cm(
     name: &'static str,
     server: &'static str,
     client: &'static str,
 ) -> GuestTest {
-    test(name, Commands::Two(server, client), Ready::Cm, 60, "")
+    let ready = Ready::Cm(first_word(server));
+    test(name, Commands::Two(server, client), ready, 60, "")
+}
+
+const fn first_word(command: &'static str) -> &'static str {
+    let mut end = 0;
+    while end < command.len() && command.as_bytes()[end] != b' ' {
+        end += 1;
+    }
+    command.split_at(end).0
 }
 
 /// Datagrams to a multicast group.
@@ -124,6 +134,7 @@ const TESTS: &[GuestTest] = &[
         "without_cqe_errors rdma_xserver -c r",
         "without_cqe_errors rdma_xclient -c r -s $PEER_IP",
     )
+    .after(Ready::Cm("rdma_xserver"))
     .shows(XCLIENT)
     .runs(SIZES),
     cm(
@@ -131,12 +142,13 @@ const TESTS: &[GuestTest] = &[
         "without_cqe_errors rdma_xserver -c x",
         "without_cqe_errors rdma_xclient -c x -s $PEER_IP",
     )
+    .after(Ready::Cm("rdma_xserver"))
     .shows(XCLIENT),
-    roles("rcopy", "rcopy_file", "", Ready::Cm)
+    roles("rcopy", "rcopy_file", "", Ready::Cm("rcopy"))
         .within(60)
         .expecting("20000003 bytes in")
         .shows("A copied file of 20 MB has the same SHA-256."),
-    roles("cmtime", "cm_times", "", Ready::Cm)
+    roles("cmtime", "cm_times", "", Ready::Cm("cmtime"))
         .within(60)
         .expecting("")
         .shows("Twenty connections go through each step."),

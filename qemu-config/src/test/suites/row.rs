@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::exchange::{Exchange, Ready};
+use crate::prepare::LongBuild;
 use crate::test::facts::{Facts, Runs, SuiteFacts, facts};
 
 /// A row: a test in one guest or two. A test passes if both commands succeed, the output of the client contains
@@ -28,8 +29,8 @@ pub struct GuestTest {
     pub not_faulting: Option<&'static str>,
     /// On kernels that are configured to find errors it shows nothing that shorter ones do not, and takes very long.
     pub is_too_slow: bool,
-    /// Its guests have the tests of Rust libraries, which take minutes to build.
-    pub needs_libraries: bool,
+    /// Software that its guests have besides that of its suite.
+    pub long_build: Option<LongBuild>,
 }
 
 /// A suite that is a table.
@@ -184,10 +185,10 @@ impl GuestTest {
         }
     }
 
-    /// The same in guests with the tests of Rust libraries.
-    pub const fn with_libraries(self) -> Self {
+    /// The same in guests with this software.
+    pub const fn with(self, build: LongBuild) -> Self {
         Self {
-            needs_libraries: true,
+            long_build: Some(build),
             ..self
         }
     }
@@ -285,7 +286,7 @@ pub const fn test(
         faulting: None,
         not_faulting: None,
         is_too_slow: false,
-        needs_libraries: false,
+        long_build: None,
     }
 }
 
