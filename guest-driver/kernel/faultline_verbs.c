@@ -411,27 +411,31 @@ void faultline_ucontext_resp(struct faultline_ucontext *ctx,
 }
 
 /*
- * Returns true if a page that is mapped for DMA has to be synchronized, since
- * DMA goes through bounce buffers or caches are not coherent. Consumers in the
- * kernel do so; a process, which shares its memory with the device, cannot.
+ * Fails if a page that is mapped for DMA has to be synchronized, since DMA goes
+ * through bounce buffers or caches are not coherent. Consumers in the kernel do
+ * so; a process, which shares its memory with the device, cannot.
  */
-static bool faultline_needs_sync(struct faultline_dev *dev)
+static int faultline_check_sync(struct faultline_dev *dev)
 {
 	struct device *dma_dev = &dev->pdev->dev;
-	bool needs_sync = false;
 	struct page *page;
 	dma_addr_t addr;
+	int err = 0;
 
 	page = alloc_page(GFP_KERNEL);
 	if (!page)
-		return false;
+		return -ENOMEM;
 	addr = dma_map_page(dma_dev, page, 0, PAGE_SIZE, DMA_BIDIRECTIONAL);
-	if (!dma_mapping_error(dma_dev, addr)) {
-		needs_sync = dma_need_sync(dma_dev, addr);
+	if (dma_mapping_error(dma_dev, addr)) {
+		/* Perhaps since there are bounce buffers, all in use. */
+		err = -ENOMEM;
+	} else {
+		if (dma_need_sync(dma_dev, addr))
+			err = -EOPNOTSUPP;
 		dma_unmap_page(dma_dev, addr, PAGE_SIZE, DMA_BIDIRECTIONAL);
 	}
 	__free_page(page);
-	return needs_sync;
+	return err;
 }
 
 static int faultline_alloc_ucontext(struct ib_ucontext *ibctx,
@@ -446,11 +450,12 @@ static int faultline_alloc_ucontext(struct ib_ucontext *ibctx,
 	err = ib_is_udata_in_empty(udata);
 	if (err)
 		return err;
-	if (faultline_needs_sync(dev)) {
+	err = faultline_check_sync(dev);
+	if (err == -EOPNOTSUPP)
 		dev_err_ratelimited(&dev->pdev->dev,
 				    "DMA needs synchronization, as with swiotlb=force: processes cannot use the device\n");
-		return -EOPNOTSUPP;
-	}
+	if (err)
+		return err;
 	mutex_init(&ctx->counters_lock);
 	INIT_LIST_HEAD(&ctx->counters);
 	err = faultline_cmd_alloc_uctx(dev, &ctx->uctx);

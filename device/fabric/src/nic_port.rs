@@ -52,8 +52,8 @@ impl NicPort {
         std::mem::replace(&mut self.was_up, is_up) && !is_up
     }
 
-    /// True if it has nothing to do before its next deadline, unless something happens. A queue pair that waits for the end of a pause
-    /// is not waked by an event: the NIC has to be told in its turns which priorities are paused.
+    /// True if it has nothing to do before its next deadline, unless something happens. No event wakes a queue pair that waits for the end of
+    /// a pause: the NIC has to be told in its turns which priorities are paused.
     #[inline]
     pub(crate) fn may_rest(&self) -> bool {
         let nic = &self.nic;
@@ -64,6 +64,12 @@ impl NicPort {
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
         self.bus_master && (self.nic.has_events() || self.nic.has_deferred_work())
+    }
+
+    /// True if it has something to send, and may.
+    #[inline]
+    pub(crate) fn may_send(&self) -> bool {
+        self.bus_master && self.nic.is_running() && self.nic.may_send()
     }
 
     /// True if it pauses all that send to it. A NIC without bus mastering accepts no frames, so its pause would never end, and is ignored.

@@ -1,8 +1,9 @@
 //! The NICs of a fabric, and which of them rest.
 //!
 //! A NIC that has nothing to do but to wait for a doorbell, a frame, a request or a deadline *rests*: a pass asks for its doorbells and
-//! nothing else. Whoever may change a NIC ends its rest, because [`Nics::get_mut`] and the like do. So no event can be forgotten here: a NIC
-//! that was changed has a turn in the next pass, and rests again only when it had nothing to do in it.
+//! nothing else. Whoever may change a NIC ends its rest, because [`Nics::get_mut`] and the like do: a NIC that was changed has a turn in the
+//! next pass, and rests again only when it had nothing to do in it. What a NIC waits for elsewhere keeps it from resting
+//! ([`Fabric::let_rest`](crate::Fabric::let_rest)).
 
 use faultline_nic::Instant;
 
@@ -101,7 +102,7 @@ impl Nics {
         self.rests_until.get(id).is_none_or(|until| *until > now)
     }
 
-    /// True if the NIC of a port has had a turn or was changed since it has rested.
+    /// True if the NIC of a port does not rest: it has had a turn, or was changed.
     #[inline]
     pub(crate) fn is_awake(&self, id: PortId) -> bool {
         self.rests_until
@@ -111,7 +112,7 @@ impl Nics {
 
     /// Lets a NIC rest if it has nothing to do.
     #[inline]
-    pub fn let_rest(&mut self, id: PortId) {
+    pub(crate) fn let_rest(&mut self, id: PortId) {
         if let (Some(port), Some(until)) = (self.ports.get(id), self.rests_until.get_mut(id))
             && port.may_rest()
         {

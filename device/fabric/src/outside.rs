@@ -11,6 +11,7 @@ use faultline_wire::MacAddr;
 use crate::fate::Fate;
 use crate::frame::Frame;
 use crate::link_model::Effects;
+use crate::nics::Nics;
 use crate::switch::PortId;
 
 /// An interface: a port, and the direction of frames there. `Tx` is away from the NIC, and to the peer of an external port.
@@ -46,9 +47,9 @@ pub trait Outside {
     /// True if the way to another fabric is full. Sources of frames of several ports wait then.
     fn is_any_full(&self) -> bool;
 
-    /// True if a NIC that sends is to make room before the end of the pass: for a doorbell, a request or a frame of another fabric that has
-    /// come meanwhile, or because another fabric has to be woken for what was sent to it.
-    fn is_awaited(&self) -> bool;
+    /// True if something outside of the fabric waits for the end of the turns of a NIC that sends: a doorbell of one of these NICs, a request,
+    /// a frame of another fabric, or another fabric that is to be woken for what was sent to it.
+    fn is_awaited(&self, nics: &Nics) -> bool;
 
     /// True if someone watches frames at interfaces: [`Seen::Frame`] and [`Seen::Arriving`].
     fn watches_frames(&self) -> bool;

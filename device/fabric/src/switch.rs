@@ -350,6 +350,13 @@ impl Switch {
         }
     }
 
+    /// True if a port has the present address that was set last.
+    #[inline]
+    pub fn has_present_address(&self, port: PortId) -> bool {
+        let state = self.assigned.ports.get(port);
+        state.is_some_and(|state| state.granted)
+    }
+
     #[inline(never)]
     fn request_address(&mut self, port: PortId, address: MacAddr) {
         // It may be free when another port has released it, or when it is not learned any more.

@@ -17,8 +17,8 @@ use crate::nic_port::NicPort;
 use crate::outside::{Outside, Seen};
 use crate::switch::{PortId, Switch};
 
-/// Turns that a NIC may have one after the other while nothing else waits: together 256 KiB, or some ten microseconds. So a pass has an
-/// end, and its time is not much older than the frames that it sends.
+/// Turns that a NIC may have behind its first one while nothing else waits: together 256 KiB, or some tens of microseconds. So a pass has an end,
+/// and its time is not much older than the frames that it sends.
 const FURTHER_TURNS: u32 = 15;
 
 /// The turn of a NIC up to what it sends.
@@ -97,6 +97,15 @@ impl<O: Outside> Fabric<O> {
         })
     }
 
+    /// Lets a NIC rest that had nothing to do in its turn, unless it has to go on asking for something.
+    #[inline]
+    pub fn let_rest(&mut self, id: PortId) {
+        // The switch grants the address of a NIC that asks in each turn when another port has released it.
+        if self.switch.has_present_address(id) {
+            self.nics.let_rest(id);
+        }
+    }
+
     /// Lets a NIC send, up to the limits of a turn, and for further turns while nothing else waits. Returns true if it has sent.
     #[inline(always)]
     pub fn transmit(&mut self, out: &mut O, now: Instant, id: PortId) -> bool {
@@ -134,11 +143,10 @@ impl<O: Outside> Fabric<O> {
                 break;
             }
             if !self.may_go_on(&turn) {
-                if further == 0 || self.others_wait(out, id) {
+                if further == 0 || !turn.extend(self.received_work) || self.others_wait(out, id) {
                     break;
                 }
                 further = further.saturating_sub(1);
-                turn = self.begin_turn();
             }
         }
         worked
@@ -147,16 +155,15 @@ impl<O: Outside> Fabric<O> {
     /// True if something waits while NIC `id` sends, or may have come meanwhile without being noticed here.
     fn others_wait(&self, out: &O, id: PortId) -> bool {
         let waits = |(other, port): (PortId, &NicPort)| {
-            port.has_news() || other != id && (port.nic.may_send() || port.pauses_senders())
+            port.has_news() || other != id && (port.may_send() || port.pauses_senders())
         };
-        // The peer is asked first: it often has an answer to send.
+        // NICs are asked first: the receiver often has an answer to send.
         self.nics.awake().any(waits)
             || self.rules.is_some()
             || !self.links.is_empty()
-            || out.watches_frames()
             || self.has_work(out)
             || self.externals.iter().any(ExternalPort::must_flush)
-            || out.is_awaited()
+            || out.is_awaited(&self.nics)
     }
 
     /// Sends what was written to external ports, and the interrupts, and takes what the NICs report. Returns true if there was an

@@ -43,9 +43,36 @@ impl TurnLimit {
         }
     }
 
+    /// Begins a further turn for the same source, of what is left of the work: all its turns together may do no more than one. Returns false
+    /// if nothing is left, when receivers have done so much work since the start.
+    #[inline]
+    pub(crate) fn extend(&mut self, received: u64) -> bool {
+        (self.packets, self.octets) = (PACKETS, OCTETS);
+        received < self.end
+    }
+
     /// True if another frame may be taken, when receivers have done so much work since the start.
     #[inline]
     pub(crate) fn has_room(&self, received: u64) -> bool {
         self.packets > 0 && self.octets > 0 && received < self.end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn further_turns_do_the_work_of_one() {
+        let mut turn = TurnLimit::new(1000);
+        for received in 1001..1016 {
+            assert!(turn.has_room(received));
+            turn.take(PACKETS, OCTETS, 100);
+            assert!(!turn.has_room(received));
+            assert!(turn.extend(received));
+        }
+        let end = 1000 + TURN_WORK - 1500;
+        assert!(turn.has_room(end - 1) && turn.extend(end - 1));
+        assert!(!turn.has_room(end) && !turn.extend(end));
     }
 }

@@ -212,6 +212,22 @@ fn a_nic_that_uses_another_address_has_both() {
     assert_eq!(forged(&a), 0);
 }
 
+/// The NIC has nothing to do when the address becomes free, and no other one gets ahead of it.
+#[test]
+fn an_address_that_is_given_up_goes_to_the_nic_that_waits_for_it() {
+    let fabric = with_mac_changes();
+    let [a, mut b, c] = ["a", "b", "c"].map(|name| fabric.node(name).unwrap());
+    let (mut at_a, _flow) = receive_rest(&a);
+    let mut raw = raw_qp(&b, &b.cq, 6).unwrap();
+    let mac_a = a.nic.mac();
+    let new = [2, 0, 0, 0, 0xaa, 1];
+    use_address(&a, new);
+    use_address(&c, new);
+    use_address(&a, mac_a);
+    assert_eq!(passes((&mut b, &mut raw), new, mac_a, &mut at_a), 0);
+    assert_eq!(forged(&b), 1);
+}
+
 #[test]
 fn a_nic_without_the_check_may_forward_the_frames_of_others() {
     let config = Config {

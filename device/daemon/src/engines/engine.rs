@@ -237,7 +237,7 @@ impl Engine {
             return;
         }
         self.next_beat = Instant(now.0.saturating_add(nanos(HEARTBEAT)));
-        // The engine ends when there is nobody any more who could send requests, which nobody announces.
+        // Nothing announces that the last sender of requests is gone, at which the engine ends.
         self.requests.expect();
         for (id, io) in self.io.nics.iter_mut() {
             let port = self.fabric.nics.get(id);
@@ -474,7 +474,7 @@ impl Engine {
         }
         worked |= self.fabric.transmit(&mut self.io, now, id);
         if !worked {
-            self.fabric.nics.let_rest(id);
+            self.fabric.let_rest(id);
         }
         worked
     }

@@ -20,6 +20,14 @@ struct Shared {
     wake: OwnedFd,
 }
 
+impl Shared {
+    /// Announces requests that were sent. An exchange and no store, so that the engine, which exchanges it back, sees what each of several
+    /// threads has sent before.
+    fn announce(&self) {
+        self.has_requests.swap(true, Ordering::AcqRel);
+    }
+}
+
 /// Wakes an engine that sleeps.
 #[derive(Clone, Debug)]
 pub(crate) struct Waker(Arc<Shared>);
@@ -90,7 +98,7 @@ impl<E> Handle<E> {
     /// Queues `work` to run in the engine, between two steps, and does not wait for it.
     pub fn post(&self, work: impl FnOnce(&mut E) + Send + 'static) -> Result<(), Ended> {
         self.requests.send(Box::new(work)).map_err(|_| Ended)?;
-        self.waker.0.has_requests.store(true, Ordering::Release);
+        self.waker.0.announce();
         self.waker.wake();
         Ok(())
     }
@@ -140,7 +148,7 @@ impl RequestLook {
 }
 
 impl<E> Requests<E> {
-    /// Whether requests wait.
+    /// For another part of the engine that asks whether requests wait.
     pub(crate) fn look(&self) -> RequestLook {
         RequestLook(Arc::clone(&self.shared))
     }
@@ -153,12 +161,12 @@ impl<E> Requests<E> {
 
     /// Makes [`Requests::may_wait`] true.
     pub(crate) fn expect(&self) {
-        self.shared.has_requests.store(true, Ordering::Relaxed);
+        self.shared.announce();
     }
 
     /// Number of requests that wait now. Those that come later are announced again by [`Requests::may_wait`].
     pub(crate) fn count(&self) -> usize {
-        // Of a request that is not counted, the flag is set later.
+        // A request that is sent after this sets the flag again.
         self.shared.has_requests.swap(false, Ordering::AcqRel);
         self.requests.len()
     }

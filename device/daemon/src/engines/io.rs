@@ -4,6 +4,7 @@ use faultline_capture::Captures;
 use faultline_fabric::PortId;
 use faultline_fabric::by_port::ByPort;
 use faultline_fabric::frame::{Frame, Octets};
+use faultline_fabric::nics::Nics;
 use faultline_fabric::outside::{Outside, Seen};
 use faultline_nic::{Diagnostic, Instant, Nic};
 use faultline_telemetry::{DoorbellPath, FrameEvent, Recorder, TraceEvent};
@@ -97,9 +98,14 @@ impl Outside for EngineIo {
     }
 
     #[inline]
-    fn is_awaited(&self) -> bool {
-        self.requests.may_wait()
-            || self.nics.values().any(NicIo::must_poll)
+    fn is_awaited(&self, nics: &Nics) -> bool {
+        let is_rung = |(id, io): (PortId, &NicIo)| {
+            nics.get(id).is_some_and(|port| port.bus_master) && io.must_poll()
+        };
+        // The queue of a capture has room for what a pass with one turn of each NIC sends.
+        self.captures.is_on()
+            || self.requests.may_wait()
+            || self.nics.iter().any(is_rung)
             || self.links.has_news()
     }
 

@@ -8,6 +8,7 @@ use faultline_fabric::fabric::TakenNic;
 use faultline_fabric::frame::{Frame, FrameMut, Octets};
 use faultline_fabric::holds::Holds;
 use faultline_fabric::link_model::MAX_OCTETS;
+use faultline_fabric::nics::Nics;
 use faultline_fabric::others::OtherFrame;
 use faultline_fabric::outside::{Outside, Seen};
 use faultline_fabric::shared_pauses::SharedPauses;
@@ -187,7 +188,7 @@ impl SimEngine {
                 has_worked |= self.fabric.transmit(&mut self.around, now, nic);
             }
             if !has_worked {
-                self.fabric.nics.let_rest(nic);
+                self.fabric.let_rest(nic);
             }
             worked |= has_worked;
         }
@@ -349,8 +350,8 @@ impl Outside for Around {
         self.out.iter().any(|(_, link)| link.is_full())
     }
 
-    // Nothing happens during a pass.
-    fn is_awaited(&self) -> bool {
+    // Nothing comes during a pass, and other engines do not sleep.
+    fn is_awaited(&self, _: &Nics) -> bool {
         false
     }
 

@@ -112,6 +112,7 @@ impl Nic {
         }
         if !self.registers.rings_are_valid() {
             self.core.fatal = regs::BAD_RINGS;
+            self.report_fatal(now);
             return;
         }
         let r = &mut self.registers;
