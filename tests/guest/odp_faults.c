@@ -274,7 +274,7 @@ static bool stream(struct bench *bench, const struct traffic *traffic)
 	struct rng rng = { 7 };
 	uint64_t started;
 	struct ibv_mr *mr;
-	long faults;
+	long faults, taken;
 
 	if (madvise(memory, STREAM_LENGTH, MADV_NOHUGEPAGE))
 		die("cannot advise: %m");
@@ -290,6 +290,7 @@ static bool stream(struct bench *bench, const struct traffic *traffic)
 		order[other] = saved;
 	}
 	faults = device_counter(&bench->device, "page_faults");
+	taken = device_counter(&bench->device, "page_invalidations");
 	started = now_ms();
 	for (size_t i = 0; i < messages; i++)
 		WANT(loop_do(&bench->loop, IBV_WR_RDMA_WRITE, bench->buffer, traffic->pages * PAGE,
@@ -297,10 +298,12 @@ static bool stream(struct bench *bench, const struct traffic *traffic)
 			     mr->rkey) == IBV_WC_SUCCESS);
 	started = now_ms() - started;
 	faults = device_counter(&bench->device, "page_faults") - faults;
+	/* The kernel may move or reclaim a page meanwhile: it is met once more. */
+	taken = device_counter(&bench->device, "page_invalidations") - taken;
 	there = resident(memory, STREAM_PAGES);
 	wanted = traffic->touched ? STREAM_PAGES : messages * traffic->pages;
-	say("%s: %zu pages, %ld faults, %llu us a page; %zu in memory", traffic->name,
-	    messages * traffic->pages, faults,
+	say("%s: %zu pages, %ld faults, %ld taken away, %llu us a page; %zu in memory",
+	    traffic->name, messages * traffic->pages, faults, taken,
 	    (unsigned long long)(started * 1000 / (messages * traffic->pages)), there);
 	for (size_t i = 0; i < messages; i++)
 		WANT(!memcmp(memory + i * traffic->stride * PAGE, bench->buffer,
@@ -309,9 +312,9 @@ static bool stream(struct bench *bench, const struct traffic *traffic)
 	munmap(memory, STREAM_LENGTH);
 	if (there != wanted)
 		say("%zu pages should be in memory", wanted);
-	if (faults > traffic->most)
+	if (faults > traffic->most + taken)
 		say("no more than %ld faults are needed", traffic->most);
-	return there == wanted && faults <= traffic->most;
+	return there == wanted && faults <= traffic->most + taken;
 }
 
 static void test_ahead(struct bench *bench)

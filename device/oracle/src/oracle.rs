@@ -113,12 +113,12 @@ impl Oracle {
         self.responses_without_flow
     }
 
-    /// The violations, [`VIOLATION_LIMIT`] of each adapter at most.
+    /// The violations, [`VIOLATION_LIMIT`](crate::VIOLATION_LIMIT) of each adapter at most.
     pub fn violations(&self) -> &[Finding] {
         self.findings.violations()
     }
 
-    /// What is suspicious, and notes: of each rule the first [`REMARK_LIMIT`].
+    /// What is suspicious, and notes: of each rule the first [`REMARK_LIMIT`](crate::REMARK_LIMIT).
     pub fn remarks(&self) -> &[Finding] {
         self.findings.remarks()
     }
