@@ -3,20 +3,9 @@
 #ifndef DEVICE_H
 #define DEVICE_H
 
+#include "check.h"
 #include "faultline_net.h"
 
-#define CHECK(condition)							\
-	do {									\
-		if (!(condition)) {						\
-			fprintf(stderr, "%s:%d: %s: false: %s\n", __FILE__,	\
-				__LINE__, __func__, #condition);		\
-			fprintf(stderr, "last message: %s", last_message);	\
-			exit(1);						\
-		}								\
-	} while (0)
-
-/* The last message of the driver. */
-extern char last_message[1024];
 /* The number that the next command which creates an object answers. */
 extern u32 next_number;
 /* The answer to QUERY_QP. */

@@ -4,17 +4,8 @@
  * those of programs, and those of a recovery. The driver waits for a command
  * for ten seconds; no shutdown may.
  */
+#include "check.h"
 #include "faultline_odp.h"
-
-#define CHECK(condition)							\
-	do {									\
-		if (!(condition)) {						\
-			fprintf(stderr, "%s:%d: %s: false: %s\n", __FILE__,	\
-				__LINE__, __func__, #condition);		\
-			fprintf(stderr, "last message: %s", last_message);	\
-			exit(1);						\
-		}								\
-	} while (0)
 
 /* Virtual time that a shutdown, and commands that it ends, may take: a fraction of FAULTLINE_CMD_TIMEOUT_MS. */
 #define PROMPT_NS (500 * NSEC_PER_MSEC)
@@ -24,7 +15,7 @@
 u8 registers[FAULTLINE_REGS_SIZE];
 u8 page[PAGE_SIZE] __attribute__((aligned(PAGE_SIZE)));
 void *drvdata;
-static char last_message[1024];
+char last_message[1024];
 static struct pci_dev pdev;
 /* The driver's part of it, and whether it answers no command. */
 static struct faultline_dev *the_dev;

@@ -2,7 +2,7 @@
 //! other side does not see.
 
 use super::pingpong::ping;
-use super::row::{Commands, GuestSuite, GuestTest, client, roles, suite, test};
+use super::row::{GuestSuite, GuestTest, client, roles, suite, tcp};
 use crate::exchange::Ready;
 use crate::test::facts::by_name;
 
@@ -17,17 +17,7 @@ const NETDEV: &str = "Data arrive unchanged.";
 
 const TESTS: &[GuestTest] = &[
     ping("ping_large", "ping -c 3 -i 0.2 -s 20000 $PEER_IP").shows(NETDEV),
-    test(
-        "tcp",
-        Commands::Two(
-            "lab stream-receive 5001",
-            "lab stream-send $PEER_IP:5001 67108864",
-        ),
-        Ready::Tcp(5001),
-        120,
-        "67108864 bytes",
-    )
-    .shows(NETDEV),
+    tcp("tcp").shows(NETDEV),
     roles("netdev_queues", "netdev_queues", "", Ready::Tcp(5001))
         .on_cpus(2)
         .shows(NETDEV),

@@ -295,6 +295,20 @@ pub const fn client(name: &'static str, command: &'static str) -> GuestTest {
     test(name, Commands::Client(command), Ready::Now, 120, DONE)
 }
 
+/// 64 MiB over TCP from client to server.
+pub const fn tcp(name: &'static str) -> GuestTest {
+    test(
+        name,
+        Commands::Two(
+            "lab stream-receive 5001",
+            "lab stream-send $PEER_IP:5001 67108864",
+        ),
+        Ready::Tcp(5001),
+        120,
+        "67108864 bytes",
+    )
+}
+
 /// A test program for one guest.
 pub const fn alone(name: &'static str, command: &'static str) -> GuestTest {
     client(name, command).expecting("PASS")

@@ -3,8 +3,7 @@
 
 use super::pingpong::ping;
 use super::rdmacm::cm;
-use super::row::{Commands, GuestSuite, GuestTest, client, perf, suite, test, verbs};
-use crate::exchange::Ready;
+use super::row::{GuestSuite, GuestTest, client, perf, suite, tcp, verbs};
 use crate::test::facts::On::{First, Nothing};
 use crate::test::facts::{Runs, runs};
 
@@ -62,16 +61,3 @@ const TESTS: &[GuestTest] = &[
         .reversed()
         .shows(RDMA),
 ];
-
-const fn tcp(name: &'static str) -> GuestTest {
-    test(
-        name,
-        Commands::Two(
-            "lab stream-receive 5001",
-            "lab stream-send $PEER_IP:5001 67108864",
-        ),
-        Ready::Tcp(5001),
-        120,
-        "67108864 bytes",
-    )
-}

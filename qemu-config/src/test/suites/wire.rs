@@ -3,10 +3,7 @@
 
 use super::pingpong::ping;
 use super::rdmacm::cm;
-use super::row::{
-    Commands, FILLED, GuestSuite, GuestTest, Sides, perf, suite, test, torture, verbs,
-};
-use crate::exchange::Ready;
+use super::row::{FILLED, GuestSuite, GuestTest, Sides, perf, suite, tcp, torture, verbs};
 use crate::test::facts::On::{First, Nothing};
 use crate::test::facts::runs;
 
@@ -93,15 +90,5 @@ const TESTS: &[GuestTest] = &[
     torture("torture", "", "", 10)
         .faulting(Sides::Both)
         .shows("No event of memory does harm between two emulators."),
-    test(
-        "tcp",
-        Commands::Two(
-            "lab stream-receive 5001",
-            "lab stream-send $PEER_IP:5001 67108864",
-        ),
-        Ready::Tcp(5001),
-        120,
-        "67108864 bytes",
-    )
-    .shows("64 MiB over TCP arrive unchanged."),
+    tcp("tcp").shows("64 MiB over TCP arrive unchanged."),
 ];
