@@ -64,7 +64,7 @@ impl<O: Outside> Fabric<O> {
 
     /// Wakes peers of external ports for which there were frames, or room.
     #[inline]
-    pub fn flush_externals(&mut self) {
+    pub(crate) fn flush_externals(&mut self) {
         for port in &mut self.externals {
             port.flush();
         }

@@ -152,7 +152,7 @@ impl<O: Outside> Fabric<O> {
         worked
     }
 
-    /// True if something waits while NIC `id` sends, or may have come meanwhile without being noticed here.
+    /// True if something waits for the end of the turns of NIC `id`.
     fn others_wait(&self, out: &O, id: PortId) -> bool {
         let waits = |(other, port): (PortId, &NicPort)| {
             port.has_news() || other != id && (port.may_send() || port.pauses_senders())

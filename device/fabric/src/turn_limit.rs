@@ -43,8 +43,8 @@ impl TurnLimit {
         }
     }
 
-    /// Begins a further turn for the same source, of what is left of the work: all its turns together may do no more than one. Returns false
-    /// if nothing is left, when receivers have done so much work since the start.
+    /// Begins a further turn of the same source. Its packets and octets are those of a new turn, but the limit of work stays: all turns together
+    /// do no more work than one. Returns false if no work is left, when receivers have done so much since the start.
     #[inline]
     pub(crate) fn extend(&mut self, received: u64) -> bool {
         (self.packets, self.octets) = (PACKETS, OCTETS);

@@ -109,8 +109,8 @@ impl Findings {
         self.violations.push(finding);
     }
 
-    /// Makes room for a violation. If all is taken, the adapter of which most violations are kept loses its last ones. Returns false if it is
-    /// the adapter of this violation.
+    /// Makes room for a violation. If there is none, the last violations of the adapter with most of them are forgotten. Returns false if that
+    /// is the adapter of this violation.
     fn make_room(&mut self, finding: &Finding) -> bool {
         loop {
             // A vector grows by what it has, which is more than the budget has for it.

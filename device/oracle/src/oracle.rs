@@ -22,7 +22,7 @@ use crate::tracks::{ResponseKey, Tracks};
 const RELIABLE_DATAGRAMS: RangeInclusive<u8> = 0x40..=0x5f;
 const MANUFACTURERS: u8 = 0xc0;
 
-/// Parts of the memory for findings; and for what is not counted exactly: growth before others give way, and attempts.
+/// One part in so many of the memory is for findings, and one is kept free: for what grows before room is made, and for attempts.
 const FINDINGS: usize = 4;
 const RESERVE: usize = 32;
 

@@ -238,7 +238,7 @@ impl Engine {
         }
         self.next_beat = Instant(now.0.saturating_add(nanos(HEARTBEAT)));
         // Nothing announces that the last sender of requests is gone, at which the engine ends.
-        self.requests.expect();
+        self.requests.look_again();
         for (id, io) in self.io.nics.iter_mut() {
             let port = self.fabric.nics.get(id);
             io.send_heartbeat(port.is_some_and(|port| port.nic.is_running()));
@@ -432,7 +432,7 @@ impl Engine {
     /// requests faster than they are executed cannot occupy the engine.
     fn take_requests(&mut self) -> bool {
         let mut any = false;
-        if !self.requests.may_wait() {
+        if !self.io.requests.may_wait() {
             return any;
         }
         for _ in 0..self.requests.count().max(1) {
@@ -513,7 +513,7 @@ impl Sleeper for Engine {
         };
         let is_rung = || self.io.nics.iter().any(has_doorbell);
         let has_frame = || self.fabric.has_work(&self.io) || self.has_link_work();
-        self.requests.may_wait() || !self.clock.is_stopped() && (is_rung() || has_frame())
+        self.io.requests.may_wait() || !self.clock.is_stopped() && (is_rung() || has_frame())
     }
 
     /// Waits until a thread wakes the engine, or a deadline or the heartbeat is due.

@@ -135,12 +135,12 @@ pub(crate) fn pair<E>() -> std::io::Result<(Handle<E>, Requests<E>)> {
     Ok((handle, requests))
 }
 
-/// Looks for requests on behalf of the engine.
+/// Where the engine looks for requests before it takes any.
 #[derive(Debug)]
 pub(crate) struct RequestLook(Arc<Shared>);
 
 impl RequestLook {
-    /// As [`Requests::may_wait`].
+    /// True if there may be requests.
     #[inline]
     pub(crate) fn may_wait(&self) -> bool {
         self.0.has_requests.load(Ordering::Relaxed)
@@ -148,23 +148,17 @@ impl RequestLook {
 }
 
 impl<E> Requests<E> {
-    /// For another part of the engine that asks whether requests wait.
+    /// Where to look whether requests wait.
     pub(crate) fn look(&self) -> RequestLook {
         RequestLook(Arc::clone(&self.shared))
     }
 
-    /// True if there may be requests.
-    #[inline]
-    pub(crate) fn may_wait(&self) -> bool {
-        self.shared.has_requests.load(Ordering::Relaxed)
-    }
-
-    /// Makes [`Requests::may_wait`] true.
-    pub(crate) fn expect(&self) {
+    /// Makes [`RequestLook::may_wait`] true.
+    pub(crate) fn look_again(&self) {
         self.shared.announce();
     }
 
-    /// Number of requests that wait now. Those that come later are announced again by [`Requests::may_wait`].
+    /// Number of requests that wait now. Those that come later are announced again by [`RequestLook::may_wait`].
     pub(crate) fn count(&self) -> usize {
         // A request that is sent after this sets the flag again.
         self.shared.has_requests.swap(false, Ordering::AcqRel);

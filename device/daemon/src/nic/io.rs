@@ -333,17 +333,20 @@ impl NicIo {
     /// Returns true if [`NicIo::poll_doorbells`] has something to do.
     #[inline]
     pub(crate) fn must_poll(&self) -> bool {
-        self.polled.iter().any(|polled| {
-            let page = self.pages.page(polled.page as usize);
-            page.is_some_and(|page| ring::must_take(&DoorbellRing(page), polled.consumer))
-        })
+        self.any_ring(|ring, consumer| ring::must_take(ring, consumer))
     }
 
     /// Returns true if a page has a doorbell that was not taken.
     pub(crate) fn has_doorbell(&self) -> bool {
+        self.any_ring(|ring, consumer| ring::peek(ring, consumer).is_some())
+    }
+
+    /// Returns true if this holds for the ring of a page and the index of its next doorbell.
+    #[inline]
+    fn any_ring(&self, holds: impl Fn(&DoorbellRing<'_>, u64) -> bool) -> bool {
         self.polled.iter().any(|polled| {
             let page = self.pages.page(polled.page as usize);
-            page.is_some_and(|page| ring::peek(&DoorbellRing(page), polled.consumer).is_some())
+            page.is_some_and(|page| holds(&DoorbellRing(page), polled.consumer))
         })
     }
 
