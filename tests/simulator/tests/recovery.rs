@@ -234,6 +234,46 @@ fn a_flood_of_repeated_reads_is_answered_in_bounded_work() {
     assert_eq!(statuses(&mut world, &mut pair), [cqe::SUCCESS]);
 }
 
+/// A requester may not survive acknowledgements before it has repeated its last packet, as `rdma_rxe` of Linux 6.12 does not.
+#[test]
+fn a_repeated_message_is_acknowledged_where_it_asks_for_it() {
+    let mut world = World::new(2, 1);
+    let mut pair = rc_pair(&mut world);
+    post(&mut world, &mut pair, wr::WR_WRITE, 0, 0, 4096);
+    world.run();
+    assert_eq!(statuses(&mut world, &mut pair), [cqe::SUCCESS]);
+    let repeated = [
+        Opcode::RcWriteFirst,
+        Opcode::RcWriteMiddle,
+        Opcode::RcWriteMiddle,
+        Opcode::RcWriteLast,
+    ];
+    for attempt in 0..2 {
+        world.start_trace();
+        let mut acknowledged = [false; 4];
+        for (psn, opcode) in (0..).zip(repeated) {
+            let mut header = forged(&world, &pair, opcode, psn);
+            header.bth.ack_req = psn == 3;
+            header.reth = (psn == 0).then_some(Reth {
+                addr: pair.mr[1].va,
+                rkey: pair.mr[1].key,
+                len: 4096,
+            });
+            world.inject(0, packet(&header, &[0; 1024]));
+            world.run();
+            let answers = world.take_trace();
+            world.start_trace();
+            acknowledged[psn as usize] = answers.iter().any(|(from, _)| *from == 1);
+        }
+        assert_eq!(
+            acknowledged,
+            [false, false, false, true],
+            "attempt {attempt}"
+        );
+    }
+    assert_eq!(counter(&mut world, 1, Counter::duplicate_request), 8);
+}
+
 #[test]
 fn repeated_atomics_are_answered_from_memory_and_not_executed() {
     let mut world = World::new(2, 1);

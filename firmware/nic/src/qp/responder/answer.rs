@@ -180,8 +180,11 @@ impl Responder {
     pub(super) fn repeat(&mut self, qp: &Endpoint, header: &RoceHeader) {
         let (psn, kind) = (header.bth.psn, header.bth.opcode.info().kind);
         if !kind.is_answered() {
-            // The acknowledgement of everything so far was lost.
-            self.acknowledge(self.expected.prev(), Syndrome::ACK);
+            // The acknowledgement of everything so far was lost. As for new requests, one is sent if it is asked for (IBTA 9.7.5.1.2):
+            // `rdma_rxe` stops for ever if an acknowledgement arrives before it has repeated the last packet, and then another one.
+            if header.bth.ack_req {
+                self.acknowledge(self.expected.prev(), Syndrome::ACK);
+            }
             return;
         }
         let offset = |executed: &Executed| psn.diff(executed.psn);
