@@ -49,6 +49,8 @@ pub struct Exchange {
 /// The result of an exchange.
 #[derive(Debug, Clone)]
 pub struct Report {
+    /// The server was not ready in time, so the client has begun without it.
+    pub unready: bool,
     /// Result and output of the server.
     pub server: Outcome,
     /// Result and output of the client.
@@ -56,9 +58,9 @@ pub struct Report {
 }
 
 impl Report {
-    /// True if both succeeded.
+    /// True if both succeeded, and the client did not begin too early.
     pub fn success(&self) -> bool {
-        self.server.success() && self.client.success()
+        !self.unready && self.server.success() && self.client.success()
     }
 
     /// Both sides' last output.
@@ -70,7 +72,13 @@ impl Report {
                 tail(&outcome.both, lines)
             )
         };
-        side("server", &self.server) + &side("client", &self.client)
+        let mut text = side("server", &self.server) + &side("client", &self.client);
+        if self.unready {
+            text.push_str(&format!(
+                "the server was not ready within {WAIT_SECONDS} s\n"
+            ));
+        }
+        text
     }
 }
 
@@ -84,9 +92,10 @@ pub fn run(server: &Guest, client: &Guest, exchange: &Exchange) -> Result<Report
         ..Exec::default()
     };
     let serving = server.start(&script(&exchange.server))?;
+    let mut unready = false;
     if let Some(script) = wait_script(exchange.ready) {
         let started = Instant::now();
-        server.run(&script, WAIT_LIMIT)?;
+        unready = !server.run(&script, WAIT_LIMIT)?.success();
         progress::waited("the server's start", started.elapsed());
     }
     let client = client
@@ -100,7 +109,11 @@ pub fn run(server: &Guest, client: &Guest, exchange: &Exchange) -> Result<Report
     let started = Instant::now();
     let server = serving.wait_more(grace)?;
     progress::waited("the server's end", started.elapsed());
-    Ok(Report { server, client })
+    Ok(Report {
+        unready,
+        server,
+        client,
+    })
 }
 
 /// Script that waits for a server, for a limited time: a server that has failed reports that itself.
@@ -131,6 +144,7 @@ mod tests {
             both: b"said".to_vec(),
         };
         let report = |server, client| Report {
+            unready: false,
             server: outcome(server),
             client: outcome(client),
         };
@@ -138,6 +152,12 @@ mod tests {
         assert!(!report(1, 0).success());
         assert!(!report(0, 1).success());
         assert!(report(0, 1).text(5).contains("client: exit status 1\nsaid"));
+        let early = Report {
+            unready: true,
+            ..report(0, 0)
+        };
+        assert!(!early.success());
+        assert!(early.text(5).contains("the server was not ready"));
     }
 
     #[test]

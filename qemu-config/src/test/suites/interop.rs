@@ -297,6 +297,9 @@ const TESTS: &[GuestTest] = &[
         .runs(ONCE),
 ];
 
+/// `linger` runs it, so it is not the first word.
+const RPING_LISTENS: Ready = Ready::Cm("rping");
+
 /// The tests of reliable services, for a link that loses frames. Without `linger` one ping-pong of a hundred fails, because the last
 /// acknowledgement is lost and the queue pair that could repeat it is gone; and one rping of a hundred, because its request to
 /// disconnect (DREQ) is lost, and Linux repeats it only as long as the identifier of the connection exists.
@@ -324,12 +327,14 @@ const LOSSY_TESTS: &[GuestTest] = &[
         "linger rping -s -V -a $MY_IP -C 50",
         "linger rping -c -V -a $PEER_IP -C 50",
     )
+    .after(RPING_LISTENS)
     .shows(LOSSY),
     cm(
         "rping_back",
         "linger rping -s -V -a $MY_IP -C 50",
         "linger rping -c -V -a $PEER_IP -C 50",
     )
+    .after(RPING_LISTENS)
     .reversed()
     .shows(LOSSY)
     .runs(LOSSY_ONCE),
@@ -338,6 +343,7 @@ const LOSSY_TESTS: &[GuestTest] = &[
         "linger rping -s -V -a $MY_IP6 -C 50",
         "linger rping -c -V -a $PEER_IP6 -C 50",
     )
+    .after(RPING_LISTENS)
     .shows(LOSSY),
     perf("send_bw_rc", "ib_send_bw -n 300").shows(LOSSY_PERF),
     perf("write_bw_rc", "ib_write_bw -n 300").shows(LOSSY_PERF),
