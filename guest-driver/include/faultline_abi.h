@@ -9,7 +9,7 @@
 
 #include <linux/types.h>
 
-#define FAULTLINE_ABI_VERSION 0x20002
+#define FAULTLINE_ABI_VERSION 0x20003
 #define FAULTLINE_MAGIC 0x4c544c46
 
 /* PCI identity and BARs. */
@@ -1901,8 +1901,8 @@ struct faultline_resize_cq {
 };
 
 /*
- * ALLOC_UCTX. The process that owns the context, for diagnostics; nothing
- * depends on it. Answer: handle.
+ * ALLOC_UCTX. The process that owns the context, for diagnostics, and its user.
+ * Answer: handle.
  */
 struct faultline_alloc_uctx {
 	/*
@@ -1910,8 +1910,13 @@ struct faultline_alloc_uctx {
 	 * = not reported.
 	 */
 	__le32 pid;
-	/* Reserved; zero. */
-	__le32 reserved;
+	/*
+	 * Number of the user who owns the process, the same for all of the
+	 * user's contexts, which together have a limit of places for page
+	 * faults. On Linux the user id in the initial user namespace, plus 1. 0
+	 * = not told: the context has its own limit only.
+	 */
+	__le32 user;
 	/* Name of the process, up to the first NUL. Any bytes. */
 	__u8 comm[16];
 };

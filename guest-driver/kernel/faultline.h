@@ -48,6 +48,8 @@
 
 /* The device takes the times of a page fault and the process of a context. */
 #define FAULTLINE_ABI_MINOR_TOLD	1
+/* The device takes the user of a context. */
+#define FAULTLINE_ABI_MINOR_USER	3
 
 /* Not a valid EQ number. */
 #define FAULTLINE_INVALID_EQN	U32_MAX

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 /* One typed function per command; see faultline_cmd.h. */
+#include <linux/cred.h>
 #include <linux/sched.h>
 
 #include "faultline_trace.h"
@@ -94,7 +95,7 @@ static int faultline_plain(struct faultline_dev *dev, u16 opcode, u32 handle,
 			       FAULTLINE_WAIT_SLEEP);
 }
 
-/* Names the calling process to the device, if the device knows processes. */
+/* Names the calling process and its user to the device, if it knows these. */
 int faultline_cmd_alloc_uctx(struct faultline_dev *dev, u32 *uctx)
 {
 	struct faultline_alloc_uctx params = {};
@@ -104,6 +105,10 @@ int faultline_cmd_alloc_uctx(struct faultline_dev *dev, u32 *uctx)
 		BUILD_BUG_ON(sizeof(params.comm) < TASK_COMM_LEN);
 		get_task_comm(params.comm, current->group_leader);
 	}
+	/* No user has the highest number, so none becomes 0. */
+	if (dev->abi_minor >= FAULTLINE_ABI_MINOR_USER)
+		params.user = cpu_to_le32(from_kuid(&init_user_ns,
+						    current_uid()) + 1);
 	return faultline_create(dev, FAULTLINE_ADMIN_ALLOC_UCTX, &params, uctx);
 }
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * odp_stuck DIRECTORY [xrc]: page faults and prefetches that take very long do not keep
+ * odp_stuck DIRECTORY [xrc | contexts]: page faults and prefetches that take very long do not keep
  * another process's from being served. DIRECTORY is on a file system that can be frozen:
  * a page of a file there that is to be written waits until it thaws. With xrc the
  * faults are those of XRC targets, which belong to no process, and more of them
- * than the device has places for. Runs in one guest.
+ * than the device has places for. With contexts they are of many contexts of one user, and
+ * the other process is another user's. Runs in one guest.
  */
 #include "common.h"
 
@@ -22,8 +23,13 @@
 
 /* More than there are faults served at once. */
 #define STUCK 40
-/* More than the device takes at once: 1024. */
+/* Faults that the device takes at once, and more. */
+#define PLACES 1024
 #define STUCK_TARGETS 1100
+/* Without a limit for users, as many contexts could take all places: each can have half of what is free. */
+#define CONTEXTS 12
+/* Of the neighbour, if it is another user. */
+#define OTHER_UID 1000
 #define PAGES 64
 /* More than a work queue of Linux does at once. */
 #define PREFETCHES 1100
@@ -168,7 +174,7 @@ static void *prefetch_run(void *argument)
 }
 
 /* Another process: its pages come while those of the first don't. */
-static int neighbour(int go, int fs)
+static int neighbour(int go, int fs, bool other)
 {
 	struct ibv_mr *from, *to;
 	struct device device;
@@ -181,6 +187,8 @@ static int neighbour(int go, int fs)
 
 	if (read(go, &byte, 1) != 1)
 		return 1;
+	if (other && setresuid(OTHER_UID, OTHER_UID, 0))
+		die("cannot become another user: %m");
 	device_open(&device);
 	pair_create(&pair, &device);
 	memory = anonymous(PAGES * PAGE);
@@ -200,20 +208,59 @@ static int neighbour(int go, int fs)
 	if (prefetch(to, 0) || ibv_dereg_mr(to))
 		die("cannot prefetch or deregister: %m");
 	say("prefetched and deregistered after %llu ms", (unsigned long long)(now_ms() - start));
+	if (other && setresuid(0, 0, 0))
+		die("cannot become root again: %m");
 	/* The stuck process can't do this: its address space must not change. */
 	if (ioctl(fs, FITHAW, 0))
 		say("cannot thaw: %m");
 	return !good;
 }
 
+/* A context of the stuck process, with its regions. */
+struct context {
+	struct device device;
+	struct domain domain;
+	struct ibv_mr *from;
+	struct ibv_mr *to;
+};
+
+static void context_open(struct context *context, uint8_t *memory, size_t size, bool xrc)
+{
+	device_open(&context->device);
+	device_needs_odp(&context->device, false);
+	context->from = region(&context->device, anonymous(PAGE), PAGE, false);
+	content_fill(context->from->addr, content_key(2, 0, 0), 0, 64);
+	context->to = region(&context->device, memory, size, true);
+	if (xrc)
+		domain_create(&context->domain, &context->device);
+}
+
+/* The context of a target. Each has some more than half of the rest. */
+static size_t context_of(size_t target, size_t contexts)
+{
+	size_t context = 0, first = 0, rest = STUCK_TARGETS;
+
+	while (context + 1 < contexts) {
+		size_t own = rest / 2 + 4;
+
+		if (target < first + own)
+			break;
+		first += own;
+		rest -= own;
+		context++;
+	}
+	return context;
+}
+
 int main(int argc, char **argv)
 {
 	static struct pair pairs[STUCK_TARGETS];
-	bool xrc = argc == 3 && !strcmp(argv[2], "xrc");
+	static struct context opened[CONTEXTS];
+	bool many = argc == 3 && !strcmp(argv[2], "contexts");
+	bool xrc = many || (argc == 3 && !strcmp(argv[2], "xrc"));
 	size_t stuck = xrc ? STUCK_TARGETS : STUCK;
-	struct domain domain = {};
-	struct ibv_mr *from, *to;
-	struct device device;
+	size_t contexts = many ? CONTEXTS : 1;
+	struct device *device = &opened[0].device;
 	struct ibv_wc wc;
 	uint8_t *memory;
 	char name[256];
@@ -223,7 +270,7 @@ int main(int argc, char **argv)
 	pid_t pid;
 
 	if (argc != 2 && !xrc)
-		die("usage: odp_stuck DIRECTORY [xrc]");
+		die("usage: odp_stuck DIRECTORY [xrc | contexts]");
 	fs = open(argv[1], O_RDONLY | O_DIRECTORY);
 	snprintf(name, sizeof(name), "%s/odp_stuck.%d", argv[1], getpid());
 	file = open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
@@ -235,39 +282,41 @@ int main(int argc, char **argv)
 	if (pid < 0)
 		die("cannot fork: %m");
 	if (!pid)
-		_exit(neighbour(go[0], fs));
+		_exit(neighbour(go[0], fs, many));
 
-	device_open(&device);
-	device_needs_odp(&device, false);
 	memory = mmap(NULL, stuck * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
 	if (memory == MAP_FAILED)
 		die("cannot map %s: %m", name);
-	from = region(&device, anonymous(PAGE), PAGE, false);
-	content_fill(from->addr, content_key(2, 0, 0), 0, 64);
-	to = region(&device, memory, stuck * PAGE, true);
-	if (xrc)
-		domain_create(&domain, &device);
+	for (size_t i = 0; i < contexts; i++)
+		context_open(&opened[i], memory, stuck * PAGE, xrc);
 	for (size_t i = 0; i < stuck; i++) {
+		struct context *of = &opened[context_of(i, contexts)];
+
 		if (xrc)
-			pair_create_xrc(&pairs[i], &device, &domain);
+			pair_create_xrc(&pairs[i], &of->device, &of->domain);
 		else
-			pair_create(&pairs[i], &device);
+			pair_create(&pairs[i], &of->device);
 	}
 	/* Now: a thread needs a stack, and a process that is stuck gets no more memory. */
-	if (pthread_create(&thread, NULL, prefetch_run, to))
+	if (pthread_create(&thread, NULL, prefetch_run, opened[0].to))
 		die("cannot start a thread");
-	faults = device_counter(&device, "page_faults");
+	faults = device_counter(device, "page_faults");
 	if (ioctl(fs, FIFREEZE, 0))
 		die("cannot freeze %s: %m", argv[1]);
-	for (size_t i = 0; i < stuck; i++)
-		post_write(&pairs[i], from, to, i);
+	for (size_t i = 0; i < stuck; i++) {
+		struct context *of = &opened[context_of(i, contexts)];
+
+		post_write(&pairs[i], of->from, of->to, i);
+	}
 	sleep_ms(1000);
 	for (size_t i = 0; i < stuck; i++)
 		if (endpoint_wait(&pairs[i].near, &wc, 0))
 			die("write %zu did not have to wait: %s", i, ibv_wc_status_str(wc.status));
-	waiting = device_counter(&device, "page_faults") - faults;
-	/* Targets have what one context gets of the device's places; the others wait for one of these. */
+	waiting = device_counter(device, "page_faults") - faults;
+	/* Targets have what one context, or one user, gets of the device's places; the others wait for one of these. */
 	say("%ld faults wait", waiting);
+	if (many && (waiting > PLACES * 3 / 4 || waiting <= PLACES / 2))
+		die("one user has %ld of %d places", waiting, PLACES);
 	if (waiting < (xrc ? STUCK_TARGETS / 4 : STUCK))
 		die("only %ld faults", waiting);
 	frozen = true;

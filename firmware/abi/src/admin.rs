@@ -123,12 +123,13 @@ abi_struct! {
         consumer: crate::U32,
     }
 
-    /// ALLOC_UCTX. The process that owns the context, for diagnostics; nothing depends on it. Answer: handle.
+    /// ALLOC_UCTX. The process that owns the context, for diagnostics, and its user. Answer: handle.
     "faultline_alloc_uctx" AllocUctx [24] {
         /// Process id (thread group id) in the guest's initial PID namespace; 0 = not reported.
         pid: crate::U32,
-        /// Reserved; zero.
-        reserved: crate::U32,
+        /// Number of the user who owns the process, the same for all of the user's contexts, which together have a limit of places for
+        /// page faults. On Linux the user id in the initial user namespace, plus 1. 0 = not told: the context has its own limit only.
+        user: crate::U32,
         /// Name of the process, up to the first NUL. Any bytes.
         comm: [u8; 16],
     }

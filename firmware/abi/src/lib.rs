@@ -46,7 +46,7 @@ pub use zerocopy::little_endian::{U16, U32, U64};
 ///
 /// - 2.1: durations in RESUME, process in ALLOC_UCTX.
 /// - 2.2: [`regs::LINK_SPEED`].
-pub const ABI_VERSION: u32 = 2 << 16 | 2;
+pub const ABI_VERSION: u32 = 2 << 16 | 3;
 
 /// Contents of [`regs::MAGIC`]: "FLTL" in ASCII, first letter in the lowest byte.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"FLTL");

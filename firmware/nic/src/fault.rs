@@ -459,6 +459,16 @@ impl FaultUnit {
         self.places.has_room(uctx, self.limit)
     }
 
+    /// Says to which user a new context belongs; 0: the driver does not say.
+    pub(crate) fn open_context(&mut self, uctx: u32, user: u32) {
+        self.places.open(uctx, user);
+    }
+
+    /// The context is gone.
+    pub(crate) fn close_context(&mut self, uctx: u32) {
+        self.places.close(uctx);
+    }
+
     /// Makes the queue pair wait for a place of this context.
     pub(crate) fn wait_for_room(&mut self, now: Instant, qpn: u32, uctx: u32) {
         self.places.wait(now, qpn, uctx);

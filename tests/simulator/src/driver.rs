@@ -578,6 +578,15 @@ impl<B: Bus> Driver<B> {
         Ok(self.command(ALLOC_UCTX, 0, &())?.handle.get())
     }
 
+    /// Allocates a user context of this user.
+    pub fn alloc_uctx_for(&mut self, user: u32) -> Result<u32> {
+        let body = AllocUctx {
+            user: U32::new(user),
+            ..AllocUctx::default()
+        };
+        Ok(self.command(ALLOC_UCTX, 0, &body)?.handle.get())
+    }
+
     /// Allocates a user context of a process with this name, of which the first 16 bytes are told.
     pub fn alloc_uctx_of(&mut self, process: &str) -> Result<u32> {
         let mut body = AllocUctx {

@@ -212,8 +212,13 @@ impl Targets {
 
     /// A process of host 1: a context, a domain, and an XRC SRQ and a region of these.
     fn process(&mut self) -> (usize, u32) {
+        self.process_of(0)
+    }
+
+    /// The same of a user.
+    fn process_of(&mut self, user: u32) -> (usize, u32) {
         let driver = &mut self.world.hosts[1].driver;
-        let uctx = driver.alloc_uctx().unwrap();
+        let uctx = driver.alloc_uctx_for(user).unwrap();
         let pd = driver.alloc_pd_of(uctx).unwrap();
         let xrcd = 1;
         let cq = self.world.hosts[1].cq(4);
@@ -274,6 +279,32 @@ fn no_context_takes_what_others_need_by_targets() {
             assert!(done.iter().all(|cqe| cqe.status == cqe::SUCCESS));
         }
     }
+}
+
+/// A user opens a context more than its process needs, a dozen of times: together they leave room for other users.
+#[test]
+fn no_user_takes_what_others_need() {
+    const PLACES: u32 = 64;
+    const EACH: usize = 6;
+    const CONTEXTS: usize = 12;
+    let mut t = Targets::new(EACH * (CONTEXTS + 1), PLACES);
+    t.pager.answer = Answer::Ignore;
+    let faults = |t: &mut Targets| counter(&mut t.world, 1, Counter::page_faults);
+    let mut number = 0;
+    let mut access = |t: &mut Targets, user: u32| {
+        let process = t.process_of(user);
+        for page in 0..EACH as u64 {
+            t.post(number, wr::WR_WRITE, process, page);
+            number += 1;
+        }
+        t.world.run_for(100 * US);
+    };
+    for _ in 0..CONTEXTS {
+        access(&mut t, 1000);
+    }
+    assert_eq!(faults(&mut t), 48, "three quarters of {PLACES}");
+    access(&mut t, 1001);
+    assert_eq!(faults(&mut t), 48 + EACH as u64);
 }
 
 /// Peers whose requests find no room come again, and more rarely the longer the pages take that have the places.

@@ -17,9 +17,6 @@ impl Nic {
     }
 
     pub(super) fn alloc_uctx<M: Dma>(&mut self, mem: &M, cmd: &AllocUctx) -> Result<u32, Status> {
-        if cmd.reserved.get() != 0 {
-            return Err(Status::ReservedNotZero);
-        }
         self.uctx_changes = self.uctx_changes.wrapping_add(1);
         let uctx = Uctx {
             version: self.uctx_changes,
@@ -29,6 +26,7 @@ impl Nic {
         };
         let uctxs = &mut self.core.uctxs;
         let page = uctxs.insert_with(|_| uctx).ok_or(Status::NoResources)?;
+        self.core.faults.open_context(page, cmd.user.get());
         mem.new_doorbell_page(page);
         Ok(page)
     }
@@ -38,6 +36,7 @@ impl Nic {
             return Err(Status::InUse);
         }
         self.core.uctxs.remove(page);
+        self.core.faults.close_context(page);
         self.uctx_changes = self.uctx_changes.wrapping_add(1);
         Ok(())
     }

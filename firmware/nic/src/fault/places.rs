@@ -1,15 +1,19 @@
-//! Places for outstanding faults: how many each user context has, and which queue pairs wait for one.
+//! Places for outstanding faults: how many each user context and each user has, and which queue pairs wait for one.
 //!
-//! The next queue pair is found without a scan. Each context has a line of waiting queue pairs, and the contexts with a
-//! line are ordered by the number of their places: if the first of them may not have another place, none may. A queue
-//! pair waits at most once, and leaves its line when it is reset or destroyed, so the lines have at most as many
-//! entries as there are queue pairs.
+//! A user of the guest has one context for each device that a process opens, in any number of processes. So contexts have a limit,
+//! which divides the places between processes, and users have one, which no number of contexts exceeds.
 //!
-//! While no queue pair waits, taking and freeing a place changes two counters only.
+//! The next queue pair is found without a scan. Each context has a line of waiting queue pairs. The contexts of a user that
+//! have a line are ordered by their places, and the users by those of their first context, or by their own if these limit it
+//! more: if the first user may not have another place, none may. A queue pair waits at most once, and leaves its line when it is
+//! reset or destroyed, so the lines have at most as many entries as there are queue pairs.
+//!
+//! While no queue pair waits, taking and freeing a place changes three counters only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::slab::entry;
+use crate::number::len32;
 use crate::time::Instant;
 
 /// A queue pair that waits for a place.
@@ -23,21 +27,44 @@ struct Waiter {
 /// Places and waiting queue pairs of one user context.
 #[derive(Debug, Default)]
 struct Share {
+    /// Index of its user.
+    user: u32,
     places: usize,
     /// Arrival numbers of its waiting queue pairs.
     line: BTreeSet<u64>,
 }
 
-/// Order of the contexts with a line: places, arrival of the first in line, context.
+/// Contexts without a user: that of the kernel, and those of drivers that name no users. They have no limit in common.
+const NOBODY: u32 = 0;
+
+/// Places of the contexts of one user.
+#[derive(Debug, Default)]
+struct User {
+    uid: u32,
+    contexts: u32,
+    places: usize,
+    /// Its contexts with a line.
+    ranks: BTreeSet<Rank>,
+}
+
+/// Order of the contexts of a user that have a line: places, arrival of the first in line, context.
 type Rank = (usize, u64, u32);
+
+/// Order of the users with such contexts: places that count, arrival of the first of the first context, index of the user.
+type UserRank = (usize, u64, u32);
 
 /// Places of all contexts.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     used: usize,
-    /// By number of the context, up to the highest that has had places or a line.
+    /// By number of the context, up to the highest that has had places, a line or a user.
     shares: Vec<Share>,
-    ranks: BTreeSet<Rank>,
+    /// By index, [`NOBODY`] first.
+    users: Vec<User>,
+    /// Indices without a user.
+    unused: Vec<u32>,
+    by_uid: BTreeMap<u32, u32>,
+    ranks: BTreeSet<UserRank>,
     arrivals: u64,
     /// By arrival number, so the oldest is first.
     waiters: BTreeMap<u64, Waiter>,
@@ -47,19 +74,38 @@ pub(super) struct Places {
 
 impl Share {
     /// The kernel does not compete with itself, so its places do not count.
+    fn counted(&self, uctx: u32) -> usize {
+        if uctx == 0 { 0 } else { self.places }
+    }
+
     fn rank(&self, uctx: u32) -> Option<Rank> {
-        let places = if uctx == 0 { 0 } else { self.places };
-        Some((places, *self.line.first()?, uctx))
+        Some((self.counted(uctx), *self.line.first()?, uctx))
+    }
+}
+
+impl User {
+    /// As many places of a context would limit a context as the user's places limit the user: a user may have three times as many as are free,
+    /// a context as many as are free.
+    fn counted(&self, index: u32) -> usize {
+        if index == NOBODY { 0 } else { self.places / 3 }
+    }
+
+    fn rank(&self, index: u32) -> Option<UserRank> {
+        let (places, arrival, _) = *self.ranks.first()?;
+        Some((places.max(self.counted(index)), arrival, index))
     }
 }
 
 impl Places {
-    /// True if a context may have another place: if it has fewer than are free. So one context can take half of the
-    /// places, and pages that never become present (because a file system has stopped, for example) delay only the
-    /// process that accesses them.
+    /// True if a context may have another place: if it has fewer than are free, and its user fewer than three times as many. So one
+    /// context can take half of the places, one user three quarters, and pages that never become present (because a file system has
+    /// stopped, for example) delay only the process that accesses them, or processes of its user.
     pub(crate) fn has_room(&self, uctx: u32, limit: u32) -> bool {
-        let own = self.shares.get(uctx as usize).map_or(0, |own| own.places);
-        self.allows(if uctx == 0 { 0 } else { own }, limit)
+        let share = self.shares.get(uctx as usize);
+        let own = share.map_or(0, |share| share.counted(uctx));
+        let user = share.map_or(NOBODY, |share| share.user);
+        let all = self.users.get(user as usize);
+        self.allows(own.max(all.map_or(0, |all| all.counted(user))), limit)
     }
 
     fn allows(&self, own: usize, limit: u32) -> bool {
@@ -71,13 +117,81 @@ impl Places {
         (limit as usize).saturating_sub(self.used)
     }
 
-    fn change(&mut self, uctx: u32, change: impl FnOnce(&mut Share)) {
+    /// Says to which user a new context belongs; 0: the driver does not say.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "there are fewer contexts than 2^32"
+    )]
+    pub(crate) fn open(&mut self, uctx: u32, uid: u32) {
+        if uid == 0 {
+            return;
+        }
+        let index = match self.by_uid.get(&uid) {
+            Some(index) => *index,
+            None => self.add_user(uid),
+        };
+        if let Some(user) = self.users.get_mut(index as usize) {
+            user.contexts += 1;
+            self.belongs_to(uctx, index);
+        }
+    }
+
+    /// The context is gone.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "each context is opened once before it is closed"
+    )]
+    pub(crate) fn close(&mut self, uctx: u32) {
+        let index = match self.shares.get(uctx as usize) {
+            Some(share) if share.user != NOBODY => share.user,
+            _ => return,
+        };
+        self.belongs_to(uctx, NOBODY);
+        if let Some(user) = self.users.get_mut(index as usize) {
+            user.contexts -= 1;
+            if user.contexts == 0 {
+                self.by_uid.remove(&user.uid);
+                self.unused.push(index);
+            }
+        }
+    }
+
+    fn add_user(&mut self, uid: u32) -> u32 {
+        let index = self.unused.pop();
+        let index = index.unwrap_or_else(|| len32(self.users.len()).max(1));
+        if let Some(user) = entry(&mut self.users, index) {
+            user.uid = uid;
+        }
+        self.by_uid.insert(uid, index);
+        index
+    }
+
+    /// Moves a context, with its places and its line, to another user.
+    fn belongs_to(&mut self, uctx: u32, index: u32) {
         let Some(share) = entry(&mut self.shares, uctx) else {
             return;
         };
-        let before = share.rank(uctx);
-        change(share);
-        let after = share.rank(uctx);
+        let before = std::mem::replace(&mut share.user, index);
+        let (places, rank) = (share.places, share.rank(uctx));
+        self.change_user(before, |user| {
+            user.places = user.places.saturating_sub(places);
+            if let Some(rank) = &rank {
+                user.ranks.remove(rank);
+            }
+        });
+        self.change_user(index, |user| {
+            user.places = user.places.saturating_add(places);
+            user.ranks.extend(rank);
+        });
+    }
+
+    fn change_user(&mut self, index: u32, change: impl FnOnce(&mut User)) {
+        let Some(user) = entry(&mut self.users, index) else {
+            return;
+        };
+        let before = user.rank(index);
+        change(user);
+        let after = user.rank(index);
         if before == after {
             return;
         }
@@ -85,6 +199,25 @@ impl Places {
             self.ranks.remove(&rank);
         }
         self.ranks.extend(after);
+    }
+
+    /// Changes a context, and the number of places of its user.
+    fn change(&mut self, uctx: u32, change: impl FnOnce(&mut Share)) {
+        let Some(share) = entry(&mut self.shares, uctx) else {
+            return;
+        };
+        let (before, had) = (share.rank(uctx), share.places);
+        change(share);
+        let (after, has, user) = (share.rank(uctx), share.places, share.user);
+        self.change_user(user, |user| {
+            user.places = user.places.wrapping_sub(had).wrapping_add(has);
+            if before != after {
+                if let Some(rank) = &before {
+                    user.ranks.remove(rank);
+                }
+                user.ranks.extend(after);
+            }
+        });
     }
 
     /// Counts another fault of a context.
@@ -145,7 +278,7 @@ impl Places {
     }
 
     /// Removes the next queue pair that may have a place from its line, and returns it. It is of the context with the
-    /// fewest places; of contexts with equally many, the queue pair that has waited longest is next.
+    /// fewest places, if those of its user do not count more; of contexts with equally many, the queue pair that has waited longest is next.
     pub(crate) fn next(&mut self, limit: u32) -> Option<u32> {
         let (places, arrival, _) = *self.ranks.first()?;
         if !self.allows(places, limit) {
@@ -208,6 +341,41 @@ mod tests {
         let left: Vec<_> = places.shares.iter().map(|share| share.places).collect();
         assert_eq!(left, [0, 0, 4, 2]);
         assert!(places.has_room(1, LIMIT));
+    }
+
+    #[test]
+    fn no_user_takes_what_others_need() {
+        let mut places = Places::default();
+        for uctx in 1..10 {
+            places.open(uctx, 77);
+        }
+        places.open(10, 78);
+        let mut taken = 0;
+        for uctx in 1..10 {
+            while places.has_room(uctx, LIMIT) {
+                places.take(uctx);
+                taken += 1;
+            }
+        }
+        assert_eq!(taken, 12);
+        // The second user's context comes before those that have waited longer, and is not kept from its place by them.
+        for uctx in 1..11 {
+            places.wait(Instant(u64::from(uctx)), uctx, uctx);
+        }
+        assert_eq!(places.next(LIMIT), Some(10));
+        take(&mut places, 10, 1);
+        assert_eq!(places.next(LIMIT), None);
+        // A context takes its places along when it is gone.
+        places.close(1);
+        assert!(places.has_room(9, LIMIT));
+        for uctx in 1..11 {
+            places.leave(uctx);
+            places.close(uctx);
+        }
+        assert!(places.ranks.is_empty() && places.by_uid.is_empty());
+        assert_eq!((places.users.len(), places.unused.len()), (3, 2));
+        places.open(3, 79);
+        assert_eq!(places.users.len(), 3);
     }
 
     #[test]

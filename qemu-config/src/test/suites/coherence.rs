@@ -53,6 +53,12 @@ const TESTS: &[GuestTest] = &[
         .faulting(Sides::Client)
         .shows("The same, with more XRC targets than places for faults.")
         .runs(runs(Nothing, First, "stuck_pages, with more targets")),
+    alone("stuck_contexts", "odp_stuck /mnt/dax contexts")
+        .faulting(Sides::Client)
+        .shows(
+            "The same for another user's process, while a dozen contexts of one user have \
+             three quarters of the places.",
+        ),
     alone("slow_page_behind", "odp_faults slow /mnt/dax")
         .faulting(Sides::Client)
         .shows("A page is written while its successor is awaited."),
