@@ -178,7 +178,7 @@ fn take(judge: &mut Judge, record: &[u8]) {
     let interface = usize::from(head.port);
     if let Some(notice) = head.notice {
         match notice {
-            Notice::Renewal => judge.renew(interface, head.sender, head.length),
+            Notice::Renewal => judge.restart_queue_pair(interface, head.sender, head.length),
             Notice::ReadLimit => judge.limit_reads(interface, head.sender, head.length),
         }
         return;

@@ -405,14 +405,14 @@ impl Judge {
         self.oracle.forget();
     }
 
-    /// What was told of queue pairs is not complete.
+    /// Discards the attributes of queue pairs: some notices were lost.
     pub fn forget_attributes(&mut self) {
         self.pairs.clear();
     }
 
     /// A queue pair of the adapter at an interface begins another connection, with this path MTU; 0: it has none.
-    pub fn renew(&mut self, interface: usize, qpn: u32, mtu: u32) {
-        self.oracle.renew(interface, qpn);
+    pub fn restart_queue_pair(&mut self, interface: usize, qpn: u32, mtu: u32) {
+        self.oracle.restart_queue_pair(interface, qpn);
         self.pairs.remove(&(interface, qpn));
         if mtu > 0 {
             self.set_attribute(interface, qpn, |pair| pair.mtu = Some(mtu));

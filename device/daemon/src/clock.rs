@@ -70,7 +70,7 @@ impl Clock {
         self.at(self.real())
     }
 
-    /// What the device clock shows at a real time.
+    /// The device time at a real time.
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -86,7 +86,7 @@ impl Clock {
         }
     }
 
-    /// True while the device clock stands still.
+    /// Returns true while the device clock is stopped.
     pub fn is_stopped(&self) -> bool {
         self.stopped.is_some()
     }

@@ -9,7 +9,7 @@
 //! - [`peer_rings`]: the rings between a fabric and the thread of an external port
 
 #![forbid(unsafe_code)]
-// Values of guests, peers and sockets get here, and none of them may stop the process. Tests may.
+// Values from guests, peers and sockets reach this crate; arithmetic on them must not panic, except in tests.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 pub mod clock;

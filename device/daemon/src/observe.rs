@@ -33,7 +33,7 @@ use faultline_fabric::port_faults::FaultCounts;
 pub struct LinkState {
     /// It is up.
     pub up: bool,
-    /// Longest payload of Ethernet frames, if it was set.
+    /// Longest payload of Ethernet frames, if it is limited.
     pub mtu: Option<u16>,
     /// Speed in Mb/s.
     pub speed_mbps: u32,
@@ -64,7 +64,7 @@ pub struct NicState {
     pub heartbeat: u32,
     /// Its link.
     pub link: LinkState,
-    /// What the firmware was told.
+    /// Configuration of the firmware.
     pub config: NicConfig,
     /// Objects that exist.
     pub objects: ObjectCounts,
@@ -72,7 +72,7 @@ pub struct NicState {
     pub held_memory: usize,
     /// CQs whose notices wait for room in an event queue.
     pub waiting_notices: usize,
-    /// What waits, by queue.
+    /// Waiting entries, by queue.
     pub queue_depths: Vec<(&'static str, u64)>,
     /// Diagnostics for which there was no room.
     pub lost_diagnostics: u64,
@@ -91,7 +91,7 @@ pub struct LineState {
     pub port: String,
     /// From the NIC, or to the peer of an external port.
     pub is_tx: bool,
-    /// What has passed it, and what was lost.
+    /// Effects of the link model.
     pub counts: LinkModelCounts,
     /// Priorities that it pauses singly.
     pub(crate) pfc: PrioritySet,
@@ -117,7 +117,7 @@ pub struct ExternalState {
     pub is_connected: bool,
     /// Peers since the start.
     pub connections: u64,
-    /// What it has passed and dropped.
+    /// Frames that it has passed and dropped.
     pub counts: ExternalCounts,
     /// See [`faultline_ports::channel::PortStatus`].
     pub(crate) lost: u64,
@@ -148,9 +148,9 @@ impl ExternalState {
 pub struct EngineState {
     /// Ports of its NICs.
     pub nics: Vec<PortId>,
-    /// The device clock stands still.
+    /// The device clock is stopped.
     pub paused: bool,
-    /// When it looks for work.
+    /// Its polling mode.
     pub mode: PollMode,
     /// Nanoseconds without work after which it sleeps.
     pub poll_time_ns: u64,
@@ -162,9 +162,9 @@ pub struct EngineState {
     pub passes: u64,
     /// Sleeps since the start.
     pub sleeps: u64,
-    /// Doorbells that were rung while it slept, and have not waked it.
+    /// Doorbells that were rung during a sleep and did not wake the engine.
     pub missed_wakeups: u64,
-    /// Doorbells of which it does not know that yet.
+    /// Doorbells of a sleep whose write to the kick page is still missing.
     pub awaited_kicks: u64,
     /// Nanoseconds in passes with work.
     pub busy_ns: u64,
@@ -174,7 +174,7 @@ pub struct EngineState {
     pub control_requests: u64,
 }
 
-/// What waits in queues of the device, by queue.
+/// Waiting entries of the device's queues, by queue.
 fn queue_depths(nic: &Nic) -> Vec<(&'static str, u64)> {
     let depths = nic.queue_depths().into_iter();
     depths.map(|(queue, depth)| (queue, depth as u64)).collect()
@@ -218,7 +218,7 @@ impl Engine {
         self.fabric.externals.iter().map(state).collect()
     }
 
-    /// What the metrics show of ports that lead out of the process, and of modelled links.
+    /// Metrics of external ports and of modelled links.
     pub fn fabric_snapshot(&self) -> FabricSnapshot {
         let ports = self.external_states().into_iter().map(|state| {
             let counts = state.counts;
@@ -263,7 +263,7 @@ impl Engine {
         }
     }
 
-    /// What the metrics show of a NIC.
+    /// Metrics of a NIC.
     pub fn nic_snapshot(&mut self, id: PortId, name: String) -> Option<NicSnapshot> {
         let now = self.now();
         let port = self.fabric.nics.get_mut(id)?;
@@ -316,8 +316,8 @@ impl Engine {
         })
     }
 
-    /// The fullest completion queue of a NIC from place `from` on, and the place at which the next call goes on. None of a function
-    /// that may not access memory.
+    /// Returns the fullest completion queue of a NIC from place `from` on, and the place for the next call. No queue for a function that
+    /// may not access memory.
     pub fn fullest_cq(&self, id: PortId, from: u32) -> (Option<CqFill>, Option<u32>) {
         let port = self.fabric.nics.get(id).filter(|port| port.bus_master);
         match (port, self.fabric.memories.get(id)) {
@@ -326,7 +326,7 @@ impl Engine {
         }
     }
 
-    /// What the metrics show of the engine, which has this name.
+    /// Metrics of the engine with this name.
     pub fn snapshot(&self, name: String) -> EngineSnapshot {
         EngineSnapshot {
             name,

@@ -14,7 +14,7 @@ impl PeerRings {
         Self(end)
     }
 
-    /// What the port's thread tells.
+    /// Status of the port's thread.
     pub(crate) fn status(&self) -> &PortStatus {
         self.0.status()
     }

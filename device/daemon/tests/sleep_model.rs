@@ -1,9 +1,9 @@
 //! Model check of the sleep and wake protocol: the steps that the engine runs (`faultline_daemon::engines::sleep`) and those of a ringer
 //! (`faultline_abi::ring`), in every interleaving.
 //!
-//! The words and the barrier are the model's; a ring has two slots, requests are a count, and so is the eventfd. An engine
-//! that waits, with a doorbell or a request there and no write to the eventfd, has lost a wake-up. A model without one
-//! of the barriers, or without the last look, must be caught.
+//! The words and the barrier are the model's; a ring has two slots, requests are a count, and so is the eventfd. A wake-up is lost if the
+//! engine waits although there is a doorbell or a request, and the eventfd was not written. The check must fail for a model without one of
+//! the barriers or without the last check of the rings.
 
 #![cfg(test)]
 #![expect(
@@ -36,7 +36,7 @@ impl Barrier for Missing {
     fn barrier() {}
 }
 
-/// Which parts are sound: the barriers of a ringer, a requester and the engine, and the engine's last look.
+/// Parts that a model has: the barriers of a ringer, a requester and the engine, and the engine's last check of the rings.
 trait Parts: 'static {
     type Ringer: Barrier;
     type Requester: Barrier;
@@ -148,7 +148,7 @@ impl<P: Parts> Sleeper for Engine<P> {
         P::LOOKS_AGAIN && self.is_work_there()
     }
 
-    /// Nothing wakes it that the others have not done when they have ended.
+    /// Waits for the end of all other threads: after that, no event can wake the engine.
     fn wait(&self) {
         for other in self.others.take() {
             other.join().expect("no thread panics");
@@ -159,7 +159,7 @@ impl<P: Parts> Sleeper for Engine<P> {
     }
 }
 
-/// Whether some interleaving of an engine that falls asleep, ringers and requesters loses a wake-up.
+/// Returns true if an interleaving of the engine, ringers and requesters loses a wake-up.
 fn loses_a_wakeup<P: Parts>(ringers: u32, requesters: u32) -> bool {
     let lost = std::sync::Arc::new(AtomicBool::new(false));
     let seen = lost.clone();

@@ -1,4 +1,4 @@
-//! What an engine has by port of the process.
+//! A table of an engine's entries by port of the process.
 
 use crate::switch::PortId;
 
@@ -7,7 +7,7 @@ use crate::switch::PortId;
 pub struct ByPort<T>(Vec<Option<T>>);
 
 impl<T> ByPort<T> {
-    /// A table for so many ports, without entries.
+    /// An empty table for this number of ports.
     pub fn new(ports: usize) -> Self {
         Self((0..ports).map(|_| None).collect())
     }
@@ -55,7 +55,7 @@ impl<T> ByPort<T> {
         self.0.iter().flatten()
     }
 
-    /// Replaces the entry of a port. Returns the previous one. A port that the process does not have keeps none.
+    /// Replaces the entry of a port and returns the previous one. Ignores a port that the process does not have.
     pub fn replace(&mut self, id: PortId, entry: Option<T>) -> Option<T> {
         std::mem::replace(self.0.get_mut(id)?, entry)
     }

@@ -1,4 +1,4 @@
-//! What the rules of a scenario do to frames, doorbells and NICs.
+//! Effects of scenario rules on frames, doorbells and NICs.
 //!
 //! Without a scenario, a frame, doorbell or interrupt costs one test of a flag.
 
@@ -13,7 +13,7 @@ use crate::outside::{Outside, Place, Seen};
 use crate::switch::PortId;
 
 impl<O: Outside> Fabric<O> {
-    /// Lets rules take a frame at a port; it has come in at port `from`. Returns the rule that has.
+    /// Offers a frame that has entered at port `from` to the rules of a port. Returns the rule that has taken it.
     #[inline(always)]
     pub(crate) fn rules_take(
         &mut self,
@@ -32,7 +32,7 @@ impl<O: Outside> Fabric<O> {
                 };
                 rules.ignores_packet(place, opcode, || self.queue_pair_of(place, frame))
             }
-            // Headers of octets are not parsed for this.
+            // The headers of octets are not parsed here.
             Frame::Octets(_) => !rules.takes_packets(place.0, place.1),
         };
         match ignores {
@@ -50,7 +50,7 @@ impl<O: Outside> Fabric<O> {
         (site, dir): Place,
         frame: Frame<'_>,
     ) -> Option<ByRule> {
-        // The frame before may have been the last one that had to overtake them.
+        // The previous frame may have been the last one that had to overtake them.
         self.pass_kept_frames(out, now);
         let header = frame.header();
         let qpn = self.queue_pair_of((site, dir), frame);
@@ -60,7 +60,7 @@ impl<O: Outside> Fabric<O> {
         };
         let rules = self.rules.as_mut()?;
         let taking = rules.packet(now, site, dir, qpn, facts)?;
-        // A frame that cannot be read does not reach the wire.
+        // A frame whose payload cannot be read is lost.
         if let Some(bytes) = frame.to_vec(self.memories.get(from)) {
             let mark = frame.mark();
             let held = HeldFrame {
@@ -76,7 +76,7 @@ impl<O: Outside> Fabric<O> {
         Some(taking.by())
     }
 
-    /// The queue pair that a rule may name: of the sender where a NIC sends a frame, else of the destination; 0: none.
+    /// Returns the queue pair for conditions of rules: the sender where a NIC sends the frame, else the destination; 0: none.
     fn queue_pair_of(&self, (site, dir): Place, frame: Frame<'_>) -> u32 {
         match (dir, frame) {
             (Direction::Tx, Frame::ByReference(_)) => {
@@ -87,7 +87,7 @@ impl<O: Outside> Fabric<O> {
         }
     }
 
-    /// True if packets between NICs have to be passed one by one.
+    /// Returns true if packets between NICs must be passed singly.
     pub(crate) fn passes_single_packets(&self) -> bool {
         let takes = |rules: &Rules| {
             (0..self.nics.ports()).any(|nic| {
@@ -97,7 +97,7 @@ impl<O: Outside> Fabric<O> {
         self.rules.as_deref().is_some_and(takes)
     }
 
-    /// Lets the time of rules go on. Returns true if they have something to be done: then [`Fabric::poll_request`] is called until it
+    /// Advances the time of the rules. Returns true if they have pending work: the owner then calls [`Fabric::poll_request`] until it
     /// returns `None`, and [`Fabric::pass_kept`].
     pub fn advance_rules(&mut self, now: Instant) -> bool {
         match &mut self.rules {
@@ -109,8 +109,8 @@ impl<O: Outside> Fabric<O> {
         }
     }
 
-    /// Carries out the next request of the rules. Returns its NIC, and the part for the owner: a request that only the owner can carry
-    /// out, one about the port (link, speed, MTU), which is done, or a problem to be noted.
+    /// Executes the next request of the rules. Returns its NIC, and the part for the owner: a request that only the owner can execute, a
+    /// completed request about the port (link, speed, MTU), or an error to be reported.
     pub fn poll_request(
         &mut self,
         now: Instant,
@@ -126,7 +126,7 @@ impl<O: Outside> Fabric<O> {
             false => request.carry_out(&mut port.nic, now, memory),
         };
         match result {
-            // The event is written to memory: in a turn, and not before the function may access memory.
+            // The event is written to memory, so it waits for a turn in which the function may access memory.
             Ok(Some(CallerRequest::Link(up))) => port.link_changed |= port.nic.change_link(up),
             Ok(Some(CallerRequest::Speed(mbps))) => {
                 let mbps = mbps.unwrap_or(faultline_nic::DEFAULT_LINK_SPEED_MBPS);
@@ -138,7 +138,7 @@ impl<O: Outside> Fabric<O> {
         Some((id, result))
     }
 
-    /// Passes what rules have kept until now: frames, doorbells and interrupts. Returns true if there was anything.
+    /// Passes the frames, doorbells and interrupts that rules have kept until `now`. Returns true if there were any.
     pub fn pass_kept(&mut self, out: &mut O, now: Instant) -> bool {
         let mut worked = self.pass_kept_frames(out, now);
         while let Some(late) = self.rules.as_mut().and_then(|rules| rules.poll_late()) {
@@ -158,9 +158,9 @@ impl<O: Outside> Fabric<O> {
         worked
     }
 
-    /// Passes the frames that rules have kept until now. Returns true if there were any. It is called as soon as a rule has taken a frame,
-    /// so a frame that is only changed keeps its place, and before rules are asked about the next one. A kept frame may meet another rule,
-    /// which takes it again: then the call that has passed it passes it once more.
+    /// Passes the frames that rules have kept until `now`. Returns true if there were any. It is called after a rule has taken a frame and
+    /// before rules examine the next one, so a frame that is only changed keeps its place. If another rule takes a kept frame again, the
+    /// same call passes it once more.
     #[cold]
     #[inline(never)]
     pub(crate) fn pass_kept_frames(&mut self, out: &mut O, now: Instant) -> bool {

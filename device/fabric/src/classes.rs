@@ -1,18 +1,18 @@
 //! Queues of the priorities of a link, which share its rate.
 //!
-//! Each priority has a queue of its own. Those that have something to send get equal shares of the rate, counted in octets
-//! (self-clocked fair queueing): equal weights of enhanced transmission selection (IEEE 802.1Q clause 37), without strict priorities.
+//! Each priority has a queue. Priorities with frames get equal shares of the rate, counted in octets (self-clocked fair queueing): equal
+//! weights of enhanced transmission selection (IEEE 802.1Q clause 37), without strict priorities.
 
 use std::collections::VecDeque;
 
 use faultline_wire::priority::PRIORITIES;
 
-/// The queue of a priority. `T` is what waits.
+/// The queue of a priority. Its entries have type `T`.
 #[derive(Debug)]
 struct Class<T> {
     waiting: VecDeque<(usize, T)>,
     octets: u64,
-    /// Where its share ends: the virtual time at which its last frame so far is sent.
+    /// Virtual time at which the last queued frame is sent.
     finish: u64,
 }
 
@@ -20,7 +20,7 @@ struct Class<T> {
 #[derive(Debug)]
 pub(crate) struct Classes<T> {
     by_priority: [Class<T>; PRIORITIES],
-    /// Virtual time: octets that each priority has been granted.
+    /// Virtual time: octets granted to each priority.
     granted: u64,
 }
 
@@ -49,20 +49,20 @@ impl<T> Classes<T> {
         classes.all(|class| class.waiting.is_empty())
     }
 
-    /// Appends a frame of so many octets to the queue of its priority.
+    /// Appends a frame of `octets` octets to the queue of its priority.
     pub(crate) fn push(&mut self, priority: u8, octets: usize, item: T) {
         let Some(class) = self.by_priority.get_mut(usize::from(priority)) else {
             return;
         };
         if class.waiting.is_empty() {
-            // A priority that had nothing to send has saved no share.
+            // An idle priority saves no share.
             class.finish = class.finish.max(self.granted);
         }
         class.octets = class.octets.saturating_add(octets as u64);
         class.waiting.push_back((octets, item));
     }
 
-    /// Takes the frame that is sent next.
+    /// Removes the frame to be sent next.
     pub(crate) fn pop(&mut self) -> Option<T> {
         let classes = self.by_priority.iter_mut();
         let class = classes
@@ -80,7 +80,7 @@ impl<T> Classes<T> {
 mod tests {
     use super::*;
 
-    /// Octets of each of two priorities among those that are sent first.
+    /// Octets of each of two priorities among the first `octets` octets sent.
     fn shares(classes: &mut Classes<(u8, usize)>, octets: usize) -> [usize; 2] {
         let mut sent = [0, 0];
         while sent.iter().sum::<usize>() < octets {

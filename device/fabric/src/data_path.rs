@@ -1,12 +1,13 @@
-//! The way of a frame through a fabric, whether it is by reference or octets ([`Frame`]).
+//! The path of a frame through a fabric, by reference or as octets ([`Frame`]).
 //!
-//! Injected faults and rules are on the side of the NIC, or of the switch, of a modelled link. So a frame passes, in either direction:
+//! Injected faults and rules of a NIC act between the NIC and its modelled link, rules of an external port between the switch and the
+//! link. A frame passes, in either direction:
 //!
 //! ```text
 //! NIC ── faults ── rules ── link ── switch ── rules ── link ── peer of an external port
 //! ```
 //!
-//! | Function | Called for | Goes on with |
+//! | Function | Called for | Next stations |
 //! |---|---|---|
 //! | [`Fabric::leave_nic`] | a frame that a NIC sends | faults, rules, link, switch |
 //! | [`Fabric::leave_nic_after_rules`] | a packet that rules have kept there | link, switch |
@@ -19,11 +20,11 @@
 //! | [`Fabric::pass_to_peer`] | a packet that rules have kept at an external port | link, peer |
 //! | [`Fabric::send_to_peer`] | a packet that was on the link to a peer | peer |
 //!
-//! All of these functions but `egress` know the form of the frame. The functions between them are `inline(always)`, so that there is no
-//! test for the form at run time: with these tests, an 8-byte WRITE costs 5 % more instructions.
+//! All of these functions except `egress` know the form of the frame. The functions between them are `inline(always)`, so the form is not
+//! tested at run time: such tests would add 5 % of instructions to an 8-byte WRITE.
 //!
-//! A frame by reference becomes octets where it enters a modelled link, where a rule keeps it, and at an external port. This file does
-//! not know where frames come from: see `turn.rs`, `externals.rs`, `others.rs`, `link_ends.rs` and `by_rules.rs`.
+//! A frame by reference becomes octets where it enters a modelled link, where a rule keeps it, and at an external port. The sources of
+//! frames are in `turn.rs`, `externals.rs`, `others.rs`, `link_ends.rs` and `by_rules.rs`.
 
 use faultline_nic::{Instant, TxFrame};
 use faultline_scenario::rules::ByRule;
@@ -103,7 +104,7 @@ impl<O: Outside> Fabric<O> {
         }
     }
 
-    /// A packet of the peer of an external port comes in, unless the port drops it: `fate`.
+    /// A packet of the peer of an external port enters, unless the port drops it (`fate`).
     #[inline]
     pub(crate) fn leave_port(
         &mut self,
@@ -155,7 +156,7 @@ impl<O: Outside> Fabric<O> {
     ) {
         match self.route(out, now, from, Frame::Octets(octets)) {
             None => {}
-            // The destination is behind the external port from which the packet comes.
+            // The destination is behind the external port that has sent the packet.
             Some(Route::To(to)) if to == from && from >= self.nics.ports() => {}
             Some(route) => {
                 let mut frame = FrameMut::Octets(octets);
@@ -164,7 +165,7 @@ impl<O: Outside> Fabric<O> {
         }
     }
 
-    /// Where the switch sends a frame; `None` if the frame has no addresses.
+    /// Returns the route of a frame; `None` if the frame has no addresses.
     #[inline(always)]
     fn route(
         &mut self,
@@ -176,7 +177,7 @@ impl<O: Outside> Fabric<O> {
         let route = self
             .switch
             .forward(from, frame.addresses()?, || frame.vlan_tag());
-        // A NIC may send from no other NIC's address, so its frames cause no clash.
+        // A NIC cannot send from another NIC's address, so its frames cause no clash.
         if let Frame::Octets(_) = frame
             && let Some(clash) = self.switch.take_clash()
         {
@@ -235,7 +236,8 @@ impl<O: Outside> Fabric<O> {
         }
     }
 
-    /// A NIC has received a frame by reference that was flooded, or is of another fabric. Octets are noted where each NIC receives them.
+    /// Reports that a NIC has received a frame by reference that was flooded or came from another fabric. Octets are reported where each
+    /// NIC receives them.
     #[inline(always)]
     pub(crate) fn note_received(
         &self,
@@ -268,8 +270,8 @@ impl<O: Outside> Fabric<O> {
         }
     }
 
-    /// Delivers a frame to a port with the VLAN tag that it has there, unless the port is no member of its VLAN. Another fabric gets
-    /// it as it came in, and does this itself. Returns as [`Fabric::arrive`].
+    /// Delivers a frame to a port with the VLAN tag of this port, unless the port is not a member of its VLAN. Another fabric gets the
+    /// frame unchanged and applies its own VLANs. Returns as [`Fabric::arrive`].
     #[inline(always)]
     pub(crate) fn egress(
         &mut self,
@@ -310,8 +312,7 @@ impl<O: Outside> Fabric<O> {
         work
     }
 
-    /// A frame comes out of the switch: a NIC receives it, an external port sends it, or it goes to another fabric. Returns true if a NIC
-    /// of this fabric has received it.
+    /// A frame leaves the switch to a NIC, an external port or another fabric. Returns true if a NIC of this fabric has received it.
     #[inline(always)]
     fn arrive(
         &mut self,
@@ -360,7 +361,7 @@ impl<O: Outside> Fabric<O> {
             self.leave_fabric(out, now, (from, to), frame);
             return false;
         };
-        // `receive` filters octets, because a rule may keep them until the NIC has another address.
+        // Octets are filtered in `receive`, because a rule may keep them until the NIC has another address.
         if let Frame::ByReference(frame) = frame
             && !port.nic.accepts(frame.dst())
         {
@@ -378,7 +379,7 @@ impl<O: Outside> Fabric<O> {
         self.receive(out, now, (from, to), frame)
     }
 
-    /// A frame is dropped at a NIC if its fate is not [`Fate::Passed`], or rules take it. Returns its fate then, and the rule.
+    /// Drops a frame at a NIC if its fate is not [`Fate::Passed`] or rules take it. Returns its fate in this case, and the rule.
     #[inline(always)]
     fn drop_at_nic(
         &mut self,
@@ -443,7 +444,7 @@ impl<O: Outside> Fabric<O> {
             let accepts = frame
                 .addresses()
                 .is_some_and(|(_, dst)| port.nic.accepts(dst));
-            // Rules may have kept it until the link is down.
+            // The link may have gone down while rules kept the packet.
             if !accepts || port.drops_as_down(1) {
                 return false;
             }
@@ -518,8 +519,8 @@ impl<O: Outside> Fabric<O> {
         }
     }
 
-    /// Calls `pass` for each packet of a frame, as octets. Returns the number of packets that cannot be read any more. They are lost, and
-    /// the sender repeats them or fails.
+    /// Calls `pass` for each packet of a frame, as octets. Returns the number of packets whose payload cannot be read any more; these are
+    /// lost.
     #[inline(always)]
     pub(crate) fn for_each_packet(
         &mut self,
@@ -548,7 +549,7 @@ impl<O: Outside> Fabric<O> {
         unread
     }
 
-    /// A packet goes to the peer of an external port, past its rules: over the link, if that has a model.
+    /// Sends a packet to the peer of an external port without asking rules: over the link model, if there is one.
     #[inline(always)]
     pub(crate) fn pass_to_peer(
         &mut self,

@@ -4,12 +4,12 @@
 //!
 //! # Back-pressure
 //!
-//! When less than half of the ring to the peer is free, a port *holds* senders (`holds.rs`): a queue pair with a connection that
-//! has sent a frame to it sends nothing until three quarters of the ring are free. Only the connections to this peer wait. What has no
-//! connection, such as datagrams, frames of the netdev and of other ports, is dropped if there is no room.
+//! When less than half of the ring to the peer is free, a port *holds* senders (`holds.rs`): a connected queue pair that sends a frame to
+//! it then sends nothing until three quarters of the ring are free. Only connections to this peer wait. Datagrams, frames of the netdev
+//! and frames of other ports are dropped if there is no room.
 //!
-//! A hold ends after the hold time of the port at the latest, so that connections to a peer that takes nothing fail as they do on a
-//! wire that loses everything. The port holds senders again when the peer has taken a quarter of the ring.
+//! A hold ends after the hold time of the port at the latest, so connections to a peer that takes no frames fail as on a wire that loses
+//! all packets. The port holds senders again when the peer has taken a quarter of the ring.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::frame::octets_for_mtu;
 use crate::outside::Peer;
 use crate::switch::PortId;
 
-/// What a port has passed and dropped since the process started.
+/// Frames that a port has passed and dropped since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExternalCounts {
     /// Frames from the peer.
@@ -32,17 +32,17 @@ pub struct ExternalCounts {
     pub tx_frames: u64,
     /// Their octets.
     pub tx_octets: u64,
-    /// Frames that were longer than the MTU, or than any port passes with the VLAN tag that they have here.
+    /// Frames longer than the MTU, or than the maximum of all ports with the VLAN tag of this port.
     pub too_long: u64,
     /// Frames that were shorter than an Ethernet header.
     pub too_short: u64,
     /// Frames of the peer that were dropped because the port, or the one with their destination address, is no member of their VLAN.
     pub vlan: u64,
-    /// Frames to the peer that were dropped because there is none.
+    /// Frames that were dropped because there is no peer.
     pub no_peer: u64,
-    /// Frames to the peer that were dropped because it took the ones before too slowly.
+    /// Frames that were dropped because the peer takes frames too slowly.
     pub overrun: u64,
-    /// How often the port has begun to hold senders.
+    /// Number of holds that have begun.
     pub holds: u64,
 }
 
@@ -53,7 +53,7 @@ enum Hold {
     None,
     /// Until this time at the latest.
     Until(Instant),
-    /// The hold time is over. The port holds senders again when the peer has taken so many octets since the start.
+    /// The hold time is over. The port holds senders again when the peer has taken this number of octets since the start.
     NotBefore(u64),
 }
 
@@ -65,16 +65,16 @@ pub struct ExternalPort<P> {
     /// What it has passed and dropped.
     pub counts: ExternalCounts,
     peer: P,
-    /// The peer is not woken yet for a frame.
+    /// The peer has not been woken for a frame yet.
     must_flush: bool,
     hold: Hold,
     hold_time: Duration,
-    /// NICs of this process whose addresses a peer has used, and this peer, counted from 1.
+    /// Number of the present peer, counted from 1, and the NICs of this process whose addresses it has used.
     clashes: (u64, Vec<PortId>),
 }
 
 impl<P: Peer> ExternalPort<P> {
-    /// A port with this longest payload of Ethernet frames, if it is limited, and the longest time for which it holds senders.
+    /// Creates a port. `mtu`: longest payload of Ethernet frames, if it is limited. `hold_time`: maximum duration of a hold.
     pub fn new(name: String, mtu: Option<u16>, hold_time: Duration, peer: P) -> Self {
         Self {
             name,
@@ -88,7 +88,7 @@ impl<P: Peer> ExternalPort<P> {
         }
     }
 
-    /// Sends a frame to the peer. Returns what becomes of it.
+    /// Sends a frame to the peer. Returns its fate.
     #[inline]
     pub fn send(&mut self, frame: &[u8]) -> Fate {
         let fate = self.fate(frame);
@@ -109,7 +109,7 @@ impl<P: Peer> ExternalPort<P> {
         }
     }
 
-    /// Begins to hold senders, if the frame that has just been sent has left too little room. Returns true if it begins.
+    /// Begins to hold senders if the last frame has left too little room. Returns true if a hold begins.
     #[inline]
     pub fn begins_hold(&mut self, now: Instant) -> bool {
         let may_begin = self.hold == Hold::None && !self.hold_time.is_zero();
@@ -123,7 +123,7 @@ impl<P: Peer> ExternalPort<P> {
         true
     }
 
-    /// Looks whether the peer has taken frames, or has had its time. Called in each pass.
+    /// Ends a hold if the peer has taken enough frames or the hold time is over. Called in each pass.
     #[inline]
     pub fn update_hold(&mut self, now: Instant) {
         let held = self.holds();
@@ -147,7 +147,7 @@ impl<P: Peer> ExternalPort<P> {
         self.hold_end().is_some()
     }
 
-    /// When senders go on at the latest, if they are held.
+    /// Latest end of the present hold, if there is one.
     #[inline]
     pub fn hold_end(&self) -> Option<Instant> {
         match self.hold {
@@ -156,13 +156,13 @@ impl<P: Peer> ExternalPort<P> {
         }
     }
 
-    /// True if senders are held without need.
+    /// Returns true if senders are held although there is room.
     #[inline]
     pub fn has_room_again(&self) -> bool {
         self.holds() && self.has_room()
     }
 
-    /// True if senders need not be held any more. Without a peer, frames are dropped.
+    /// Returns true if a hold can end. Without a peer, frames are dropped.
     fn has_room(&self) -> bool {
         self.peer.has_most_of_room() || !self.has_peer()
     }
@@ -171,7 +171,7 @@ impl<P: Peer> ExternalPort<P> {
         self.peer.is_connected()
     }
 
-    /// Takes the next frame of the peer into `frame`. Returns what becomes of it; `None` if there is no frame.
+    /// Takes the next frame of the peer into `frame`. Returns its fate; `None` if there is no frame.
     #[inline]
     pub fn take(&mut self, frame: &mut Vec<u8>) -> Option<Fate> {
         if !self.peer.take(frame) {
@@ -189,7 +189,7 @@ impl<P: Peer> ExternalPort<P> {
         Some(priority::of_frame(first.get(..length)?))
     }
 
-    /// What becomes of a frame because of its length.
+    /// Returns the fate of a frame by its length.
     #[inline]
     fn fate(&mut self, frame: &[u8]) -> Fate {
         let counts = &mut self.counts;
@@ -227,13 +227,13 @@ impl<P: Peer> ExternalPort<P> {
         is_first
     }
 
-    /// True if the peer has to be woken, by [`ExternalPort::flush`], for a frame.
+    /// Returns true if [`ExternalPort::flush`] must wake the peer for a frame.
     #[inline]
     pub fn must_flush(&self) -> bool {
         self.must_flush
     }
 
-    /// Wakes the port's thread if it waits for what was done since the last call.
+    /// Wakes the port's thread if it waits for a frame sent, or room made, since the last call.
     #[inline]
     pub fn flush(&mut self) {
         self.must_flush = false;

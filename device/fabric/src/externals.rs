@@ -1,4 +1,4 @@
-//! What a fabric does with ports that lead out of the process.
+//! External ports of a fabric: frames from their peers, and holds.
 
 use faultline_nic::{Instant, Origin};
 use faultline_wire::PrioritySet;
@@ -10,15 +10,15 @@ use crate::outside::{Outside, Seen};
 use crate::switch::{Clash, PortId};
 
 impl<O: Outside> Fabric<O> {
-    /// Takes frames that have come in through external ports, as many of each as one turn allows. Returns true if there were
-    /// any. While a NIC pauses its senders they stay where they are, as behind a switch.
+    /// Takes frames of external ports, up to one turn for each port. Returns true if there were any. While a NIC pauses its senders, the
+    /// frames stay in the rings.
     #[inline]
     pub(crate) fn take_from_externals(&mut self, out: &mut O, now: Instant) -> bool {
         let mut worked = false;
         let mut frame = std::mem::take(&mut self.octets);
         for index in 0..self.externals.len() {
             let id = self.nics.ports().saturating_add(index);
-            // If single priorities are paused, other frames go on up to the first one of these: the ring is one queue.
+            // The ring is one queue: while single priorities are paused, frames are taken up to the first one of such a priority.
             let paused = self.paused_priorities(id);
             if paused == PrioritySet::ALL {
                 continue;
@@ -37,7 +37,7 @@ impl<O: Outside> Fabric<O> {
                 let Some(fate) = port.take(&mut frame) else {
                     break;
                 };
-                // Any adapter may be behind the port.
+                // The sender behind the port is unknown.
                 let packet = Octets::new(Origin::Unknown, &frame);
                 self.leave_port(out, now, id, fate, packet);
                 turn.take(1, frame.len(), 0);
@@ -48,13 +48,13 @@ impl<O: Outside> Fabric<O> {
         worked
     }
 
-    /// True if a NIC pauses all that send to it.
+    /// Returns true if a NIC pauses its senders.
     #[inline]
     pub fn senders_are_paused(&self) -> bool {
         self.nics.values().any(NicPort::pauses_senders)
     }
 
-    /// True if a frame has come in that a pass would take.
+    /// Returns true if a frame waits that the next pass would take.
     #[inline]
     pub(crate) fn has_external_frame(&self, out: &O) -> bool {
         self.externals.iter().any(|port| port.has_frame())
@@ -62,7 +62,7 @@ impl<O: Outside> Fabric<O> {
             && !out.is_any_full()
     }
 
-    /// Wakes peers of external ports for which there were frames, or room.
+    /// Wakes peers of external ports for new frames or new room.
     #[inline]
     pub(crate) fn flush_externals(&mut self) {
         for port in &mut self.externals {
@@ -70,8 +70,8 @@ impl<O: Outside> Fabric<O> {
         }
     }
 
-    /// Looks which external ports hold senders, and lets queue pairs go on that are not held any more. Returns true if other fabrics
-    /// have to be woken for it.
+    /// Updates the holds of external ports, and resumes queue pairs that are not held any more. Returns true if other fabrics must be
+    /// woken for this.
     #[inline]
     pub(crate) fn update_holds(&mut self, now: Instant) -> bool {
         let mut has_changed = false;
@@ -85,7 +85,7 @@ impl<O: Outside> Fabric<O> {
         has_changed
     }
 
-    /// Lets the queue pairs go on of ports that no longer hold senders.
+    /// Resumes the queue pairs of ports that no longer hold senders.
     #[cold]
     fn release_senders(&mut self) {
         for (nic, queue_pair) in self.holds.take_released() {
@@ -95,8 +95,7 @@ impl<O: Outside> Fabric<O> {
         }
     }
 
-    /// Holds the queue pair that has sent the last frame of a NIC of this fabric, if the external port to which the frame has gone holds
-    /// senders.
+    /// Holds the queue pair that has sent the last frame of a NIC of this fabric, if the external port of its destination holds senders.
     #[inline]
     pub(crate) fn hold_sender(&mut self, from: PortId, to: Option<PortId>) {
         let index = to.and_then(|to| to.checked_sub(self.nics.ports()));
@@ -109,7 +108,7 @@ impl<O: Outside> Fabric<O> {
         }
     }
 
-    /// Lets all queue pairs of a NIC go on.
+    /// Resumes all held queue pairs of a NIC.
     pub(crate) fn release_nic(&mut self, id: PortId) {
         if let Some(port) = self.nics.get_mut(id) {
             for queue_pair in self.holds.take_nic(id) {

@@ -1,4 +1,4 @@
-//! The NICs of an engine, their memory, the switch between them, and what stands in the way of frames.
+//! The NICs of an engine, their memory, the switch, and the other stations of frames.
 
 use faultline_abi::doorbell::Doorbell;
 use faultline_nic::Instant;
@@ -23,9 +23,9 @@ pub struct Fabric<O: Outside> {
     /// Its NICs.
     pub nics: Nics,
     /// Memory, by port. Separate from the NICs, because a delivery borrows one NIC and the memory of two. For a NIC of another fabric,
-    /// what has the payloads of its frames.
+    /// memory with the payloads of its frames.
     pub memories: ByPort<O::Memory>,
-    /// By NIC of another fabric that is with this one for a time: what `memories` has otherwise.
+    /// Saved entries of `memories`, for NICs of other fabrics that this fabric has temporarily.
     pub memories_of_others: ByPort<O::Memory>,
     /// The switch.
     pub switch: Switch,
@@ -37,19 +37,19 @@ pub struct Fabric<O: Outside> {
     pub(crate) holds: Holds,
     /// Priorities that link models of other fabrics pause.
     pub(crate) shared_pauses: SharedPauses,
-    /// The rules of the scenario that runs.
+    /// The rules of the running scenario.
     pub rules: Option<Box<Rules>>,
     /// Frames that rules have kept are being passed.
     pub(crate) passes_kept: bool,
-    /// A frame as octets.
+    /// Buffer for a frame as octets.
     pub(crate) octets: Vec<u8>,
-    /// A frame as octets that leaves the switch with another VLAN tag than it came with.
+    /// Buffer for a frame as octets whose VLAN tag the switch replaces.
     pub(crate) tagged: Vec<u8>,
-    /// The queue pair whose frame of another fabric is delivered.
+    /// The sending queue pair of the present frame of another fabric.
     pub(crate) sender_of_other: u32,
     /// Work of NICs that have received frames.
     pub(crate) received_work: u64,
-    /// Latest time of a pass that a frame of another fabric has moved.
+    /// Latest time of a pass that a frame of another fabric has advanced.
     pub(crate) latest: Instant,
 }
 
@@ -70,7 +70,7 @@ impl<M> TakenNic<M> {
 }
 
 impl<O: Outside> Fabric<O> {
-    /// A fabric of a process with so many NICs. It has none yet.
+    /// Creates a fabric without NICs, for a process with `nics` NICs.
     pub fn new(nics: usize, switch: Switch, holds: Holds, shared_pauses: SharedPauses) -> Self {
         Self {
             nics: Nics::new(nics),
@@ -102,13 +102,13 @@ impl<O: Outside> Fabric<O> {
         TurnLimit::new(self.received_work)
     }
 
-    /// True if the source may go on with another frame.
+    /// Returns true if the source may send another frame.
     #[inline]
     pub fn may_go_on(&self, turn: &TurnLimit) -> bool {
         turn.has_room(self.received_work)
     }
 
-    /// True if a port is of this fabric.
+    /// Returns true if a port belongs to this fabric.
     #[inline]
     pub fn has_port(&self, id: PortId) -> bool {
         match id.checked_sub(self.nics.ports()) {
@@ -142,7 +142,7 @@ impl<O: Outside> Fabric<O> {
         }
     }
 
-    /// When something is to be done next, if nothing happens before. `out`: the owner.
+    /// The next deadline. `out`: the owner.
     #[inline]
     pub fn next_deadline(&self, out: &O) -> Option<Instant> {
         let nics = self.nics.values().filter_map(NicPort::next_deadline);
@@ -187,7 +187,7 @@ impl<O: Outside> Fabric<O> {
     /// Adds a NIC that another fabric had.
     pub fn put_nic(&mut self, nic: TakenNic<O::Memory>) {
         let id = nic.id;
-        // What frames of the other fabric have taught is not claimed here.
+        // Addresses that were learned from frames of the other fabric are not valid here.
         self.switch.forget(id);
         self.nics.replace(id, Some(nic.port));
         let of_other = self.memories.replace(id, Some(nic.memory));

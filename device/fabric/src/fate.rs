@@ -1,10 +1,10 @@
-//! What becomes of a frame at the interface of a port.
+//! The fate of a frame at the interface of a port.
 
 use faultline_nic::DropCause;
 
 use crate::link_model::Effects;
 
-/// What becomes of a frame at an interface.
+/// The fate of a frame at an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It was passed on.
@@ -13,7 +13,7 @@ pub enum Fate {
     LinkDown,
     /// It is longer than the MTU of the interface.
     TooLong,
-    /// An operator has asked to drop it.
+    /// An operator has requested its drop.
     Requested,
     /// A rule has taken it, and drops it or passes it on later.
     Rule,
@@ -35,8 +35,8 @@ pub enum Fate {
     InterfaceDown,
     /// The NIC does not send or receive it, because it is longer than the MTU of the interface.
     OverMtu,
-    /// The NIC does not send it, because the entry of the GID table that it is from has changed, or does not receive it, because no entry is
-    /// its destination.
+    /// The NIC does not send it, because its source entry of the GID table has changed, or does not receive it, because no entry has its
+    /// destination.
     BadGid,
     /// The NIC does not send it, because the guest may not use its address.
     BadAddress,
@@ -63,7 +63,7 @@ impl Fate {
         Self::BadAddress,
     ];
 
-    /// What becomes of a frame that a NIC does not send or receive.
+    /// The fate of a frame that a NIC does not send or receive.
     pub(crate) fn barred(cause: DropCause) -> Self {
         match cause {
             DropCause::InterfaceDown => Self::InterfaceDown,
@@ -73,7 +73,7 @@ impl Fate {
         }
     }
 
-    /// What becomes of a frame on a modelled link.
+    /// The fate of a frame on a modelled link.
     pub fn on_link(effects: Effects) -> Self {
         if effects.contains(Effects::LOST) {
             Self::LinkLost

@@ -10,19 +10,19 @@ use faultline_wire::ethernet::VlanTag;
 use faultline_wire::packet::{RoceHeader, parse_trusted};
 use faultline_wire::{Ethernet, MacAddr, Syndrome};
 
-/// What is known of a frame as octets, besides its octets.
+/// Properties of a frame as octets that are not in the octets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mark {
-    /// What is known of its sender.
+    /// Known properties of its sender.
     pub origin: Origin,
-    /// What links have done to it on its way.
+    /// Changes by link models.
     pub effects: Effects,
-    /// What a rule has done to it.
+    /// Change by a rule.
     pub rule: Option<ByRule>,
 }
 
-/// A frame on its way. Functions that are not inlined take it by value: a reference to it would keep its form from being known to the
-/// compiler in their callers.
+/// A frame on its way. Functions that are not inlined take it by value: with a reference the compiler would not know its form in their
+/// callers.
 #[derive(Clone, Copy, Debug)]
 pub enum Frame<'a> {
     /// A frame of a NIC of the process: typed headers, and a payload in the memory that the fabric has for the port at which the frame
@@ -44,7 +44,7 @@ pub enum FrameMut<'a> {
 /// A packet as octets.
 #[derive(Clone, Copy, Debug)]
 pub struct Octets<'a> {
-    /// What is known of it besides its octets.
+    /// Properties that are not in the octets.
     pub mark: Mark,
     /// From the Ethernet header on, without FCS.
     pub bytes: &'a [u8],
@@ -180,7 +180,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// What is known of it besides its octets.
+    /// Properties that are not in the octets.
     pub fn mark(self) -> Mark {
         match self {
             Self::ByReference(frame) => Octets::new(frame.origin(), &[]).mark,

@@ -1,8 +1,8 @@
-//! Queue pairs that are held because the peer of an external port takes too slowly.
+//! Queue pairs that are held because the peer of an external port takes frames too slowly.
 //!
-//! The engine with the ports publishes which of them hold senders ([`crate::external_port`]). Each engine holds its own queue pairs whose
-//! frames go to these ports, and releases them when the port no longer holds senders. Nothing is locked. The engine with the ports wakes
-//! the others when that changes, and one that is about to sleep looks once more (`device/daemon/src/engines/sleep.rs`).
+//! The engine with the ports publishes the ports that hold senders ([`crate::external_port`]). Each engine holds its own queue pairs that
+//! send to these ports, and releases them when the port no longer holds senders. There are no locks. The engine with the ports wakes the
+//! others after a change, and an engine checks for changes before it sleeps (`device/daemon/src/engines/sleep.rs`).
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -11,25 +11,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::switch::PortId;
 
-/// Most queue pairs of a NIC that are held at a time. What further ones send is dropped if there is no room. Entries of queue pairs
-/// that were destroyed meanwhile count, too.
+/// Maximum number of held queue pairs of a NIC. Frames of further ones are dropped if there is no room. Entries of queue pairs that were
+/// destroyed meanwhile count too.
 const MOST_HELD: usize = 1 << 16;
-/// Most queue pairs of a NIC that are released in one pass: other NICs wait meanwhile.
+/// Maximum number of queue pairs of a NIC that are released in one pass, because other NICs wait meanwhile.
 const AT_ONCE: usize = 1 << 10;
 
-/// What an engine knows of holds.
+/// The holds, as one engine sees them.
 #[derive(Debug)]
 pub struct Holds {
-    /// By external port: it holds senders.
+    /// By external port: true while it holds senders.
     ports: Arc<[AtomicBool]>,
-    /// By external port: the queue pairs that are held because of it, of each NIC in their order.
+    /// By external port and NIC: the held queue pairs, in order.
     held: Vec<BTreeMap<PortId, VecDeque<u32>>>,
-    /// How many of them each NIC has, if any: no NIC takes the places of others.
+    /// Number of held queue pairs of each NIC, so that no NIC uses the places of others.
     of_nics: BTreeMap<PortId, usize>,
 }
 
 impl Holds {
-    /// One for each engine of a process with so many external ports.
+    /// Creates one for each engine of a process with `ports` external ports.
     pub fn of_engines(engines: usize, ports: usize) -> impl Iterator<Item = Self> {
         let ports: Arc<[AtomicBool]> = (0..ports).map(|_| AtomicBool::new(false)).collect();
         (0..engines).map(move |_| Self {
@@ -45,7 +45,7 @@ impl Holds {
         !self.ports.is_empty()
     }
 
-    /// Publishes whether a port holds senders. Returns true if that has changed. Of the engine with the ports only.
+    /// Publishes whether a port holds senders. Returns true if that has changed. Only the engine with the ports calls this.
     #[inline]
     pub fn publish(&self, port: usize, holds: bool) -> bool {
         let Some(shared) = self.ports.get(port) else {
@@ -70,7 +70,7 @@ impl Holds {
         self.of_nics.get(&nic).is_none_or(|held| *held < MOST_HELD)
     }
 
-    /// A queue pair of this engine is held because of a port.
+    /// Holds a queue pair of this engine for a port.
     pub fn add(&mut self, port: usize, nic: PortId, queue_pair: u32) {
         if let Some(held) = self.held.get_mut(port) {
             held.entry(nic).or_default().push_back(queue_pair);
@@ -79,7 +79,7 @@ impl Holds {
         }
     }
 
-    /// True if a queue pair is held without need.
+    /// Returns true if a queue pair is held for a port that no longer holds senders.
     #[inline]
     pub fn has_released(&self) -> bool {
         !self.of_nics.is_empty() && self.looks_released()
@@ -91,7 +91,7 @@ impl Holds {
         ports.any(|(port, held)| !held.is_empty() && !self.holds(port))
     }
 
-    /// Forgets queue pairs of ports that no longer hold senders, as many as are released in one pass, and returns each with its NIC.
+    /// Removes queue pairs of ports that no longer hold senders, up to the limit of one pass, and returns each with its NIC.
     pub fn take_released(&mut self) -> impl Iterator<Item = (PortId, u32)> {
         let mut taken = Vec::new();
         for (port, held) in self.held.iter_mut().enumerate() {
@@ -113,7 +113,7 @@ impl Holds {
         taken.into_iter()
     }
 
-    /// Forgets the queue pairs of a NIC, and returns them.
+    /// Removes the queue pairs of a NIC, and returns them.
     pub fn take_nic(&mut self, nic: PortId) -> impl Iterator<Item = u32> {
         self.of_nics.remove(&nic);
         let ports = self.held.iter_mut();
@@ -166,7 +166,7 @@ mod tests {
         assert!(!holds.has_room(0) && holds.has_room(4));
         holds.add(1, 4, 18);
         holds.publish(1, false);
-        // Nor does it keep others waiting while all of its queue pairs are released.
+        // Nor do others wait until all of its queue pairs are released.
         assert_eq!(holds.take_released().count(), AT_ONCE + 1);
         assert!(holds.has_room(0));
         for _ in 1..MOST_HELD / AT_ONCE {

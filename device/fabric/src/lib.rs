@@ -1,37 +1,37 @@
-//! The way of a frame between NICs, and between them and ports that lead out of the process.
+//! The path of frames between NICs, and between NICs and external ports.
 //!
-//! As in the firmware, there is no thread, clock, file or socket here: events and the time are arguments, and what the fabric wants of
-//! its owner it asks through a trait. So the same code runs in an engine thread and in virtual time. What several fabrics of a
-//! process share (assigned addresses, holds, pauses) is in atomics, and in a table whose changes are made under a lock.
+//! As in the firmware, there is no thread, clock, file or socket here: events and the time are arguments, and the fabric calls its owner
+//! through a trait. So the same code runs in an engine thread and in virtual time. The common data of the fabrics of a process (assigned
+//! addresses, holds, pauses) is in atomics, and in a table that is changed under a lock.
 //!
 //! - [`by_port`]: a table by port
-//! - `by_rules`: what the rules of a scenario do
+//! - `by_rules`: effects of scenario rules
 //! - `classes`: queues of priorities that share the rate of a link
-//! - `data_path`: the way of a frame from its source to the ports that receive it
+//! - `data_path`: the path of a frame from its source to the ports that receive it
 //! - [`external_port`]: a port that leads out of the process
-//! - `externals`: what a fabric does with these ports
+//! - `externals`: frames of their peers, and holds
 //! - [`fabric`]: NICs, their memory, switch, links and external ports
-//! - [`fate`]: what becomes of a frame at an interface
+//! - [`fate`]: the fate of a frame at an interface
 //! - [`frame`]: a frame on its way, by reference or as octets
 //! - [`holds`]: queue pairs that wait for the peer of an external port
-//! - `link_ends`: frames that enter modelled links, and that leave them
+//! - `link_ends`: frames that enter and leave modelled links
 //! - [`link_model`]: one direction of a modelled link
 //! - [`link_models`]: the modelled links of a fabric
 //! - [`nic_port`]: a NIC with its port of the switch
 //! - [`nics`]: the NICs, and which of them rest
-//! - [`others`]: frames for and of other fabrics of the process
-//! - [`outside`]: what a fabric asks of its owner, and shows
+//! - [`others`]: frames to and from other fabrics of the process
+//! - [`outside`]: calls of a fabric to its owner, and events for observers
 //! - [`port_faults`]: MTU and injected faults of a NIC's port
 //! - [`scenario`]: the beginning of a scenario, and the facts about its run
 //! - [`shared_pauses`]: priorities that link models pause for senders of other fabrics
-//! - `sight`: what a fabric shows of frames at interfaces
+//! - `sight`: events for observers of frames at interfaces
 //! - [`switch`]: the learning switch
 //! - [`turn`]: the parts of a pass
-//! - [`turn_limit`]: what a source of frames may cause before others have their turn
+//! - [`turn_limit`]: the work of a source of frames in one turn
 //! - [`vlan`]: VLAN membership and tags
 
 #![forbid(unsafe_code)]
-// Values of guests, peers and sockets get here, and none of them may stop the process. Tests may.
+// Values from guests, peers and sockets reach this crate; arithmetic on them must not panic, except in tests.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 pub mod by_port;

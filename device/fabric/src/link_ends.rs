@@ -1,4 +1,4 @@
-//! Frames that enter modelled links, and that have arrived at their ends.
+//! Frames that enter and leave modelled links.
 
 use faultline_nic::Instant;
 use faultline_scenario::trigger::Direction;
@@ -10,7 +10,7 @@ use crate::outside::{Outside, Place};
 use crate::switch::PortId;
 
 impl<O: Outside> Fabric<O> {
-    /// Sends a frame that has come in at port `from` into the link of a port, packet by packet. Returns false if the link has no model.
+    /// Sends a frame that has entered at port `from` into the link of a port, packet by packet. Returns false if the link has no model.
     #[cold]
     pub(crate) fn enter_link(
         &mut self,
@@ -33,7 +33,7 @@ impl<O: Outside> Fabric<O> {
         true
     }
 
-    /// Passes frames on that have arrived at the ends of links. Returns true if there were any.
+    /// Passes on the frames that have arrived at the ends of links. Returns true if there were any.
     pub(crate) fn take_from_links(&mut self, out: &mut O, now: Instant) -> bool {
         let mut worked = false;
         let mut bytes = std::mem::take(&mut self.octets);

@@ -1,7 +1,7 @@
 //! One direction of a link, modelled: rate, delay, a queue with ECN marks, and random impairments.
 //!
-//! A frame is queued behind those before it, takes its time at the rate of the link, and arrives after the delay. Impairments
-//! have a seed, so that the same frames at the same times have the same fate. Time is the caller's, in nanoseconds.
+//! A frame waits for earlier ones, is sent at the rate of the link, and arrives after the delay. Impairments have a seed, so the same
+//! frames at the same times have the same fate. The caller passes the time, in nanoseconds.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,15 +19,15 @@ pub struct LinkModel {
     pub rate_mbps: u32,
     /// Time from the last bit sent to the last bit received, in nanoseconds.
     pub delay_ns: u64,
-    /// Most octets that wait to be sent, of each priority if they have queues of their own; 0: [`MAX_OCTETS`] or
-    /// [`MAX_PRIORITY_OCTETS`]. A frame that does not fit is lost.
+    /// Maximum number of waiting octets, for each priority if priorities have queues; 0: [`MAX_OCTETS`] or [`MAX_PRIORITY_OCTETS`]. A
+    /// frame that does not fit is lost.
     pub queue_bytes: u32,
-    /// From so many octets that wait on, frames that are capable of it get the mark of congestion (RFC 3168); 0: none.
+    /// Number of waiting octets from which ECN-capable frames are marked (RFC 3168); 0: never.
     pub ecn_bytes: u32,
-    /// From so many octets that wait on, the senders are paused (IEEE 802.3 annex 31B), until it is less than half; 0: never.
+    /// Number of waiting octets from which the senders are paused (IEEE 802.3 annex 31B), until fewer than half as many wait; 0: never.
     pub pause_bytes: u32,
-    /// Priorities that are paused, each by what waits of it (IEEE 802.1Qbb), instead of everything. If there is one, each priority has
-    /// a queue of its own, with the limits and thresholds of this model, and they share the rate.
+    /// Priorities that are paused singly, by their own waiting octets (IEEE 802.1Qbb), instead of all traffic. If the set is not empty,
+    /// each priority has a queue with the limits and thresholds of this model, and priorities share the rate.
     pub pfc: PrioritySet,
     /// Probability with which a frame is lost, in millionths.
     pub loss: u32,
@@ -41,21 +41,21 @@ pub struct LinkModel {
     pub seed: u64,
 }
 
-/// Most octets that a line holds, with 128 more for each frame. So a sender cannot make it grow without bound.
+/// Maximum number of octets on a link, counting 128 more for each frame, so that no sender makes its memory grow without bound.
 pub const MAX_OCTETS: usize = 16 << 20;
-/// Octets of memory that a frame takes beside its own: short frames take more than their length.
+/// Memory of a frame in addition to its octets.
 const FRAME_OVERHEAD: usize = 128;
-/// Most octets that wait in the queue of a priority. If all of these queues are full, there is as much room for what is under way: one
-/// priority takes no room from another.
+/// Maximum number of octets in the queue of a priority. If all queues are full, the same number of octets can be under way, so no priority
+/// uses room of another.
 pub const MAX_PRIORITY_OCTETS: usize = MAX_OCTETS / (2 * PRIORITIES);
-/// Most frames that wait to be overtaken. Each frame that passes looks at all of them.
+/// Maximum number of frames that wait to be overtaken. Each passing frame examines all of them.
 const MAX_OVERTAKEN: usize = 64;
-/// A frame that waits to be overtaken goes on after this time if no others come.
+/// A frame that waits to be overtaken continues after this time if no others follow.
 const OVERTAKING_NS: u64 = 1_000_000;
 /// Buffers that are kept for further frames.
 const SPARE: usize = 256;
 
-/// What a line has done.
+/// Effects of a link model, in frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkModelCounts {
     /// Frames that were lost at random.
@@ -66,9 +66,9 @@ pub struct LinkModelCounts {
     pub duplicated: u64,
     /// Frames that others have overtaken.
     pub reordered: u64,
-    /// Frames of which a bit was flipped.
+    /// Frames with a flipped bit.
     pub corrupted: u64,
-    /// Frames that got the mark of congestion.
+    /// Frames that were marked by ECN.
     pub marked: u64,
     /// Pauses of the senders that have begun, of all priorities together.
     pub pauses: u64,
@@ -85,7 +85,7 @@ pub struct PauseCounts {
     pub paused_ns: u64,
 }
 
-/// What is done to a frame on its way: a set.
+/// Set of effects on a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Effects(u8);
 
@@ -102,7 +102,7 @@ impl Effects {
     pub const REORDERED: Self = Self(1 << 3);
     /// Some of its bits are changed.
     pub const CORRUPTED: Self = Self(1 << 4);
-    /// It gets the mark of congestion.
+    /// It is marked by ECN.
     pub const MARKED: Self = Self(1 << 5);
 
     /// True if all of `other` are in this set.
@@ -115,7 +115,7 @@ impl Effects {
         self.0
     }
 
-    /// The set that [`Effects::bits`] has made a number of. Bits without a meaning are left out.
+    /// The inverse of [`Effects::bits`]. Unknown bits are ignored.
     pub fn from_bits(bits: u8) -> Self {
         Self(bits & 0x3f)
     }
@@ -140,9 +140,9 @@ type UnderWay<T> = Reverse<(u64, u64, Vec<u8>, T, Effects)>;
 
 #[derive(Debug)]
 struct Overtaken<T> {
-    /// Frames that are still to pass it.
+    /// Number of frames that will still overtake it.
     by: u32,
-    /// When it goes on at the latest.
+    /// Latest time at which it continues.
     until: u64,
     frame: Vec<u8>,
     mark: T,
@@ -164,22 +164,22 @@ pub struct ModelledLink<T = ()> {
     under_way: BinaryHeap<UnderWay<T>>,
     overtaken: Vec<Overtaken<T>>,
     spare: Vec<Vec<u8>>,
-    /// When the last bit of the frames so far has been sent.
+    /// Time at which the last bit of all frames has been sent.
     busy_until: u64,
     /// With priority-based flow control: frames that wait to be sent.
     classes: Option<Box<Classes<Queued<T>>>>,
-    /// Priorities of which the senders are paused.
+    /// Paused priorities.
     paused: PrioritySet,
-    /// When that was found out.
+    /// Time of the last [`ModelledLink::update_pause`].
     paused_at: u64,
     sent: u64,
-    /// Octets that all held frames take.
+    /// Memory of all held frames, in octets.
     held: usize,
     counts: LinkModelCounts,
 }
 
 impl<T: Copy + Ord> ModelledLink<T> {
-    /// A line without frames.
+    /// Creates a link without frames.
     pub fn new(model: LinkModel) -> Self {
         Self {
             model,
@@ -197,7 +197,7 @@ impl<T: Copy + Ord> ModelledLink<T> {
         }
     }
 
-    /// Sends a frame. Returns the effects that are decided now. [`ModelledLink::receive`] returns the others, of frames that others overtake.
+    /// Sends a frame. Returns the effects that are known now; [`ModelledLink::receive`] returns the later effects on reordered frames.
     pub fn send(&mut self, now: u64, frame: &[u8], mark: T) -> Effects {
         let LinkModel {
             loss,
@@ -235,8 +235,8 @@ impl<T: Copy + Ord> ModelledLink<T> {
         effects
     }
 
-    /// Takes the next frame that has arrived into `frame`. Returns its mark, and what the line has done to it; `None` if there is no
-    /// frame. A frame for which the queue was full after others had overtaken it arrives too, with this effect: it is lost.
+    /// Takes the next frame that has arrived into `frame`. Returns its mark and the effects on it; `None` if there is no frame. A
+    /// reordered frame that found the queue full is returned too, with this effect: it is lost.
     pub fn receive(&mut self, now: u64, frame: &mut Vec<u8>) -> Option<(T, Effects)> {
         self.release(now);
         match self.under_way.peek() {
@@ -251,7 +251,7 @@ impl<T: Copy + Ord> ModelledLink<T> {
         Some((mark, effects))
     }
 
-    /// When the next frame arrives or goes on, or the next one of several queues is sent.
+    /// Time at which the next frame arrives, continues, or is sent from a queue of priorities.
     pub fn next_deadline(&self) -> Option<u64> {
         let arrival = self.under_way.peek().map(|Reverse((at, ..))| *at);
         let overtaken = self.overtaken.iter().map(|waiting| waiting.until);
@@ -261,7 +261,7 @@ impl<T: Copy + Ord> ModelledLink<T> {
         arrival.into_iter().chain(overtaken).chain(sent).min()
     }
 
-    /// Finds out which priorities the senders are to pause, by what waits now: none, all, or with priority-based flow control some.
+    /// Determines the paused priorities from the waiting octets: none, all, or with priority-based flow control some.
     pub fn update_pause(&mut self, now: u64) {
         if self.model.pause_bytes == 0 {
             return;
@@ -289,7 +289,7 @@ impl<T: Copy + Ord> ModelledLink<T> {
         (self.paused, self.paused_at) = (paused, now);
     }
 
-    /// The priorities that the senders are to pause, by the last call of [`ModelledLink::update_pause`].
+    /// The paused priorities after the last call of [`ModelledLink::update_pause`].
     pub fn paused(&self) -> PrioritySet {
         self.paused
     }
@@ -299,7 +299,7 @@ impl<T: Copy + Ord> ModelledLink<T> {
         self.model.pfc
     }
 
-    /// Whether so many octets that wait begin a pause, or continue one. An empty queue ends each pause.
+    /// Returns true if this number of waiting octets begins a pause, or continues one. An empty queue ends each pause.
     fn is_paused_by(&self, waiting: u64, is_paused: bool) -> bool {
         let threshold = u64::from(self.model.pause_bytes);
         match is_paused {
@@ -308,7 +308,7 @@ impl<T: Copy + Ord> ModelledLink<T> {
         }
     }
 
-    /// Counts the time since the last call, and pauses that begin.
+    /// Counts the paused time since the last call, and new pauses.
     fn count_pause(&mut self, now: u64, paused: PrioritySet) {
         if self.paused.is_empty() && paused.is_empty() {
             return;
@@ -333,17 +333,17 @@ impl<T: Copy + Ord> ModelledLink<T> {
         }
     }
 
-    /// What the line has done.
+    /// Counts of the effects of this link.
     pub fn counts(&self) -> LinkModelCounts {
         self.counts
     }
 
-    /// Octets that all frames take which are on the line or wait for it, of [`MAX_OCTETS`].
+    /// Memory of all frames that wait or are under way, in octets; at most [`MAX_OCTETS`].
     pub fn octets(&self) -> usize {
         self.held
     }
 
-    /// Changes the rate, in Mbit/s; 0: not limited. Frames that were sent before arrive when they would have.
+    /// Changes the rate, in Mbit/s; 0: not limited. Arrival times of frames that were sent before do not change.
     pub fn set_rate(&mut self, mbps: u32) {
         self.model.rate_mbps = mbps;
     }
@@ -372,7 +372,7 @@ impl<T: Copy + Ord> ModelledLink<T> {
         }
     }
 
-    /// Queues a frame, to which `before` was done, behind those before it. Returns what is done to it here.
+    /// Queues a frame with the earlier effects `before`. Returns the effects of the queue.
     fn queue(&mut self, now: u64, frame: &[u8], mark: T, before: Effects) -> Effects {
         let Some(mut frame) = self.hold(frame) else {
             return Effects::QUEUE_FULL;
@@ -393,7 +393,7 @@ impl<T: Copy + Ord> ModelledLink<T> {
         effects
     }
 
-    /// Queues a frame that others have overtaken.
+    /// Queues a frame after others have overtaken it.
     fn queue_overtaken(&mut self, now: u64, mut frame: Vec<u8>, mark: T) {
         let priority = self.priority_of(&frame);
         let effects = Effects::REORDERED | self.enqueue(now, priority, &mut frame);
@@ -427,7 +427,7 @@ impl<T: Copy + Ord> ModelledLink<T> {
         }
     }
 
-    /// Decides whether the queue has room for a frame, and what is done to it there.
+    /// Decides whether the queue has room for a frame, and the effects on it.
     fn enqueue(&mut self, now: u64, priority: u8, frame: &mut [u8]) -> Effects {
         let mut effects = Effects::NONE;
         let waiting = match &self.classes {
@@ -463,7 +463,7 @@ impl<T: Copy + Ord> ModelledLink<T> {
         effects
     }
 
-    /// Sends a frame behind those before it, or puts it into the queue of its priority. [`ModelledLink::release`] was called for `now`.
+    /// Sends a frame after earlier ones, or puts it into the queue of its priority. [`ModelledLink::release`] was called for `now`.
     fn transmit(&mut self, now: u64, priority: u8, queued: Queued<T>) {
         let Some(classes) = &mut self.classes else {
             return self.transmit_from(now, queued);
@@ -477,7 +477,7 @@ impl<T: Copy + Ord> ModelledLink<T> {
         }
     }
 
-    /// Sends a frame at `now`, or when those before it have been sent.
+    /// Sends a frame at `now`, or when earlier ones have been sent.
     fn transmit_from(&mut self, now: u64, queued: Queued<T>) {
         let begins = self.busy_until.max(now);
         let time = self.time_of(queued.frame.len());
@@ -486,7 +486,7 @@ impl<T: Copy + Ord> ModelledLink<T> {
         self.arrive_at(at, queued);
     }
 
-    /// Nanoseconds that so many octets take.
+    /// Nanoseconds for this number of octets.
     fn time_of(&self, octets: usize) -> u64 {
         let bits = (octets as u64).saturating_mul(8);
         let time = bits
@@ -495,7 +495,7 @@ impl<T: Copy + Ord> ModelledLink<T> {
         time.unwrap_or(0)
     }
 
-    /// Octets that take so many nanoseconds.
+    /// Octets in this number of nanoseconds.
     fn octets_in(&self, time: u64) -> u64 {
         time.saturating_mul(u64::from(self.model.rate_mbps)) / 8000
     }
@@ -508,10 +508,10 @@ impl<T: Copy + Ord> ModelledLink<T> {
         self.release(now);
     }
 
-    /// Sends what waits in the queues of the priorities until `now`, and lets frames go on that enough others have overtaken, or for
-    /// which no others come.
+    /// Sends frames from the queues of priorities until `now`, and continues reordered frames that enough others have overtaken, or whose
+    /// time is over.
     fn release(&mut self, now: u64) {
-        // What is in a queue has waited for the end of the frame before.
+        // Frames in a queue wait for the end of the previous frame.
         while self.busy_until <= now
             && let Some(queued) = self.classes.as_mut().and_then(|classes| classes.pop())
         {
@@ -529,7 +529,7 @@ fn count(counter: &mut u64) {
     *counter = counter.wrapping_add(1);
 }
 
-/// Octets that a held frame takes.
+/// Memory of a held frame, in octets.
 fn taken_by(frame: &[u8]) -> usize {
     frame.len().saturating_add(FRAME_OVERHEAD)
 }
@@ -618,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn impairments_hit_as_often_as_they_should_and_repeat_with_their_seed() {
+    fn impairments_have_their_probability_and_repeat_with_their_seed() {
         let model = LinkModel {
             loss: 100_000,
             duplicate: 50_000,
@@ -692,7 +692,7 @@ mod tests {
         assert!(line.counts().queue_full > most as u64);
     }
 
-    /// Whether all senders are paused.
+    /// Returns true if all senders are paused.
     fn pauses(line: &mut ModelledLink, now: u64) -> bool {
         line.update_pause(now);
         line.paused() == PrioritySet::ALL
@@ -759,12 +759,12 @@ mod tests {
     }
 
     #[test]
-    fn a_priority_is_paused_by_what_waits_of_it() {
+    fn a_priority_is_paused_by_its_own_waiting_octets() {
         let mut line = with_pfc();
         for n in 0..20 {
             line.send(0, &frame_of(5, n), ());
         }
-        // One is being sent, and ten wait. The others found the queue full.
+        // One frame is being sent, and ten wait. The others found the queue full.
         line.update_pause(0);
         assert_eq!(
             (line.paused(), line.counts().queue_full),
@@ -831,7 +831,7 @@ mod tests {
         let mut long = frame_of(5, 0);
         long.resize(60_000, 0);
         while !line.send(0, &long, ()).contains(Effects::QUEUE_FULL) {}
-        // One is being sent.
+        // One frame is being sent.
         let most = MAX_PRIORITY_OCTETS / long.len() + 1;
         assert!(line.held <= most * taken_by(&long));
         assert_eq!(line.send(0, &frame_of(3, 1), ()), Effects::NONE);

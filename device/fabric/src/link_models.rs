@@ -1,6 +1,6 @@
 //! Frames on modelled links: between a NIC and the switch, and between an external port and its peer.
 //!
-//! What enters such a link becomes octets. Without any, the data path tests one flag for each frame.
+//! A frame that enters such a link becomes octets. Without modelled links, the data path tests one flag for each frame.
 
 use crate::frame::Mark;
 use crate::link_model::{Effects, LinkModel, ModelledLink};
@@ -29,14 +29,14 @@ impl LinkModels {
         }
     }
 
-    /// Takes the lines of a port away.
+    /// Removes the links of a port and returns them.
     pub fn take(&mut self, port: PortId) -> Vec<(Place, ModelledLink<Mark>)> {
         self.all
             .extract_if(.., |((of, _), _)| *of == port)
             .collect()
     }
 
-    /// Adds lines that were taken away.
+    /// Adds links that [`LinkModels::take`] has returned.
     pub fn put(&mut self, links: Vec<(Place, ModelledLink<Mark>)>) {
         self.all.extend(links);
     }
@@ -53,8 +53,7 @@ impl LinkModels {
         all.any(|(place, _)| *place == (port, dir))
     }
 
-    /// Sends octets into a link. Returns what is done to them, as far as it is decided; `None` if this direction of the link has no
-    /// model.
+    /// Sends octets into a link. Returns the effects that are known now; `None` if this direction of the link has no model.
     pub fn send(
         &mut self,
         now: Instant,
@@ -67,14 +66,13 @@ impl LinkModels {
         Some(line.send(now.0, frame.bytes, frame.mark))
     }
 
-    /// Number of lines.
+    /// Number of modelled directions of links.
     pub fn count(&self) -> usize {
         self.all.len()
     }
 
-    /// Takes the next frame that has arrived at the end of a line, given by its index, into `frame`. Returns where that is, and the
-    /// mark of the frame with what the line has done; `None` if there is no frame. One that the line has lost late arrives too, with
-    /// this effect.
+    /// Takes the next frame that has arrived at the end of the link with this index into `frame`. Returns the place, and the mark of the
+    /// frame with the effects of the link; `None` if there is no frame. A frame that was lost late is returned too, with this effect.
     pub fn receive(
         &mut self,
         now: Instant,
@@ -90,30 +88,28 @@ impl LinkModels {
         Some((*port, *dir, mark))
     }
 
-    /// All lines, with port and direction.
+    /// All modelled links, with port and direction.
     pub fn iter(&self) -> impl Iterator<Item = (PortId, Direction, &ModelledLink<Mark>)> {
         let all = self.all.iter();
         all.map(|((port, dir), link)| (*port, *dir, link))
     }
 
-    /// The line of a direction of a link; none if it has no model.
+    /// The model of a direction of a link, if there is one.
     pub fn get(&self, port: PortId, dir: Direction) -> Option<&ModelledLink<Mark>> {
         let mut all = self.all.iter();
         let found = all.find(|(place, _)| *place == (port, dir));
         found.map(|(_, link)| link)
     }
 
-    /// Finds out what the links pause. Once for each pass: what a sender adds in its turn takes no turn of the same pass from
-    /// others.
+    /// Updates the pauses of all links. Called once in each pass, so the frames of one sender do not pause others in the same pass.
     pub fn update_pauses(&mut self, now: Instant) {
         for (_, line) in &mut self.all {
             line.update_pause(now.0);
         }
     }
 
-    /// The priorities that links pause of what port `sender` sends, a NIC if it is below `nics`. The link of a sender to the switch
-    /// pauses that sender; a link from the switch pauses all that may send into it, because the destination of the next frame is
-    /// not known before it is built.
+    /// Priorities that links pause for port `sender`, which is a NIC if it is below `nics`. The link of a sender to the switch pauses that
+    /// sender; a link from the switch pauses all senders, because the destination of the next frame is unknown before it is built.
     pub fn paused(&self, sender: PortId, nics: usize) -> PrioritySet {
         let mut paused = PrioritySet::NONE;
         for ((port, dir), line) in &self.all {
@@ -133,7 +129,7 @@ impl LinkModels {
         link.map(|(_, link)| link.set_rate(mbps)).is_some()
     }
 
-    /// When the next frame arrives.
+    /// Time at which the next frame arrives.
     pub fn next_deadline(&self) -> Option<Instant> {
         let deadlines = self.all.iter().filter_map(|(_, line)| line.next_deadline());
         deadlines.min().map(Instant)

@@ -1,4 +1,4 @@
-//! Frames for and of the other fabrics of a process, and the pauses that fabrics publish for each other.
+//! Frames to and from other fabrics of the process, and pauses for their senders.
 
 use faultline_nic::Instant;
 use faultline_wire::PrioritySet;
@@ -8,19 +8,19 @@ use crate::frame::{Frame, FrameMut};
 use crate::outside::Outside;
 use crate::switch::{PortId, Route};
 
-/// No port of this fabric: for [`LinkModels::paused`](crate::link_models::LinkModels::paused), a sender of another one.
+/// Stands for all senders of other fabrics in [`LinkModels::paused`](crate::link_models::LinkModels::paused).
 const SENDER_OF_OTHER: PortId = PortId::MAX;
 
 /// A frame of another fabric.
 #[derive(Debug)]
 pub struct OtherFrame<'a> {
-    /// When it was sent, by the clock of that fabric.
+    /// Time at which it was sent, by the clock of that fabric.
     pub at: Instant,
-    /// The port at which it has come in there.
+    /// The port at which it has entered that fabric.
     pub from: PortId,
     /// The queue pair that has sent it; 0: not known.
     pub sender: u32,
-    /// The frame. Of one by reference, the payload is in the memory that this fabric has for port `from`.
+    /// The frame. The payload of a frame by reference is in the memory that this fabric has for port `from`.
     pub frame: FrameMut<'a>,
 }
 
@@ -36,11 +36,11 @@ impl<O: Outside> Fabric<O> {
         frame: Frame<'_>,
     ) {
         if let Frame::Octets(_) = frame {
-            // Only a frame that is longer than any is lost.
+            // Only a frame beyond the maximum length is lost.
             let _ = out.cross(now, (from, 0), to, frame, None);
             return;
         }
-        // What has come from another fabric goes to none.
+        // A frame of another fabric is never sent to a fabric.
         if let Some(port) = self.nics.get_mut(from) {
             let sender = port.nic.last_sender();
             if !out.cross(now, (from, sender), to, frame, self.memories.get(from)) {
@@ -50,20 +50,20 @@ impl<O: Outside> Fabric<O> {
         }
     }
 
-    /// True if nothing of other fabrics is to be taken: what pauses all that send into this fabric pauses them, too. Pauses of single
-    /// priorities take effect where frames are sent.
+    /// Returns true if no frames of other fabrics may be taken, because all senders into this fabric are paused. Pauses of single
+    /// priorities take effect at the sending NIC.
     #[inline]
     pub fn pauses_others(&self) -> bool {
         self.paused_for_others() == PrioritySet::ALL || self.senders_are_paused()
     }
 
-    /// The time of this pass, if the frames of other fabrics so far are not later.
+    /// The time of this pass, or of the latest frame of another fabric if that is later.
     pub fn time_after_others(&self, now: Instant) -> Instant {
         now.max(self.latest)
     }
 
     /// Delivers a frame of another fabric to the ports of this one. The clock is read once for each pass, so the frame may have a later
-    /// time than this pass. What it causes is later than the frame: `now` is moved.
+    /// time than this pass. Then `now` is advanced, because the effects of the frame are later than the frame.
     #[inline(always)]
     pub fn receive_from_other(&mut self, out: &mut O, now: &mut Instant, other: OtherFrame<'_>) {
         *now = (*now).max(Instant(other.at.0.saturating_add(1)));
@@ -102,16 +102,16 @@ impl<O: Outside> Fabric<O> {
         }
     }
 
-    /// Priorities that link models of this fabric pause for senders of others.
+    /// Priorities that link models of this fabric pause for senders of other fabrics.
     fn paused_for_others(&self) -> PrioritySet {
         self.links.paused(SENDER_OF_OTHER, self.nics.ports())
     }
 
-    /// Publishes what link models of this fabric pause for senders of others, and reads what those have published. Returns true if the
-    /// others have to be woken for it.
+    /// Publishes the priorities that link models of this fabric pause for senders of other fabrics, and reads those of the others. Returns
+    /// true if the others must be woken for this.
     #[inline]
     pub fn share_pauses(&mut self) -> bool {
-        // If all are paused, frames stay on the way.
+        // If all priorities are paused, frames stay on the engine links.
         let paused = self.paused_for_others();
         let single = match paused == PrioritySet::ALL {
             true => PrioritySet::NONE,

@@ -1,4 +1,4 @@
-//! What a fabric asks of its owner, and what it shows to those who watch.
+//! Calls of a fabric to its owner, and events for observers.
 //!
 //! The owner is an engine thread of the emulator, or a world in virtual time.
 
@@ -41,23 +41,23 @@ pub trait Outside {
         memory: Option<&Self::Memory>,
     ) -> bool;
 
-    /// True if a NIC must not send, because the way to another fabric is full with what it has sent.
+    /// Returns true if a NIC must not send, because its frames have filled the link to another fabric.
     fn is_held(&self, nic: PortId) -> bool;
 
-    /// True if the way to another fabric is full. Sources of frames of several ports wait then.
+    /// Returns true if a link to another fabric is full. Sources with frames of several ports wait then.
     fn is_any_full(&self) -> bool;
 
-    /// True if something outside of the fabric waits for the end of the turns of a NIC that sends: a doorbell of one of these NICs, a request,
-    /// a frame of another fabric, or another fabric that is to be woken for what was sent to it.
+    /// Returns true if work outside of the fabric waits for the end of a sending NIC's turns: a doorbell of one of these NICs, a request,
+    /// a frame of another fabric, or another fabric that must be woken for new frames.
     fn is_awaited(&self, nics: &Nics) -> bool;
 
-    /// True if someone watches frames at interfaces: [`Seen::Frame`] and [`Seen::Arriving`].
+    /// Returns true if there are observers of frames at interfaces: [`Seen::Frame`] and [`Seen::Arriving`].
     fn watches_frames(&self) -> bool;
 
-    /// True if page faults are to be seen before the frame that has met them.
+    /// Returns true if page faults must be reported before the frame that has caused them.
     fn names_faults(&self) -> bool;
 
-    /// Something has happened.
+    /// Reports an event.
     fn seen(&mut self, now: Instant, seen: Seen<'_, Self::Memory>);
 }
 
@@ -86,19 +86,19 @@ pub trait Peer {
     fn taken(&self) -> u64;
     /// Octets in a quarter of the ring.
     fn quarter(&self) -> u64;
-    /// Whether the fabric waits for room.
+    /// Sets whether the fabric waits for room.
     fn await_room(&mut self, awaits: bool);
-    /// Wakes the peer if it waits for what was done since the last call.
+    /// Wakes the peer if it waits for a frame sent, or room made, since the last call.
     fn flush(&mut self);
 }
 
-/// Something that has happened in a fabric.
+/// An event in a fabric.
 #[derive(Debug)]
 pub enum Seen<'a, M> {
-    /// A frame at an interface. Only if someone watches them.
+    /// A frame at an interface. Only with observers of frames.
     Frame(Sight<'a, M>),
-    /// A NIC is about to receive a frame: the page faults that it reports until the next [`Seen::Frame`] are those of this frame.
-    /// Only if someone watches frames.
+    /// A NIC is about to receive a frame: the page faults that it reports until the next [`Seen::Frame`] are those of this frame. Only
+    /// with observers of frames.
     Arriving(PortId),
     /// A NIC has sent a frame, of this length.
     Sent {
@@ -113,7 +113,7 @@ pub enum Seen<'a, M> {
         /// The NIC of this fabric that has received it, if it had one destination.
         to: Option<PortId>,
     },
-    /// A NIC receives a frame that no [`Seen::Sent`] of this fabric names it for.
+    /// A NIC receives a frame without a [`Seen::Sent`] of this fabric that names this NIC.
     Received {
         /// The NIC.
         nic: PortId,
@@ -122,16 +122,16 @@ pub enum Seen<'a, M> {
         /// The frame.
         frame: Frame<'a>,
     },
-    /// A NIC reports something.
+    /// A NIC reports a diagnostic.
     Diagnostic {
         /// The NIC.
         nic: PortId,
-        /// What it reports.
+        /// The diagnostic.
         diagnostic: &'a Diagnostic,
         /// Its state.
         device: &'a Nic,
     },
-    /// A NIC had no room for so many diagnostics.
+    /// A NIC has discarded this number of diagnostics.
     LostDiagnostics(PortId, u64),
     /// A doorbell that a rule has kept is rung now.
     LateDoorbell {
@@ -144,7 +144,7 @@ pub enum Seen<'a, M> {
     },
     /// A NIC has sent a frame with the source address of another port, and it was dropped.
     ForgedSource(PortId, MacAddr),
-    /// The peer of an external port uses the address of a NIC. Once for each peer and NIC.
+    /// The peer of an external port uses the address of a NIC. Reported once for each peer and NIC.
     AddressInUse {
         /// The NIC.
         nic: PortId,
@@ -160,21 +160,21 @@ pub enum Seen<'a, M> {
 pub struct Sight<'a, M> {
     /// The interface.
     pub place: Place,
-    /// What becomes of the frame there.
+    /// The fate of the frame there.
     pub fate: Fate,
     /// The frame was shown at this interface when it entered the link there. It is lost only now.
     pub is_again: bool,
-    /// What links have done to it until here.
+    /// Effects of links on it until here.
     pub effects: Effects,
-    /// What a rule has done to it, or does here.
+    /// The change by a rule, here or before.
     pub rule: Option<ByRule>,
     /// The queue pair that has sent it; 0: not known.
     pub sender: u32,
     /// The frame, or a packet of it.
     pub frame: Frame<'a>,
-    /// The frame of a NIC that this is, or is a packet of, if it has come here by reference.
+    /// The NIC's frame that contains this packet, if it has arrived by reference.
     pub sent: Option<&'a TxFrame>,
-    /// The memory of the payload of a frame by reference; `None`: there is none any more.
+    /// The memory of the payload of a frame by reference; `None`: it does not exist any more.
     pub memory: Option<&'a M>,
     /// The NIC at the interface; `None`: an external port.
     pub device: Option<&'a Nic>,

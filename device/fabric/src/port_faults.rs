@@ -1,13 +1,13 @@
 //! Faults that an operator injects at the port of a NIC: an MTU, drops of packets, lost interrupts.
 //!
-//! Without any, a frame costs one test of a flag.
+//! Without faults, a frame costs one test of a flag.
 
 use crate::fate::Fate;
 use faultline_scenario::trigger::Direction;
 
 use crate::frame::Frame;
 
-/// What a port has dropped since the process started.
+/// Packets and interrupts that a port has dropped since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
     /// Packets that were dropped because the link was down, or because the function may not access memory.
@@ -18,7 +18,7 @@ pub struct FaultCounts {
     pub tx_dropped: u64,
     /// Received packets that were dropped by request.
     pub rx_dropped: u64,
-    /// Sent packets whose sender, or the port with their destination address, is no member of their VLAN.
+    /// Sent packets whose sender, or the port with their destination address, is not a member of their VLAN.
     pub vlan: u64,
     /// Interrupts that were suppressed by request.
     pub interrupts_lost: u64,
@@ -83,7 +83,7 @@ impl PortFaults {
         self.impaired = self.mtu.is_some() || self.tx_drops > 0 || self.rx_drops > 0;
     }
 
-    /// Returns what becomes of a frame here. A run of packets is dropped as a whole.
+    /// Returns the fate of a frame here. A run of packets is dropped as a whole.
     #[inline(always)]
     pub fn fate(&mut self, direction: Direction, frame: Frame<'_>) -> Fate {
         match self.impaired {

@@ -20,7 +20,7 @@ impl<O: Outside> Fabric<O> {
         self.rules = Some(Box::new(Rules::prepare(plan, nics, now)));
     }
 
-    /// One step before rules begin: they learn some of the queue pairs that exist. Returns
+    /// One step before rules begin: they read some of the existing queue pairs. Returns
     /// [`Beginning::Before`] if more steps are needed.
     pub fn begin_rules(&mut self, now: Instant) -> Beginning {
         let nics = self.nics.values().map(|port| &port.nic);
@@ -42,7 +42,7 @@ impl<O: Outside> Fabric<O> {
         self.nics.values().map(values).collect()
     }
 
-    /// How much each counter has increased, by name.
+    /// The increase of each counter, by name.
     pub fn facts_since(&self, before: CounterValues) -> Facts {
         let increased = |(now, before): (Vec<u64>, Vec<u64>)| {
             let values = now.into_iter().zip(before);
@@ -68,7 +68,7 @@ impl<O: Outside> Fabric<O> {
     }
 }
 
-/// When rules begin.
+/// State of the beginning of rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Beginning {
     /// More steps are needed.

@@ -1,21 +1,21 @@
-//! Priorities that the links of one engine pause, for senders on the other engines.
+//! Priorities that link models of one engine pause for senders on other engines.
 //!
-//! Each engine publishes a set in each pass, and reads those of the others. Nothing is locked. An engine whose set changes wakes the
-//! others, and one that is about to sleep looks for changes once more (`device/daemon/src/engines/sleep.rs`): queue pairs that wait for the end of a pause
-//! have no other reason to go on.
+//! Each engine publishes its set in each pass, and reads those of the others. There are no locks. An engine whose set changes wakes the
+//! others, and an engine checks for changes before it sleeps (`device/daemon/src/engines/sleep.rs`), because no other event resumes queue
+//! pairs at the end of a pause.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use faultline_wire::PrioritySet;
 
-/// What an engine knows of the pauses of the others.
+/// The sets of all engines, as one engine sees them.
 #[derive(Debug)]
 pub struct SharedPauses {
     /// By engine.
     all: Arc<[AtomicU8]>,
     own: usize,
-    /// What others have paused when that was read last.
+    /// The priorities that others paused at the last [`SharedPauses::refresh`].
     others: PrioritySet,
 }
 
@@ -30,7 +30,7 @@ impl SharedPauses {
         })
     }
 
-    /// Publishes what links of this engine pause. Returns true if that has changed: the others must be woken.
+    /// Publishes the priorities that links of this engine pause. Returns true after a change: the others must be woken.
     #[inline]
     pub fn publish(&mut self, paused: PrioritySet) -> bool {
         let Some(own) = self.all.get(self.own) else {
@@ -44,19 +44,19 @@ impl SharedPauses {
         has_changed
     }
 
-    /// Reads what the others have published.
+    /// Reads the published sets of the others.
     #[inline]
     pub fn refresh(&mut self) {
         self.others = self.read();
     }
 
-    /// What others pause, by the last [`SharedPauses::refresh`].
+    /// Priorities that others pause, after the last [`SharedPauses::refresh`].
     #[inline]
     pub fn paused(&self) -> PrioritySet {
         self.others
     }
 
-    /// True if others have published something else since the last [`SharedPauses::refresh`].
+    /// Returns true if published sets have changed since the last [`SharedPauses::refresh`].
     #[inline]
     pub fn has_news(&self) -> bool {
         self.read() != self.others

@@ -1,4 +1,4 @@
-//! What a fabric shows of frames at interfaces, to captures and checkers.
+//! Events for observers of frames at interfaces: captures and packet checkers.
 
 use faultline_nic::{DropCause, Instant};
 use faultline_scenario::rules::ByRule;
@@ -12,8 +12,8 @@ use crate::outside::{Outside, Place, Seen, Sight};
 use crate::switch::PortId;
 
 impl<O: Outside> Fabric<O> {
-    /// Shows a frame that has come in at port `from`, at the interface of a port. `fate`: what becomes of the frame there, and the rule
-    /// that has taken it.
+    /// Shows a frame that has entered at port `from`, at the interface of a port. `fate`: the fate of the frame there, and the rule that
+    /// has taken it.
     #[cold]
     pub(crate) fn show(
         &mut self,
@@ -40,7 +40,7 @@ impl<O: Outside> Fabric<O> {
     #[cold]
     pub(crate) fn show_arriving(&mut self, out: &mut O, now: Instant, to: PortId) {
         self.take_faults(out, now);
-        // Frames that the NIC has held may have been refused since the last one that was shown.
+        // The NIC may have refused held frames since the last one that was shown.
         self.take_refused(to);
         out.seen(now, Seen::Arriving(to));
     }
@@ -60,12 +60,12 @@ impl<O: Outside> Fabric<O> {
         self.show(out, now, (from, place), (fate, None), frame);
     }
 
-    /// Why a NIC has refused a frame since the last call.
+    /// Returns the reason why a NIC has refused a frame since the last call.
     fn take_refused(&mut self, nic: PortId) -> Option<DropCause> {
         self.nics.get_mut(nic)?.nic.take_refused()
     }
 
-    /// A packet of a frame enters the modelled link of a port, which does this to it.
+    /// Shows a packet that enters the modelled link of a port, with the effects of the link.
     #[cold]
     pub(crate) fn show_on_link(
         &mut self,
@@ -100,7 +100,7 @@ impl<O: Outside> Fabric<O> {
         out.seen(now, Seen::Frame(sight));
     }
 
-    /// A packet is lost on the modelled link of a port, behind the place where it has entered the link.
+    /// Shows a packet that is lost on the modelled link of a port after it has entered the link.
     #[cold]
     pub(crate) fn show_lost_on_link(
         &mut self,
@@ -117,7 +117,7 @@ impl<O: Outside> Fabric<O> {
         out.seen(now, Seen::Frame(sight));
     }
 
-    /// A frame at an interface; nothing but its octets is known.
+    /// A frame at an interface, with its octets only.
     fn sight<'a>(&'a self, place: Place, fate: Fate, frame: Frame<'a>) -> Sight<'a, O::Memory> {
         let mark = frame.mark();
         Sight {
@@ -140,7 +140,7 @@ impl<O: Outside> Fabric<O> {
         is_external == (dir == Direction::Rx)
     }
 
-    /// Takes what the NICs report before an RNR NAK is shown that one of them sends: the diagnostic that names its page fault may wait there.
+    /// Takes the diagnostics of the NICs before an RNR NAK of one of them is shown: the diagnostic with its page fault may be among them.
     fn take_diagnostics_of(
         &mut self,
         out: &mut O,
@@ -153,14 +153,14 @@ impl<O: Outside> Fabric<O> {
         }
     }
 
-    /// Takes what the NICs report, if page faults are to be seen before their frames.
+    /// Takes the diagnostics of the NICs, if page faults must be reported before their frames.
     fn take_faults(&mut self, out: &mut O, now: Instant) {
         if out.names_faults() {
             self.take_diagnostics(out, now);
         }
     }
 
-    /// The queue pair that has sent the frame that is forwarded.
+    /// The sending queue pair of the forwarded frame.
     pub(crate) fn sender(&self, nic: PortId) -> u32 {
         let port = self.nics.get(nic);
         port.map_or(self.sender_of_other, |port| port.nic.last_sender())

@@ -9,14 +9,14 @@
 //! forge its address. A port without source check may send such frames, but does not receive the replies. The owner of an
 //! assigned address owns it in the VLANs of which it is a member: ports that have no VLAN in common do not see each other's addresses.
 //!
-//! An address that is learned at a port stays there until it is silent for some time: frames from another port with this source address
-//! are dropped too, and no port gets it as its present address. So a guest cannot take the address of a gateway either. Ports
-//! without source check, such as external ones, can take it from each other: behind them an address may move.
+//! A learned address stays at its port until no frame was sent from it for some time: frames from another port with this source address
+//! are dropped too, and no port gets it as its present address. So a guest cannot take the address of a gateway either. Between ports
+//! without source check, such as external ones, an address may move at once.
 //!
 //! Each engine of a process has a switch of its own, which learns from the frames that it forwards. Assigned addresses, and the ports at
 //! which addresses were learned, are common to all of them. A change of assigned addresses is made under a lock, and the other switches
-//! take the new table at their next [`Switch::refresh`], which costs one load if there is none. Where an address was learned is
-//! asked only when a switch learns a new one.
+//! take the new table at their next [`Switch::refresh`], which costs one load if there is none. The ports of learned addresses are looked
+//! up only when a switch learns a new address.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,7 +43,7 @@ const MAX_ADDRESSES_PER_PORT: usize = 1024;
 pub enum Route {
     /// One port, possibly the sender.
     To(PortId),
-    /// All ports except the sender. Of a VLAN-aware switch, those for which [`Switch::egress`] does not say otherwise.
+    /// All ports except the sender. In a VLAN-aware switch only ports for which [`Switch::egress`] permits the frame.
     Flood,
     /// No port: the source address belongs to another port.
     Forged,
@@ -51,7 +51,7 @@ pub enum Route {
     NoMember,
 }
 
-/// What becomes of the tag of a frame that leaves the switch.
+/// The change of the tag of a frame that leaves the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Egress {
     /// The frame leaves with the tag that it has, or without one.
@@ -68,14 +68,14 @@ const NO_VLAN: u16 = 0;
 /// MAC address table of the switch.
 #[derive(Debug, Default)]
 pub struct Switch {
-    /// The assigned addresses, as they were at `version`.
+    /// The assigned addresses of this version.
     assigned: Assigned,
     version: u64,
     /// Those of all switches of the process.
     common: Arc<Common>,
     /// VLANs of each port; empty if the switch is not VLAN-aware.
     vlans: Vec<VlanMembership>,
-    /// Where an address is, in a VLAN.
+    /// Learned addresses, by VLAN.
     learned: HashMap<(u16, MacAddr), Learned>,
     per_port: HashMap<PortId, usize>,
     /// VLAN, addresses and route of the last frame of each port: most frames of a port repeat them.
@@ -83,7 +83,7 @@ pub struct Switch {
     clash: Option<Clash>,
     /// Value of `moved` at the last look.
     seen_moves: u64,
-    /// By port: the present address that it did not get, and the epoch in which it was asked for.
+    /// By port: the present address that was refused, and the epoch of the request.
     refused: HashMap<PortId, (MacAddr, u64)>,
 }
 
@@ -95,9 +95,9 @@ struct Common {
     version: AtomicU64,
     /// The ports at which an address was learned, each in a VLAN.
     learned: Mutex<Places>,
-    /// How often one of them was removed.
+    /// Number of removed places.
     forgotten: AtomicU64,
-    /// How often one of them has moved to another port.
+    /// Number of moves to another port.
     moved: AtomicU64,
 }
 
@@ -125,7 +125,7 @@ struct PortState {
 #[derive(Clone, Copy, Debug)]
 struct Learned {
     port: PortId,
-    /// The frame has come in at this fabric.
+    /// The frame has entered at this fabric.
     is_own: bool,
     /// It has sent since the last call of [`Switch::age`].
     is_fresh: bool,
@@ -136,7 +136,7 @@ struct Learned {
 pub struct Clash {
     /// The address.
     pub address: MacAddr,
-    /// The port whose address it is. It gets the frames to the address.
+    /// The owner of the address. It gets the frames to the address.
     pub owner: PortId,
     /// The port that has sent the frame.
     pub sender: PortId,
@@ -197,7 +197,7 @@ impl Switch {
         });
     }
 
-    /// Takes the common table, and changes it. `change` returns true if it has changed something.
+    /// Locks the common table and calls `change`, which returns true after a change.
     #[cold]
     fn change(&mut self, change: impl FnOnce(&mut Assigned) -> bool) {
         let common = &self.common;
@@ -262,7 +262,7 @@ impl Switch {
         vlan: u16,
         (src, dst): (MacAddr, MacAddr),
     ) -> Route {
-        // A port that is no member of a VLAN learns nothing about those that are.
+        // The switch learns no addresses in a VLAN from ports that are not members.
         let route = if !self.is_member(port, vlan) {
             Route::NoMember
         } else if !self.may_send(port, vlan, src) || !self.learn((port, is_own), vlan, src) {
@@ -305,7 +305,7 @@ impl Switch {
         }
     }
 
-    /// What becomes of the tag of a frame that `from` has received with `tag` and that leaves at `to`.
+    /// Returns the change of the tag of a frame that `from` has received with `tag` and that leaves at `to`.
     pub fn egress(&self, from: PortId, to: PortId, tag: Option<VlanTag>) -> Egress {
         if !self.is_vlan_aware() {
             return Egress::Keep;
@@ -359,7 +359,7 @@ impl Switch {
 
     #[inline(never)]
     fn request_address(&mut self, port: PortId, address: MacAddr) {
-        // It may be free when another port has released it, or when it is not learned any more.
+        // It may be free after another port has released it, or after a learned address was forgotten.
         let forgotten = self.common.forgotten.load(Ordering::Relaxed);
         let epoch = |switch: &Self| switch.version.wrapping_add(forgotten);
         if self.refused.get(&port) == Some(&(address, epoch(self))) {
@@ -430,7 +430,7 @@ impl Switch {
             return true;
         }
         let known = match self.learned.get_mut(&(vlan, src)) {
-            // An address is claimed where its frames come in.
+            // An address is claimed by the switch that its frames enter.
             Some(known) if known.port == port && (known.is_own || !is_own) => {
                 known.is_fresh = true;
                 return true;
@@ -447,7 +447,7 @@ impl Switch {
                 Claim::OfAnother => return true,
                 Claim::Own => {}
             },
-            // Where it is, another switch knows.
+            // Another switch has the place of the address.
             false => {
                 let at = place_of(&lock(&self.common.learned), vlan, src);
                 if at.is_some_and(|at| at != port) {
@@ -474,7 +474,7 @@ impl Switch {
     }
 
     /// Makes `port` the port of an address for all switches, if there is room for it. An address moves between ports without source check
-    /// only: a frame that one of them returns, or that a host behind it forges, takes no address from a NIC.
+    /// only, so a returned or forged frame from such a port takes no address from a NIC.
     fn claim(&self, port: PortId, vlan: u16, src: MacAddr, has_room: bool) -> Claim {
         let common = &self.common;
         let mut learned = lock(&common.learned);
@@ -507,17 +507,17 @@ impl Switch {
         }
         let learned = || self.learned.get(&(vlan, dst)).map(|learned| learned.port);
         match self.owner(vlan, dst).or_else(learned) {
-            // A configured address that is not in the VLAN. What guests do has no effect on this.
+            // A configured address that is not in the VLAN. Guests cannot change this.
             None if self.assigned.permanent.contains_key(&dst) => Route::NoMember,
             None => Route::Flood,
             Some(port) => Route::To(port),
         }
     }
 
-    /// Removes the learned addresses that have not sent since the last call, which is to be [`AGING`] ago: an address that moves
-    /// silently is found again after that time at the latest twice (IEEE 802.1Q, 8.8.3).
+    /// Removes learned addresses without a frame since the last call. Called every [`AGING`], so an address that moves silently is found
+    /// again after at most twice that time (IEEE 802.1Q, 8.8.3).
     pub fn age(&mut self) {
-        // What is routed by it is not learned.
+        // Cached routes do not refresh learned addresses.
         self.recent.clear();
         let per_port = &mut self.per_port;
         let common = &self.common;
@@ -550,12 +550,12 @@ impl Switch {
     }
 }
 
-/// A switch whose engine has panicked has left a whole table: each change is made by functions that do not panic.
+/// Ignores poisoning: functions under the lock do not panic, so the table is consistent.
 fn lock<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What becomes of an address from which a port sends.
+/// The result of a claim of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Claim {
     /// It is at this port.
@@ -574,11 +574,11 @@ fn place_of(places: &Places, vlan: u16, address: MacAddr) -> Option<PortId> {
         .map(|place| place.1)
 }
 
-/// Where addresses were learned.
+/// Places of learned addresses.
 type Places = HashMap<MacAddr, Vec<(u16, PortId)>>;
 
 impl Common {
-    /// Another port may have an address that is not learned here any more.
+    /// Removes the place of an address, so that another port may have the address.
     fn remove_place(
         &self,
         places: &mut Places,

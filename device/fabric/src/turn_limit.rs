@@ -1,16 +1,16 @@
-//! The limit of a turn: what a source of frames may cause before others have their turn.
+//! The limit of a turn: the frames and the work of one source before the next source.
 //!
 //! A source is a NIC, the end of a modelled link, an external port, or another fabric. A frame can cost far more than its octets: one that
-//! ends a connection flushes its queues. So the work of the NICs that receive the frames counts, whoever has sent them.
+//! ends a connection flushes its queues. So the work of all receiving NICs counts.
 
 use faultline_nic::TURN_WORK;
 
-/// Most packets of a turn.
+/// Maximum number of packets of a turn.
 const PACKETS: u32 = 32;
 /// Approximate octets of a turn. Copying them takes some microseconds, for which others wait.
 const OCTETS: usize = 16 << 10;
 
-/// What is left of a turn.
+/// The rest of a turn.
 #[derive(Clone, Copy, Debug)]
 pub struct TurnLimit {
     packets: u32,
@@ -25,7 +25,7 @@ impl TurnLimit {
         self.octets
     }
 
-    /// Counts frames that were taken, and work for them beside that of receivers.
+    /// Counts frames, and work for them in addition to that of receivers.
     #[inline]
     pub fn take(&mut self, packets: u32, octets: usize, work: u64) {
         self.packets = self.packets.saturating_sub(packets);
@@ -33,7 +33,7 @@ impl TurnLimit {
         self.end = self.end.saturating_sub(work);
     }
 
-    /// A turn that begins when receivers have done so much work since the start.
+    /// Begins a turn. `received`: work of receivers since the start.
     #[inline]
     pub(crate) fn new(received: u64) -> Self {
         Self {
@@ -43,15 +43,15 @@ impl TurnLimit {
         }
     }
 
-    /// Begins a further turn of the same source. Its packets and octets are those of a new turn, but the limit of work stays: all turns together
-    /// do no more work than one. Returns false if no work is left, when receivers have done so much since the start.
+    /// Begins a further turn of the same source. Its packets and octets are those of a new turn, but the limit of work stays: all turns
+    /// together do no more work than one. Returns false if the limit of work is reached. `received`: work of receivers since the start.
     #[inline]
     pub(crate) fn extend(&mut self, received: u64) -> bool {
         (self.packets, self.octets) = (PACKETS, OCTETS);
         received < self.end
     }
 
-    /// True if another frame may be taken, when receivers have done so much work since the start.
+    /// Returns true if another frame may be taken. `received`: work of receivers since the start.
     #[inline]
     pub(crate) fn has_room(&self, received: u64) -> bool {
         self.packets > 0 && self.octets > 0 && received < self.end

@@ -51,7 +51,7 @@ impl VlanSet {
 }
 
 impl FromIterator<u16> for VlanSet {
-    /// Numbers that are no VLAN are left out.
+    /// Invalid numbers are ignored.
     fn from_iter<I: IntoIterator<Item = u16>>(vlans: I) -> Self {
         let mut set = Self::none();
         for vlan in vlans {
@@ -77,8 +77,8 @@ impl Default for VlanMembership {
 }
 
 impl VlanMembership {
-    /// Membership by its configuration. Without `tagged`, a port with `pvid` is a member of that VLAN only (an access port), and
-    /// a port without `pvid` is a member of all VLANs.
+    /// Membership from the configuration. Without `tagged`, a port with `pvid` is a member of that VLAN only (an access port), and a port
+    /// without `pvid` is a member of all VLANs.
     pub fn new(pvid: Option<u16>, tagged: Option<VlanSet>) -> Self {
         let tagged = tagged.unwrap_or_else(|| match pvid {
             Some(_) => VlanSet::none(),
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_has_the_vlans_that_exist() {
+    fn a_set_contains_valid_vlans_only() {
         let all = VlanSet::all();
         for vlan in [0, 4095, 4096, u16::MAX] {
             assert!(!all.contains(vlan), "{vlan}");
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_a_member_as_its_keys_say() {
+    fn membership_follows_from_the_keys() {
         let members = |pvid, tagged: Option<&[u16]>| {
             let tagged = tagged.map(|tagged| tagged.iter().copied().collect());
             let membership = VlanMembership::new(pvid, tagged);

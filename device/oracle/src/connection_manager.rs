@@ -1,8 +1,8 @@
-//! What the two ends of a connection have agreed on by the messages of the connection manager (IBTA chapter 12).
+//! Parameters of connections from messages of the connection manager (IBTA chapter 12).
 //!
-//! REQ and REP name the queue pairs, the PSNs with which they begin, and how many READs and atomics each side may have outstanding.
-//! Other messages are not read. If the REP is not accepted, or its connection sends nothing, what it says is not used if another
-//! connection of the same queue pair begins with another PSN.
+//! REQ and REP name the queue pairs, their starting PSNs, and the number of READs and atomics that each side may have outstanding. Other
+//! messages are ignored. The parameters apply only to a connection that begins with the PSN in the message, not to a later connection of
+//! the same queue pairs.
 
 use faultline_wire::{Gid, Psn};
 
@@ -19,7 +19,7 @@ const ATTRIBUTE: usize = 16;
 const REQ: u16 = 0x0010;
 const REP: u16 = 0x0013;
 
-/// A message, as far as it is read.
+/// The fields of a message that are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Message {
     Req {
@@ -38,7 +38,7 @@ enum Message {
 }
 
 impl Message {
-    /// Reads a MAD; `None`: it is another message, or not whole.
+    /// Reads a MAD. Returns `None` for other messages and incomplete ones.
     fn parse(mad: &[u8]) -> Option<Self> {
         if mad.len() != MAD_LEN || !mad.starts_with(&KIND) {
             return None;
@@ -77,20 +77,20 @@ struct Asked {
     starting_psn: Psn,
 }
 
-/// What is agreed on for the requests of one side.
+/// Parameters for the requests of one side.
 #[derive(Clone, Copy, Debug)]
 struct Agreed {
     starting_psn: Psn,
-    /// READs and the like that may be outstanding.
+    /// READs, atomics, FLUSHes and ATOMIC WRITEs that may be outstanding.
     reads: u8,
 }
 
-/// The connections of which REQ and REP were seen.
+/// Connections whose REQ and REP were seen.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionManager {
-    /// By the address that has sent the REQ, and its local communication ID.
+    /// By the source address of the REQ and its local communication ID.
     requests: Recent<(Gid, u32), Asked, FLOW_LIMIT>,
-    /// Of connections that have sent nothing yet.
+    /// Parameters of connections that have not sent a packet yet.
     agreed: Recent<Key, Agreed, FLOW_LIMIT>,
 }
 
@@ -152,7 +152,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Of several messages about one connection the other side uses one: the larger limit is right in any case.
+    /// If several messages are about one connection, the other side uses one of them: the largest limit causes no false finding.
     fn agree(&mut self, key: Key, mut agreed: Agreed) {
         let before = self.agreed.get(&key);
         if let Some(before) = before.filter(|before| before.starting_psn == agreed.starting_psn) {
@@ -161,7 +161,8 @@ impl ConnectionManager {
         self.agreed.insert(key, agreed);
     }
 
-    /// A flow begins with PSN `first`. Returns how many READs and the like its requester may have outstanding, if that was agreed on.
+    /// A flow begins with PSN `first`. Returns the number of READs and atomics that its requester may have outstanding, if messages have
+    /// set it.
     pub(crate) fn begin(&mut self, key: &Key, first: Psn) -> Option<u32> {
         let agreed = self.agreed.remove(key)?;
         (agreed.starting_psn == first).then_some(agreed.reads.into())

@@ -1,13 +1,13 @@
-//! End-to-end flow control: which messages may be sent without a receive request that the responder has announced (IBTA 9.7.7.2).
+//! End-to-end flow control: messages beyond the receive requests that the responder has announced (IBTA 9.7.7.2).
 //!
-//! An ACK announces receive requests by its credits. The last message for which there is one is the limit sequence number (LSN): the
-//! MSN of the ACK and its credits. A message beyond the LSN that takes a receive request is limited: the requester may send its first
-//! packet, which asks for an acknowledgement, and nothing new before that packet is acknowledged.
+//! An ACK announces receive requests by its credits. The number of the last message with a receive request is the limit sequence number
+//! (LSN), the sum of the MSN and the credits of the ACK. A message beyond the LSN that takes a receive request is limited: the requester
+//! may send its first packet, with AckReq set, and no new packet before the acknowledgement of that packet.
 //!
-//! Messages are numbered from the beginning of the log, at 1. A log that begins with the connection has the numbers of SSN and MSN; with
-//! others nothing is judged.
+//! Messages are numbered from 1 at the beginning of the log. These numbers are SSN and MSN if the log begins with the connection;
+//! otherwise nothing is judged.
 //!
-//! A WRITE of several packets says in its last one, by an immediate, that it takes a receive request. It is judged then.
+//! The last packet of a WRITE shows by its immediate data that the message takes a receive request. The WRITE is judged then.
 
 use faultline_wire::packet::RoceHeader;
 use faultline_wire::{Bth, Headers, OpKind, Opcode, Position, Psn, credit_count};
@@ -26,30 +26,30 @@ struct Limited {
 #[derive(Debug)]
 struct LongWrite {
     first: Limited,
-    /// What is wrong with it, if it takes a receive request.
+    /// The violation, if the message takes a receive request.
     excess: Option<String>,
 }
 
-/// What a requester knows of the receive requests of its responder.
+/// The credits that a requester has received.
 #[derive(Debug, Default)]
 pub(crate) struct Credits {
-    /// Number of the last message that a response has permitted. It never goes back.
+    /// The LSN: number of the last permitted message. It never decreases.
     last: Option<Psn>,
-    /// The requester is known to obey it: since then the responder has not said that it uses no credits.
+    /// The requester must obey the LSN: the responder has not announced since then that it uses no credits.
     is_obeyed: bool,
     limited: Option<Limited>,
     write: Option<LongWrite>,
 }
 
 impl Credits {
-    /// A response arrives with a credit code, of which the MSN is `msn`. At most `ended` messages are completed at its PSN. `may_limit`: the
-    /// requester is known to use it. Otherwise it can permit more messages, and not fewer.
+    /// A response with credit code `code` and MSN `msn` arrives. At most `ended` messages are completed at its PSN. `may_limit`: the
+    /// requester certainly uses the response; otherwise the response can only permit more messages.
     pub(crate) fn announce(&mut self, code: u8, msn: u32, ended: u32, may_limit: bool) {
         let Some(count) = credit_count(code) else {
             self.is_obeyed = false;
             return;
         };
-        // A responder that counts wrongly permits more; the requester takes its word.
+        // A responder with a wrong count permits more messages; the requester relies on its count.
         let (said, ended) = (Psn::new(msn), Psn::new(ended));
         let completed = if said.diff(ended) > 0 { said } else { ended };
         let last = completed.add(count);
@@ -59,8 +59,8 @@ impl Credits {
         self.is_obeyed |= may_limit;
     }
 
-    /// A new request packet leaves. `ended` messages have ended before it, and requests before PSN `acked` are acknowledged. Returns
-    /// what is wrong.
+    /// A new request packet leaves. `ended` messages have ended before it, and requests before PSN `acked` are acknowledged. Returns the
+    /// violation, if any.
     pub(crate) fn check(&mut self, header: &RoceHeader, ended: u32, acked: Psn) -> Option<String> {
         let (bth, number) = (&header.bth, Psn::new(ended).next());
         let must_wait = |limited: &Limited| {
@@ -114,7 +114,7 @@ impl Credits {
         excess.map_or(0, |text| memory::array::<u8>(text.capacity()))
     }
 
-    /// How many messages this one is beyond the last one that is not limited; `None`: it is not limited.
+    /// Returns the distance of a message from the LSN; `None` if the message is not limited.
     fn is_beyond(&self, number: Psn) -> Option<i32> {
         let last = self.last.filter(|_| self.is_obeyed)?;
         Some(number.diff(last)).filter(|beyond| *beyond > 0)

@@ -1,4 +1,4 @@
-//! What was found about a packet.
+//! Findings about packets.
 
 use std::fmt;
 
@@ -15,13 +15,13 @@ pub struct Finding {
     /// Number of the frame among those that were passed to [`Oracle::sent`](crate::Oracle::sent),
     /// [`Oracle::passed`](crate::Oracle::passed) or [`Oracle::skip`](crate::Oracle::skip), from 1.
     pub frame: u64,
-    /// Number of the adapter that has sent the packet, as it was passed to the oracle; `None`: not known.
+    /// Number of the sending adapter, as it was passed to the oracle; `None`: not known.
     pub adapter: Option<usize>,
     /// The rule.
     pub rule: Rule,
     /// Headers of the packet, if it could be parsed.
     pub header: Option<RoceHeader>,
-    /// What was wrong.
+    /// Description of the violation.
     pub what: String,
 }
 

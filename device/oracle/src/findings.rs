@@ -1,4 +1,4 @@
-//! The findings that are kept, and the number of all.
+//! Stored findings, and counts of all findings.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use crate::flow::Adapter;
 use crate::memory;
 use crate::rule::{Rule, Severity};
 
-/// Most violations that are kept of each adapter, and of packets whose adapter is not known.
+/// Maximum number of stored violations of each adapter, and of packets of unknown adapters.
 pub const VIOLATION_LIMIT: u64 = 1000;
 
-/// Most remarks that are kept of each rule.
+/// Maximum number of stored remarks of each rule.
 pub const REMARK_LIMIT: u64 = 10;
 
-/// Most findings for which there is room in advance.
+/// Maximum number of findings for which memory is reserved in advance.
 const MOST_SPARE: usize = 64;
 
 /// Violations of an adapter.
@@ -32,7 +32,7 @@ pub(crate) struct Findings {
     by_adapter: BTreeMap<Option<Adapter>, OfAdapter>,
     /// Bytes of the texts of all findings.
     texts: usize,
-    /// Most bytes of all.
+    /// Maximum number of bytes of all findings.
     budget: usize,
 }
 
@@ -50,17 +50,17 @@ impl Default for Findings {
 }
 
 impl Findings {
-    /// Sets how many bytes the findings may take.
+    /// Sets the maximum number of bytes of all findings.
     pub(crate) fn set_budget(&mut self, bytes: usize) {
         self.budget = bytes;
     }
 
-    /// The violations that are kept.
+    /// The stored violations.
     pub(crate) fn violations(&self) -> &[Finding] {
         &self.violations
     }
 
-    /// The other findings that are kept.
+    /// The other stored findings.
     pub(crate) fn remarks(&self) -> &[Finding] {
         &self.remarks
     }
@@ -109,11 +109,11 @@ impl Findings {
         self.violations.push(finding);
     }
 
-    /// Makes room for a violation. If there is none, the last violations of the adapter with most of them are forgotten. Returns false if that
-    /// is the adapter of this violation.
+    /// Makes room for a violation: without room, discards the last violations of the adapter with the most stored ones. Returns false if
+    /// that is the adapter of this violation.
     fn make_room(&mut self, finding: &Finding) -> bool {
         loop {
-            // A vector grows by what it has, which is more than the budget has for it.
+            // A vector doubles its memory when it grows, which may exceed the budget.
             let has_place = self.violations.len() < self.violations.capacity();
             let spare = if has_place { 0 } else { MOST_SPARE };
             let needed = memory::array::<Finding>(spare).saturating_add(text(finding));
@@ -126,7 +126,7 @@ impl Findings {
             let Some((&adapter, most)) = most.filter(|(_, most)| most.kept > 0) else {
                 return false;
             };
-            // With one more, it would be the adapter with most of them.
+            // With one more, this adapter would have the most.
             if most.kept <= kept_of(&finding.adapter).saturating_add(1) {
                 return false;
             }

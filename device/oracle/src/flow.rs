@@ -11,13 +11,13 @@ use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::rule::Rule;
 
-/// Most flows that are remembered; a connection has two.
+/// Maximum number of stored flows; a connection has two.
 pub const FLOW_LIMIT: usize = 1 << 11;
 
 /// Bits of a P_Key that name a partition (IBTA 10.9.1).
 pub(crate) const PARTITION: u16 = 0x7fff;
 
-/// What identifies a flow in a packet of its requester.
+/// Identifies a flow by fields of its requester's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     /// Address of the requester.
@@ -29,7 +29,7 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// Of the flow of a request.
+    /// Returns the key of a request's flow.
     pub(crate) fn of_request(header: &RoceHeader) -> Self {
         let (from, to) = addresses(header);
         let qpn = header.bth.dest_qp;
@@ -37,14 +37,14 @@ impl Key {
     }
 }
 
-/// Number of an adapter that was passed with a packet.
+/// Number of an adapter, as the caller passes it with a packet.
 pub(crate) type Adapter = usize;
 
-/// Who has sent a packet.
+/// The sender of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Sender {
     Adapter(Adapter),
-    /// Software has made it, and this adapter has only sent it.
+    /// Software that has built the packet, and the adapter that has sent it.
     Software(Adapter),
     #[default]
     Unknown,
@@ -71,34 +71,35 @@ impl Sender {
 /// The requests of one side of a connection, and the answers to them.
 #[derive(Debug, Default)]
 pub(crate) struct Flow {
-    /// Who has sent the first request.
+    /// Sender of the first request.
     pub requester: Sender,
     /// The requester's queue pair, if it is known.
     pub from_qpn: Option<u32>,
-    /// Who has sent the first response of which that is known.
+    /// Sender of the first response with a known sender.
     pub answered_by: Option<Sender>,
-    /// Others have sent packets with its addresses and numbers, another adapter or another queue pair. What these did to either end is not
-    /// known: it is not judged.
+    /// Another adapter or queue pair has sent packets with the addresses and numbers of this flow. Their effect on both ends is unknown,
+    /// so the flow is not judged.
     pub is_mixed: bool,
     /// MAC addresses of the requester and of the responder, if they are those of adapters.
     macs: [Option<MacAddr>; 2],
     /// The responder's adapter, if a request has arrived there.
     pub to_adapter: Option<Adapter>,
-    /// Responses were found to belong to it.
+    /// The flow has responses.
     pub is_answered: bool,
     requests: Requester,
     responder: Option<Responder>,
-    /// A READ has arrived whose PSNs can't be counted, because the MTU is not known. The responder is followed again from the request
-    /// on with which the log of the requester begins anew.
+    /// A READ has arrived whose number of PSNs is unknown, because the MTU is unknown. The responder is judged again from the first
+    /// request of the requester's next log.
     lost_count: bool,
     /// Bytes of payload in a full packet, once one was seen.
     mtu: Option<u32>,
     /// Partition and service of the first packet.
     partition: Option<u16>,
     service: Option<Service>,
-    /// The flow with the same key before a request with a distant PSN, until a second one shows that it was of another connection.
+    /// The former flow with the same key, after a request with a distant PSN, until a second request shows that a new connection has
+    /// begun.
     pub before: Option<Box<Flow>>,
-    /// On a link: a request was missing that its responder may have got.
+    /// On a link: the responder may have received a request that was not seen.
     has_missed_request: bool,
 }
 
@@ -112,10 +113,14 @@ pub(crate) fn is_connected(service: Service) -> bool {
 }
 
 impl Flow {
-    /// A flow. `has_past`: packets of it may have been lost before the first one that is passed. `agreed_limit`: READs and the like
-    /// that its requester may have outstanding, if the connection manager has agreed on that.
-    pub(crate) fn new(requester: Sender, has_past: bool, agreed_limit: Option<u32>) -> Self {
-        let mut requests = Requester::new(has_past);
+    /// Creates a flow. `has_unseen_start`: the connection may have begun before the first packet that was seen. `agreed_limit`: READs and
+    /// atomics that the requester may have outstanding, if messages of the connection manager have set it.
+    pub(crate) fn new(
+        requester: Sender,
+        has_unseen_start: bool,
+        agreed_limit: Option<u32>,
+    ) -> Self {
+        let mut requests = Requester::new(has_unseen_start);
         requests.reads.agreed_limit = agreed_limit;
         Self {
             requester,
@@ -124,7 +129,7 @@ impl Flow {
         }
     }
 
-    /// It may be another connection than the flow before with the same key, or its first packet has a wrong PSN.
+    /// Continues from a former flow with the same key: this flow is another connection, or its first packet has a wrong PSN.
     pub(crate) fn continue_from(&mut self, mut before: Box<Self>) {
         self.mtu = before.mtu;
         before.before = None;
@@ -139,7 +144,8 @@ impl Flow {
         }
     }
 
-    /// True unless a packet that arrives has another source MAC address than the adapter at the other end has sent: an adapter drops it.
+    /// Returns false if an arriving packet has another source MAC address than the packets of the adapter at the other end: the receiving
+    /// adapter drops it.
     pub(crate) fn has_mac(&self, header: &RoceHeader) -> bool {
         let end = usize::from(header.bth.opcode.is_response());
         let mac = self.macs.get(end).copied().flatten();
@@ -151,7 +157,7 @@ impl Flow {
         if sender != Sender::Unknown {
             self.is_mixed |= *self.answered_by.get_or_insert(sender) != sender;
         }
-        // Software may send what an adapter drops without an answer.
+        // Software may send packets that an adapter drops without a response.
         let is_of_software = matches!(self.requester, Sender::Software(_));
         self.is_mixed |= is_of_software && sender.adapter().is_some();
         !self.is_mixed
@@ -167,7 +173,7 @@ impl Flow {
         own.saturating_add(before)
     }
 
-    /// Forgets what is needed least: requests that were answered long ago, and a former connection.
+    /// Discards the least useful data: old answered requests, and a former connection.
     pub(crate) fn trim(&mut self) {
         self.before = None;
         if self.is_mixed {
@@ -181,10 +187,10 @@ impl Flow {
         }
     }
 
-    /// Compares a packet with the MTU, which is learned from one that is full.
+    /// Compares the length of a packet with the MTU, which the first full packet shows.
     fn check_mtu(&mut self, header: &RoceHeader, payload: usize, report: &mut dyn FnMut(Report)) {
         let info = header.bth.opcode.info();
-        // Others are wrong by themselves, and those of one length have it said by their opcode.
+        // Other packets violate `PayloadLength`, or have a length that follows from their opcode.
         if !info.payload || info.kind == OpKind::AtomicWrite || payload > MAX_PAYLOAD {
             return;
         }
@@ -241,7 +247,7 @@ impl Flow {
         self.mtu = mtu.or(self.mtu);
     }
 
-    /// Sets the limit of READs and the like that the sender of the next request has, if it is known.
+    /// Sets the sender's limit of outstanding READs and atomics for the next request, if it is known.
     pub(crate) fn set_read_limit(&mut self, limit: Option<u32>) {
         self.requests.reads.own_limit = limit;
     }
@@ -257,7 +263,7 @@ impl Flow {
         self.check_constants(header, report);
         let has_gap = self.requests.sent(seen, header, payload, self.mtu, report);
         if has_gap && !seen.is_exact {
-            // The missing request may have reached the responder, by another way or before the capture lost it.
+            // The missing request may have reached the responder by another path, or the capture has lost it.
             self.has_missed_request = true;
             if let Some(responder) = &mut self.responder {
                 responder.expect_unseen();
@@ -280,7 +286,10 @@ impl Flow {
         }
         self.lost_count = false;
         let responder = self.responder.get_or_insert_with(|| {
-            Responder::new(first, self.requests.has_past || self.has_missed_request)
+            Responder::new(
+                first,
+                self.requests.has_unseen_start || self.has_missed_request,
+            )
         });
         responder.received(header, payload, self.mtu);
     }
@@ -295,7 +304,7 @@ impl Flow {
         let (header, payload) = (&parsed.header, parsed.payload.len());
         self.check_mtu(header, payload, report);
         self.check_constants(header, report);
-        // A response to a request before those that were seen, after the capture has begun or has lost packets.
+        // A response to a request before the first one that was seen: the capture has just begun or has lost packets.
         let responder = self.responder.as_ref();
         if !seen.is_exact && responder.is_some_and(|responder| responder.is_before(header.bth.psn))
         {
@@ -320,7 +329,7 @@ impl Flow {
         self.requests.next()
     }
 
-    /// True if the PSN of a request is so far from the next one that it must belong to another connection.
+    /// Returns true if a request's PSN is so far from the expected one that the request must belong to another connection.
     pub(crate) fn is_far(&self, header: &RoceHeader) -> bool {
         let next = self.requests.log.next();
         next.is_some_and(|next| header.bth.psn.diff(next).unsigned_abs() > FAR)

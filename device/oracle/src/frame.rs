@@ -1,4 +1,4 @@
-//! What is passed to the checker: frames, their senders, and the place where they are seen.
+//! Input of the checker: frames, their senders, and the places where they are seen.
 
 use faultline_wire::WireError;
 use faultline_wire::packet::{self, Parsed};
@@ -11,7 +11,7 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// A frame whose headers only are known. Its payload, pad bytes and invariant CRC are zeros and not judged.
+    /// A frame of which only the headers are known. Its payload, pad bytes and invariant CRC are zeros and not judged.
     pub fn of_headers(octets: &'a [u8]) -> Self {
         Self {
             octets,

@@ -1,32 +1,30 @@
-//! A passive checker of RoCEv2 packets: what an adapter sends, compared with the rules of the InfiniBand specification.
+//! A passive checker: compares the RoCEv2 packets that adapters send with the rules of the InfiniBand specification.
 //!
 //! An [`Oracle`] gets the packets of one or more places with their times: [`sent`](Oracle::sent) by an adapter, and
-//! [`received`](Oracle::received) by it. It judges what was sent. What was received is not judged; it is what the adapter
-//! may answer. A violation names the packet, the rule with its source, and what was wrong.
+//! [`received`](Oracle::received) by it. It judges sent packets. Received packets are not judged; they determine the responses that the adapter may send. A violation names the packet, the rule with its source, and the error.
 //!
 //! # Two kinds of places
 //!
-//! At [`Place::Adapter`] the oracle knows exactly what an adapter has received. At [`Place::Link`] a packet may be lost
-//! after the oracle has seen it, so that rules about what the adapter has received are not applied; each packet is passed
-//! to `sent` and to `received` there.
+//! At [`Place::Adapter`] the oracle knows all packets that an adapter has received. At [`Place::Link`] a packet may be lost after the
+//! oracle has seen it, so rules that depend on received packets are not applied; each packet is passed to both `sent` and `received`.
 //!
 //! # What it does not do
 //!
 //! - It keeps no payload: the memory of a request may change between two transmissions, so a different payload is legal.
-//! - It knows no retry counts and timeouts of queue pairs. It knows how many READs and atomics may be outstanding if the caller
-//!   says so with the sender of a packet, or the ends have agreed on it by messages of the connection manager that were passed.
-//! - It accepts every end of a connection: what comes after [`renew`](Oracle::renew) is another connection. In a capture, a
-//!   connection begins anew if its PSNs do.
+//! - It does not know retry counts and timeouts of queue pairs. It knows the number of READs and atomics that may be outstanding if the
+//!   caller passes it with the sender of a packet, or if messages of the connection manager contain it.
+//! - It accepts every end of a connection: packets after [`restart_queue_pair`](Oracle::restart_queue_pair) belong to another connection.
+//!   In a capture, a distant PSN begins another connection.
 //! - UD is checked packet by packet: PSNs of datagrams have no meaning to the receiver.
 //!
 //! # Limits
 //!
-//! Each direction of a connection remembers [`LOG_LIMIT`] requests at each end, and the oracle [`FLOW_LIMIT`] directions; what is beyond is
-//! forgotten, oldest first, and not judged. Violations of an adapter beyond [`VIOLATION_LIMIT`] are only counted. With
-//! [`limit_memory`](Oracle::limit_memory) all of them have a budget, of which each adapter has its share.
+//! The oracle stores [`FLOW_LIMIT`] directions of connections, and [`LOG_LIMIT`] requests at each end of a direction. Beyond these limits
+//! it discards the oldest entries and does not judge their packets. Violations of an adapter beyond [`VIOLATION_LIMIT`] are only counted.
+//! [`limit_memory`](Oracle::limit_memory) sets a memory budget for all of these, with an equal share for each adapter.
 
 #![forbid(unsafe_code)]
-// Values of peers and files get here, and none of them may stop the process. Tests may.
+// Values from peers and files reach this crate; arithmetic on them must not panic, except in tests.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 mod connection_manager;

@@ -8,16 +8,16 @@ use faultline_wire::{OpKind, Opcode, Psn, Reth};
 
 use crate::memory;
 
-/// Most requests that a connection remembers.
+/// Maximum number of stored requests of a connection.
 pub const LOG_LIMIT: usize = 1 << 12;
 
-/// Answered requests that a connection remembers if there is no memory for more.
+/// Answered requests that a connection keeps if memory is short.
 const LEAST: usize = 16;
 
-/// More PSNs than are ever in flight on real wires.
+/// More PSNs than are in flight on any real wire.
 pub(crate) const FAR: u32 = 1 << 16;
 
-/// What is known of the answer to a READ, an atomic, a FLUSH or an ATOMIC WRITE.
+/// The part of the answer to a READ, an atomic, a FLUSH or an ATOMIC WRITE that was seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Answer {
     /// Responses so far, from the first on without a gap.
@@ -33,12 +33,12 @@ pub(crate) struct Request {
     pub opcode: Opcode,
     /// PSNs that it takes up: one for each response to a READ.
     pub span: u32,
-    /// Bytes of payload; of a READ: bytes that it asks for.
+    /// Bytes of payload; for a READ the requested bytes.
     pub bytes: u32,
     pub reth: Option<Reth>,
     /// A hash of its other extended headers.
     pub others: u64,
-    /// Times that it has arrived.
+    /// Number of arrivals.
     pub arrivals: u32,
     /// Messages that have ended with this packet since the start of the log, modulo 2^24.
     pub ended: u32,
@@ -46,8 +46,8 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// A request as it is in a packet. `mtu` is needed for a READ of more than the smallest MTU; without it the number of its
-    /// PSNs is unknown, and `None` is returned.
+    /// The request in a packet. Returns `None` for a READ of more than the smallest MTU if `mtu` is unknown, because its number of PSNs is
+    /// unknown then.
     pub(crate) fn of_packet(header: &RoceHeader, payload: usize, mtu: Option<u32>) -> Option<Self> {
         let opcode = header.bth.opcode;
         let payload = u32::try_from(payload).unwrap_or(u32::MAX);
@@ -73,7 +73,7 @@ impl Request {
         self.psn.add(self.span)
     }
 
-    /// True if it has an answer of its own, which has not been seen as a whole.
+    /// Returns true if the request has an answer of its own that is not complete.
     pub(crate) fn waits(&self) -> bool {
         self.opcode.info().kind.is_answered() && self.answer.responses < self.span
     }
@@ -178,7 +178,7 @@ impl Log {
         self.requests.get(self.index(psn)?)
     }
 
-    /// The same, to change it.
+    /// Mutable variant of [`Log::find`].
     pub(crate) fn find_mut(&mut self, psn: Psn) -> Option<&mut Request> {
         let index = self.index(psn)?;
         self.requests.get_mut(index)

@@ -1,9 +1,9 @@
-//! How much memory things take on the heap, at most.
+//! Upper bounds of heap memory.
 
-/// What an allocator keeps beside an allocation, and rounds it up by.
+/// Overhead of an allocation: header and rounding.
 pub(crate) const ALLOCATION: usize = 16;
 
-/// Most bytes of a node of a `BTreeMap`: 11 entries, and an inner node has the addresses of 12 others.
+/// Maximum size of a `BTreeMap` node: 11 entries, and the addresses of 12 children in an inner node.
 const fn node<K, V>() -> usize {
     size_of::<(K, V)>()
         .saturating_mul(11)
@@ -11,12 +11,12 @@ const fn node<K, V>() -> usize {
         .saturating_add(ALLOCATION)
 }
 
-/// Most bytes of each entry of a `BTreeMap`, beside a first node: all other nodes have 5 entries at least.
+/// Maximum bytes for each entry of a `BTreeMap`, not counting the first node: all other nodes have at least 5 entries.
 pub(crate) const fn entry<K, V>() -> usize {
     node::<K, V>().div_ceil(5)
 }
 
-/// Most bytes of a `BTreeMap` with so many entries.
+/// Maximum bytes of a `BTreeMap` with this number of entries.
 pub(crate) const fn map<K, V>(entries: usize) -> usize {
     if entries == 0 {
         return 0;
@@ -24,7 +24,7 @@ pub(crate) const fn map<K, V>(entries: usize) -> usize {
     node::<K, V>().saturating_add(entries.saturating_mul(entry::<K, V>()))
 }
 
-/// Bytes of an allocation of so many elements.
+/// Bytes of an allocation of `elements` elements.
 pub(crate) const fn array<T>(elements: usize) -> usize {
     if elements == 0 {
         return 0;

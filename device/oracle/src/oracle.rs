@@ -22,14 +22,14 @@ use crate::tracks::{ResponseKey, Tracks};
 const RELIABLE_DATAGRAMS: RangeInclusive<u8> = 0x40..=0x5f;
 const MANUFACTURERS: u8 = 0xc0;
 
-/// One part in so many of the memory is for findings, and one is kept free: for what grows before room is made, and for attempts.
+/// Divisors of the memory budget: the share of findings, and a reserve for attempts and for flows that grow before memory is released.
 const FINDINGS: usize = 4;
 const RESERVE: usize = 32;
 
-/// Responses to a queue pair whose flow is looked for.
+/// Maximum number of responses to a queue pair for which the oracle searches the flow.
 const ATTEMPT_LIMIT: u32 = 64;
 
-/// What a response belongs to.
+/// The flow of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OfResponse {
     Flow(Key),
@@ -42,13 +42,13 @@ enum OfResponse {
 pub struct Oracle {
     place: Place,
     tracks: Tracks,
-    /// Attempts to find the flow of responses, until one succeeds.
+    /// Failed searches for the flow of responses, by their ends.
     attempts: BTreeMap<ResponseKey, u32>,
-    /// Senders and receivers of packets that have arrived with a mark of congestion.
+    /// Senders and receivers of packets that have arrived with an ECN mark.
     marked: HashSet<(Gid, Gid)>,
-    /// Adapters that have agreed to READY with each other.
+    /// Adapters that exchange READY.
     ready: HashSet<Adapter>,
-    /// All adapters have.
+    /// All adapters exchange READY.
     all_ready: bool,
     /// Adapters behind a path that loses packets before they can be passed.
     remote: HashSet<Adapter>,
@@ -56,13 +56,13 @@ pub struct Oracle {
     packets: u64,
     responses_without_flow: u64,
     mixed: u64,
-    /// Nothing is known of the makers of the adapters.
+    /// The manufacturers of the adapters are unknown.
     has_any_makers: bool,
     findings: Findings,
 }
 
 impl Oracle {
-    /// An oracle that has seen nothing.
+    /// Creates an oracle without packets.
     pub fn new(place: Place) -> Self {
         Self {
             place,
@@ -81,8 +81,8 @@ impl Oracle {
         }
     }
 
-    /// Sets how many bytes all connections and findings may take. Without a call only their numbers are limited. Each adapter has the same share,
-    /// and those that need less leave the rest to the others.
+    /// Sets the maximum number of bytes of all connections and findings. Without a call only their numbers are limited. Adapters have
+    /// equal shares; the unused part of a share is available to the others.
     pub fn limit_memory(&mut self, bytes: usize) {
         let (findings, reserve) = (bytes / FINDINGS, bytes / RESERVE);
         self.findings.set_budget(findings);
@@ -98,7 +98,7 @@ impl Oracle {
         attempts.saturating_add(tracks).saturating_add(findings)
     }
 
-    /// How often something of a connection was forgotten, because there was no memory for more or there were too many.
+    /// Number of times that data of a connection was discarded because of the memory budget or the limit of connections.
     pub fn forgotten(&self) -> u64 {
         self.tracks.forgotten()
     }
@@ -108,7 +108,7 @@ impl Oracle {
         self.packets
     }
 
-    /// Responses that were not judged because the queue pair that has sent them could not be told.
+    /// Responses that were not judged because the sending queue pair is unknown.
     pub fn responses_without_flow(&self) -> u64 {
         self.responses_without_flow
     }
@@ -118,13 +118,13 @@ impl Oracle {
         self.findings.violations()
     }
 
-    /// What is suspicious, and notes: of each rule the first [`REMARK_LIMIT`](crate::REMARK_LIMIT).
+    /// Suspicious packets and notes: for each rule the first [`REMARK_LIMIT`](crate::REMARK_LIMIT).
     pub fn remarks(&self) -> &[Finding] {
         self.findings.remarks()
     }
 
-    /// Packets that were judged by themselves only: several adapters, software and an adapter, or several queue pairs have sent with the
-    /// addresses and numbers of their connection.
+    /// Packets that were judged singly, because several adapters, software and an adapter, or several queue pairs have sent packets with
+    /// the addresses and numbers of their connection.
     pub fn mixed(&self) -> u64 {
         self.mixed
     }
@@ -146,7 +146,7 @@ impl Oracle {
         self.findings.count_of(adapter)
     }
 
-    /// Says whether an adapter has agreed to READY with the others of which this was said. Without a call it has not.
+    /// Sets whether an adapter exchanges READY with the other adapters for which this is set. The default is false.
     pub fn set_ready(&mut self, adapter: usize, agreed: bool) {
         if agreed {
             self.ready.insert(adapter);
@@ -155,18 +155,18 @@ impl Oracle {
         }
     }
 
-    /// Says that all adapters have agreed to READY.
+    /// States that all adapters exchange READY.
     pub fn set_all_ready(&mut self) {
         self.all_ready = true;
     }
 
-    /// Says that nothing is known of the makers of adapters: the opcode of READY may be another manufacturer's.
+    /// States that the manufacturers of adapters are unknown: the opcode of READY may be another manufacturer's.
     pub fn set_any_makers(&mut self) {
         self.has_any_makers = true;
     }
 
-    /// Says that packets of an adapter are seen behind a path that may lose some of them: what they skip violates nothing. A packet
-    /// that violates a rule by itself, or one about packets that were seen, does. Requests to the adapter are judged as on a link.
+    /// States that packets of an adapter are seen behind a path that may lose some of them: gaps are no violations. Rules about single
+    /// packets and about packets that were seen still apply. Requests to the adapter are judged as on a link.
     pub fn set_remote(&mut self, adapter: usize) {
         self.remote.insert(adapter);
     }
@@ -181,7 +181,7 @@ impl Oracle {
         self.pass(at, None, frame.into());
     }
 
-    /// A frame arrives at an adapter. It is judged, and nothing is known of its sender.
+    /// A frame arrives at an adapter. It is judged; its sender is unknown.
     pub fn passed_to<'a>(&mut self, at: u64, adapter: usize, frame: impl Into<Frame<'a>>) {
         self.pass(at, Some(adapter), frame.into());
     }
@@ -191,7 +191,7 @@ impl Oracle {
         self.arrive(at, to, frame, false);
     }
 
-    /// An adapter sends a frame that software has made. It is judged, and not charged to the adapter.
+    /// An adapter sends a frame that software has built. It is judged, and violations are not attributed to the adapter.
     pub fn sent_by_software<'a>(&mut self, at: u64, adapter: usize, frame: impl Into<Frame<'a>>) {
         self.judge(at, Sender::Software(adapter), None, frame.into());
     }
@@ -217,13 +217,13 @@ impl Oracle {
         self.arrive(at, Some(adapter), frame.into(), true);
     }
 
-    /// A queue pair of an adapter is made or reset: its next packets belong to another connection.
-    pub fn renew(&mut self, adapter: usize, qpn: u32) {
-        self.tracks.renew(adapter, qpn);
+    /// A queue pair of an adapter is created or reset: its next packets belong to another connection.
+    pub fn restart_queue_pair(&mut self, adapter: usize, qpn: u32) {
+        self.tracks.restart_queue_pair(adapter, qpn);
     }
 
-    /// Packets were lost before they could be passed: what is known of connections may be wrong, and is forgotten. Of connections that
-    /// have begun before, the first packets that are passed now may repeat some that were lost.
+    /// Packets were lost before they were passed: discards the state of all connections, which may be wrong. The next packets of these
+    /// connections may repeat lost ones.
     pub fn forget(&mut self) {
         self.tracks.forget();
         self.attempts.clear();
@@ -235,14 +235,14 @@ impl Oracle {
         self.frames = number.saturating_sub(1);
     }
 
-    /// Notes that the frame that was passed last stands before one, with this number, that it presupposes.
+    /// Reports that the last frame presupposes a later one, with number `later`.
     pub fn note_order<'a>(&mut self, at: u64, frame: impl Into<Frame<'a>>, later: u64) {
         let header = frame.into().parse().ok().map(|parsed| parsed.header);
         let what = format!("frame {later}, which was sent before it, is behind it");
         self.keep((at, None), header, (Rule::Reordered, what));
     }
 
-    /// A request that a frame presupposes, and that was not passed: the one before a request, or the one that a response answers.
+    /// Returns the request that a frame presupposes and that was not passed: the previous request, or the request of a response.
     pub fn awaits<'a>(&self, frame: impl Into<Frame<'a>>) -> Option<Presupposed> {
         let header = parse_trusted(frame.into().octets()).ok()?.header;
         let (from, to) = addresses(&header);
@@ -270,7 +270,7 @@ impl Oracle {
         let answer = ResponseKey { from, to, qpn };
         if let Some(key) = self.tracks.answer(&answer) {
             let next = self.tracks.get(&key)?.next()?;
-            // A sequence NAK names the request that is missing.
+            // A sequence NAK has the PSN of the missing request.
             let is_early = is_ahead(psn.next(), next) && !is_sequence_nak(&header);
             return is_early.then(|| requests(Some(key.qpn), next));
         }
@@ -288,7 +288,7 @@ impl Oracle {
         let adapter = sender.adapter();
         let parsed = match frame.parse() {
             Ok(parsed) => parsed,
-            // Not of RDMA.
+            // Not a RoCE packet.
             Err(WireError::NotRoce) => return,
             Err(WireError::UnknownOpcode(opcode)) if is_unjudged(opcode) => {
                 self.note_opcode((at, adapter), None, opcode);
@@ -335,7 +335,7 @@ impl Oracle {
                     flow.learn_mac(&parsed.header);
                 }
                 flow.request_sent(seen, &parsed, &mut report);
-                self.tracks.settle(&Key::of_request(header));
+                self.tracks.recount(&Key::of_request(header));
             }
         } else {
             self.read_message(sender.place(), frame, &parsed);
@@ -374,7 +374,7 @@ impl Oracle {
                 }
             }
             flow.response_sent(seen, parsed, report);
-            self.tracks.settle(&key);
+            self.tracks.recount(&key);
         } else {
             let knows = self.all_ready || adapter.is_some_and(|from| self.ready.contains(&from));
             if kind == OpKind::Ready && !knows {
@@ -387,8 +387,8 @@ impl Oracle {
         }
     }
 
-    /// Reads a message of the connection manager that an adapter sends or receives. Others may have forged it: it is of no meaning to
-    /// other adapters.
+    /// Reads a message of the connection manager that an adapter sends or receives. It may be forged, so it has no effect on other
+    /// adapters.
     fn read_message(&mut self, place: Option<Adapter>, frame: Frame<'_>, parsed: &Parsed<'_>) {
         if parsed.header.bth.dest_qp == GSI_QPN && !frame.has_only_headers() && parsed.icrc_ok {
             let ends = addresses(&parsed.header);
@@ -414,7 +414,7 @@ impl Oracle {
             return;
         }
         let header = &parsed.header;
-        // The iCRC does not cover the Ethernet header. Adapters drop what is for a queue pair and was sent to a group.
+        // The iCRC does not cover the Ethernet header. Adapters drop packets of connections that are sent to a group address.
         if header.ethernet.dst.is_multicast() && header.bth.opcode.info().service != Service::Ud {
             return;
         }
@@ -433,11 +433,11 @@ impl Oracle {
                 && flow.has_mac(header)
             {
                 flow.response_received(at, &parsed, is_held);
-                self.tracks.settle(&key);
+                self.tracks.recount(&key);
             }
         } else if is_connected(opcode.info().service) {
             let key = Key::of_request(header);
-            // Those of other partitions may be dropped.
+            // Packets of other partitions may be dropped.
             let is_taken = header.bth.pkey & PARTITION == Bth::DEFAULT_PKEY & PARTITION;
             if is_taken
                 && let Some(flow) = self.tracks.get_mut(&key)
@@ -445,7 +445,7 @@ impl Oracle {
             {
                 flow.to_adapter = adapter.or(flow.to_adapter);
                 flow.request_received(&parsed);
-                self.tracks.settle(&key);
+                self.tracks.recount(&key);
             }
         } else if adapter.is_some() {
             self.read_message(adapter, frame, &parsed);
@@ -462,7 +462,7 @@ impl Oracle {
                 .is_some_and(is_remote)
     }
 
-    /// A single request with a distant PSN has begun no other connection if the next one continues the former.
+    /// If the request after one with a distant PSN continues the former connection, no other connection has begun.
     fn restore_flow(&mut self, header: &RoceHeader, report: &mut dyn FnMut(Report)) {
         let Some(flow) = self.tracks.get_mut(&Key::of_request(header)) else {
             return;
@@ -477,13 +477,13 @@ impl Oracle {
             let last = last.prev().get();
             report((
                 Rule::RequestPsn,
-                format!("the request before it has PSN {last}, which is far from this one"),
+                format!("the previous request has PSN {last}, which is far from this one"),
             ));
         }
         *flow = *before;
     }
 
-    /// The flow of a request, which begins if there is none. `None`: it is not judged.
+    /// Returns the flow of a request, and creates it if necessary. `None`: the flow is not judged.
     fn flow_of_request(
         &mut self,
         header: &RoceHeader,
@@ -494,10 +494,10 @@ impl Oracle {
         let is_seen = place.is_some_and(|adapter| !self.remote.contains(&adapter));
         let own_pair = queue_pair.filter(|_| sender.adapter().is_some());
         let own_qpn = own_pair.map(|pair| pair.qpn);
-        let mut has_past = self.tracks.has_past(place, is_seen, own_qpn);
+        let mut has_unseen_start = self.tracks.has_unseen_start(place, is_seen, own_qpn);
         let mut before = None;
         if let Some(flow) = self.tracks.get_mut(&key) {
-            // Of the first packets after the beginning of a capture the sender may not be known.
+            // The sender of the first packets of a capture may be unknown.
             let was_unknown = flow.requester == Sender::Unknown && sender != Sender::Unknown;
             let is_on_link = self.place == Place::Link;
             let is_other = |pair: QueuePair| flow.from_qpn.is_some_and(|qpn| qpn != pair.qpn);
@@ -506,28 +506,29 @@ impl Oracle {
             flow.is_mixed |= is_on_link && has_other_qpn;
             if flow.is_mixed {
                 self.mixed = self.mixed.saturating_add(1);
-                // If the track is forgotten, it may come back as one of this sender.
-                self.tracks.lose_past(place);
+                // If the track is discarded, a later one may be of this sender.
+                self.tracks.expect_unseen_starts(place);
                 return None;
             }
-            // In a capture nothing tells that a queue pair has a new connection. If it has none, its responder knows more of it. A responder
-            // outside of the process may have been reset: its queue pair has the number of a former one then.
+            // A capture does not show that a queue pair begins a new connection; the responder of an old one may have received more
+            // requests than were seen. A responder outside of the process may have been reset, so that its queue pair has the number of a
+            // former one.
             let is_far = is_on_link && flow.is_far(header);
             if was_unknown || has_other_qpn || is_far {
                 before = self.tracks.remove(&key).filter(|_| is_far).map(Box::new);
-                has_past = true;
+                has_unseen_start = true;
             }
         }
         if self.tracks.get(&key).is_none() {
             let agreed_limit = self.tracks.begin(place, &key, header.bth.psn);
-            let mut flow = Flow::new(sender, has_past, agreed_limit);
+            let mut flow = Flow::new(sender, has_unseen_start, agreed_limit);
             if let Some(before) = before {
                 flow.continue_from(before);
             }
             self.tracks.insert(key, flow, place);
         }
         if let Some(QueuePair { qpn, .. }) = queue_pair {
-            // Responses to this queue pair are of this connection, also those that have left before this request was seen.
+            // Responses to this queue pair belong to this connection, including those sent before this request was seen.
             self.tracks.set_answer(key, qpn);
         }
         let flow = self.tracks.get_mut(&key)?;
@@ -539,9 +540,9 @@ impl Oracle {
         Some(flow)
     }
 
-    /// The flow that a response belongs to. The number of its sender is not in the packet. If it was not passed, the flow is
-    /// that of the queue pair to which it goes; or, if numbers of requesters were not passed either, the only one between these
-    /// adapters that has sent a request with this PSN and has no answers yet. `None`: there is none.
+    /// Returns the flow of a response; `None` if it is unknown. A response does not contain the number of the sending queue pair. If the
+    /// caller has not passed it, the flow is that of the destination queue pair; or, if the numbers of requesters are unknown too, the
+    /// only flow between these adapters that has sent a request with this PSN and has no responses yet.
     fn flow_of_response(
         &mut self,
         header: &RoceHeader,
@@ -577,7 +578,7 @@ impl Oracle {
         if let Some(key) = known {
             return Some(OfResponse::Flow(key));
         }
-        // Each attempt looks at all flows.
+        // Each search examines all flows.
         if self.attempts.len() >= FLOW_LIMIT && !self.attempts.contains_key(&answer) {
             return None;
         }
@@ -636,7 +637,7 @@ impl Oracle {
     }
 }
 
-/// True if a PSN is behind the next one, and not far.
+/// Returns true if a PSN is greater than the expected one, and not distant.
 fn is_ahead(psn: Psn, next: Psn) -> bool {
     let ahead = psn.diff(next);
     ahead > 0 && ahead.unsigned_abs() <= FAR
@@ -647,7 +648,7 @@ fn is_sequence_nak(header: &RoceHeader) -> bool {
     header.aeth.is_some_and(|aeth| aeth.syndrome == nak)
 }
 
-/// True for opcodes of packets about which nothing is known.
+/// Returns true for opcodes without rules.
 fn is_unjudged(opcode: u8) -> bool {
     opcode >= MANUFACTURERS || RELIABLE_DATAGRAMS.contains(&opcode)
 }
@@ -659,11 +660,11 @@ mod tests {
 
     use super::*;
 
-    /// Requests from and responses to any number of queue pairs leave the table of responses bounded. A connection that is pushed out
-    /// of it comes back with its next request.
+    /// The table of responses stays bounded with requests and responses of any number of queue pairs. A connection that was discarded
+    /// returns with its next request.
     #[test]
     fn packets_with_any_queue_pair_fill_no_table() {
-        /// First queue pair of the responder. A request of another queue pair to the same one begins another connection.
+        /// First queue pair of the responder. A request of another queue pair to it begins another connection.
         const QPN: u32 = 1 << 21;
         /// Queue pairs of the other connection.
         const OTHER: [u32; 2] = [1 << 20, 18];

@@ -1,4 +1,4 @@
-//! The order of packets in a capture: which request a packet presupposes.
+//! The order of packets in a capture: the request that a packet presupposes.
 
 use faultline_wire::packet::parse_trusted;
 use faultline_wire::{Gid, Psn};
@@ -15,7 +15,7 @@ pub struct Presupposed {
     pub(crate) to: Gid,
     /// `None`: its connection is not known.
     pub(crate) qpn: Option<u32>,
-    /// Its PSN; of a connection that is not known, the last one that it may have.
+    /// Its PSN; if the connection is unknown, the highest PSN that it can have.
     pub(crate) psn: Psn,
 }
 

@@ -9,14 +9,14 @@ use crate::rule::Rule;
 /// A violated rule and the text of a [`Finding`](crate::Finding).
 pub(crate) type Report = (Rule, String);
 
-/// What is known where a packet is seen.
+/// Knowledge at the place where a packet is seen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
     /// The time.
     pub at: u64,
-    /// All packets of the connection that arrive are known.
+    /// All arriving packets of the connection are known.
     pub is_exact: bool,
-    /// Packets of the same sender may have been lost before they could be seen: what a gap explains violates nothing.
+    /// Packets of the same sender may have been lost before they were seen, so gaps are no violations.
     pub may_have_gaps: bool,
 }
 
@@ -48,7 +48,7 @@ fn fields(header: &RoceHeader, frame: &[u8], report: &mut dyn FnMut(Report)) {
     });
 }
 
-/// Group addresses and the queue pair number of groups go together, in datagrams.
+/// Group addresses and the queue pair number of groups are used together, in datagrams only.
 fn groups(header: &RoceHeader, report: &mut dyn FnMut(Report)) {
     let mut wrong = |what: String| report((Rule::Multicast, what));
     let (from, to) = (header.ip.src_gid(), header.ip.dst_gid());

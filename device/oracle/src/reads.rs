@@ -1,10 +1,10 @@
-//! How many READs, atomics, FLUSHes and ATOMIC WRITEs a requester has outstanding, and how many it may have.
+//! READs, atomics, FLUSHes and ATOMIC WRITEs that a requester has outstanding, and their limit. "READ" stands for all of these here.
 //!
-//! A request is outstanding until the requester has all of its responses. One that is sent again is the same request.
+//! A request is outstanding until the requester has all of its responses. A retransmission is not another request.
 //!
-//! On a link it is not known when a response arrives at the requester, or whether it does. But a requester knows of no response that
-//! has not passed: what is outstanding on the link is outstanding at the requester, too. So each finding there is right, if
-//! the frames of both directions are passed in their order, and a requester that goes on while responses are on their way to it is not found.
+//! On a link it is unknown when a response arrives at the requester, or whether it does. But a request whose responses have not passed the
+//! link is outstanding at the requester too. So each finding is correct if the frames of both directions are passed in order; a requester
+//! that exceeds the limit while responses are under way is not found.
 
 use std::collections::VecDeque;
 
@@ -13,27 +13,27 @@ use faultline_wire::Psn;
 use crate::log::LOG_LIMIT;
 use crate::memory;
 
-/// The READs and the like of a requester.
+/// The READs of a requester.
 #[derive(Debug, Default)]
 pub(crate) struct Reads {
-    /// The requester's attribute, as it is for the next packet.
+    /// The requester's attribute (`max_rd_atomic`) for the next packet.
     pub own_limit: Option<u32>,
-    /// Limit of the connection, as its ends have agreed on it by the connection manager.
+    /// Limit of the connection from messages of the connection manager.
     pub agreed_limit: Option<u32>,
-    /// PSN after the last response to each request, oldest first. Their responses may have been seen.
+    /// PSN after the last response to each request, oldest first, including answered requests.
     ends: VecDeque<Psn>,
-    /// The first PSN that no response has answered, whether responses before it were seen or not.
+    /// The first PSN that no response has answered, even if responses before it were not seen.
     passed: Option<Psn>,
 }
 
 impl Reads {
-    /// Forgets what was sent.
+    /// Discards all requests.
     pub(crate) fn restart(&mut self) {
         self.ends.clear();
         self.passed = None;
     }
 
-    /// A request leaves for the first time, whose responses end before `end`.
+    /// A new request is sent; its responses end before `end`.
     pub(crate) fn push(&mut self, end: Psn) {
         if self.ends.len() >= LOG_LIMIT {
             self.ends.pop_front();
@@ -41,7 +41,7 @@ impl Reads {
         self.ends.push_back(end);
     }
 
-    /// Gives back memory that it does not use.
+    /// Releases unused memory.
     pub(crate) fn trim(&mut self) {
         self.ends.shrink_to_fit();
     }
@@ -51,21 +51,22 @@ impl Reads {
         memory::array::<Psn>(self.ends.capacity())
     }
 
-    /// The requester is answered until PSN `acked`, without a gap.
+    /// The requester has all responses before PSN `acked`.
     pub(crate) fn answer(&mut self, acked: Psn) {
         while self.ends.pop_front_if(|end| end.diff(acked) <= 0).is_some() {}
     }
 
-    /// A response has come after which the requester sends no request before `first` again.
+    /// A response has arrived, after which the requester does not repeat requests before `first`.
     pub(crate) fn pass(&mut self, first: Psn) {
         if self.passed.is_none_or(|passed| first.diff(passed) > 0) {
             self.passed = Some(first);
         }
     }
 
-    /// One more request is about to leave. Returns what is wrong. `is_exact`: all that arrives at the requester is known.
+    /// Checks a new request, before [`Reads::push`]. Returns the violation, if any. `is_exact`: all packets that arrive at the requester
+    /// are known.
     pub(crate) fn check(&self, is_exact: bool) -> Option<String> {
-        // On a link, others may have said something else to the adapter than what it has agreed on.
+        // On a link the adapter may have received other messages of the connection manager than those that were seen.
         let limit = match is_exact {
             true => {
                 let limits = [self.own_limit, self.agreed_limit].into_iter();
@@ -75,17 +76,17 @@ impl Reads {
         }?;
         let outstanding = match (is_exact, self.passed) {
             (true, _) => self.ends.len(),
-            // On a link, responses of which the connection was not known were not counted. A later response shows that they were sent.
+            // On a link, responses of unknown connections were not counted. A later response shows that they were sent.
             (false, Some(passed)) => {
                 let waits = |end: &&Psn| end.diff(passed) > 0;
                 self.ends.iter().rev().take_while(waits).count()
             }
-            // Nor are responses counted if the connection of none is known.
+            // No responses were counted if no response of the connection is known.
             (false, None) => return None,
         };
         let limit_reached = usize::try_from(limit).is_ok_and(|limit| outstanding >= limit);
         limit_reached.then(|| {
-            format!("{outstanding} READs and the like are outstanding already, {limit} may be")
+            format!("{outstanding} READs or atomics are outstanding already, the limit is {limit}")
         })
     }
 }

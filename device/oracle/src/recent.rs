@@ -1,10 +1,10 @@
-//! A map that forgets its oldest entries.
+//! A map of limited size that discards its oldest entries.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::memory;
 
-/// Entries of which the oldest is forgotten when there are `LIMIT` and another one is added.
+/// A map with at most `LIMIT` entries: a further one replaces the oldest.
 #[derive(Debug)]
 pub(crate) struct Recent<K, V, const LIMIT: usize> {
     values: BTreeMap<K, V>,
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(recent.get(&0), None);
         assert_eq!(recent.remove(&1), Some(1));
         assert_eq!(recent.remove(&1), None);
-        // There is room again.
+        // A removed entry makes room.
         recent.insert(1, 8);
         assert_eq!(recent.get(&2), Some(&2));
         recent.insert(4, 4);

@@ -1,4 +1,4 @@
-//! The requesting side of a connection: what it sends, against what it has sent and what it was answered.
+//! The requester of a connection: checks new requests against earlier requests and their responses.
 
 use faultline_wire::packet::RoceHeader;
 use faultline_wire::{Aeth, NakCode, OpKind, Position, Psn, Service, Syndrome, rnr_timer_ns};
@@ -12,7 +12,7 @@ use crate::rule::Rule;
 /// PSNs that may be outstanding (IBTA 9.7.2).
 const WINDOW: i32 = 1 << 23;
 
-/// A message of which a part was sent.
+/// A message that is not complete.
 #[derive(Clone, Copy, Debug)]
 struct OpenMessage {
     kind: OpKind,
@@ -24,7 +24,7 @@ struct OpenMessage {
     srqn: Option<u32>,
 }
 
-/// An RNR NAK that the requester has to wait for.
+/// The wait after an RNR NAK.
 #[derive(Clone, Copy, Debug)]
 struct RnrWait {
     psn: Psn,
@@ -35,16 +35,16 @@ struct RnrWait {
 #[derive(Debug, Default)]
 pub(crate) struct Requester {
     pub log: Log,
-    /// It may have sent requests before the first one that was seen, and may be repeating these.
-    pub has_past: bool,
+    /// The requester may have sent requests before the first one that was seen, and may be repeating them.
+    pub has_unseen_start: bool,
     /// PSN of the next new request; unknown after a READ without a known MTU.
     next: Option<Psn>,
     open: Option<OpenMessage>,
     /// Requests before this PSN are answered.
     acked: Option<Psn>,
     rnr: Option<RnrWait>,
-    /// It has sent READs, atomics or the like. A requester may discard their responses, for example because the memory for
-    /// them is absent, and then sends what follows again, too.
+    /// The requester has sent READs or atomics. A requester may discard their responses, for example because the memory for them is
+    /// absent, and then repeats the later requests too.
     has_reads: bool,
     /// A NAK for this PSN has ended the connection.
     failed: Option<(Psn, NakCode)>,
@@ -53,15 +53,15 @@ pub(crate) struct Requester {
 }
 
 impl Requester {
-    /// A requester. `has_past`: it may have sent requests before the first one that is seen.
-    pub(crate) fn new(has_past: bool) -> Self {
+    /// Creates a requester. `has_unseen_start`: it may have sent requests before the first one that is seen.
+    pub(crate) fn new(has_unseen_start: bool) -> Self {
         Self {
-            has_past,
+            has_unseen_start,
             ..Self::default()
         }
     }
 
-    /// Forgets requests that were answered, except the last ones.
+    /// Discards answered requests, except the last ones.
     pub(crate) fn trim(&mut self) {
         if let Some(acked) = self.acked {
             self.log.trim(acked);
@@ -80,7 +80,7 @@ impl Requester {
         self.next
     }
 
-    /// A request leaves. Returns true if it is not the one that follows, and requests before it are missing.
+    /// Checks a request that is sent. Returns true if requests before it are missing.
     pub(crate) fn sent(
         &mut self,
         seen: Seen,
@@ -110,7 +110,7 @@ impl Requester {
                         format!("the PSN is {ahead} beyond the next one, {expected}"),
                     ));
                 }
-                // What follows is compared with this packet. It may be of another connection.
+                // The next packets are compared with this one, which may be of another connection.
                 self.restart(true, psn);
                 self.reads.agreed_limit = None;
                 self.append(seen, header, request, report);
@@ -120,7 +120,7 @@ impl Requester {
                 let expected = next.get();
                 report((
                     Rule::RequestPsn,
-                    format!("UC sends nothing again; the next PSN is {expected}"),
+                    format!("UC has no retransmissions; the next PSN is {expected}"),
                 ));
             }
             _ => self.repeat(seen.is_exact, header, request, mtu, report),
@@ -128,7 +128,7 @@ impl Requester {
         false
     }
 
-    /// Forgets what was sent before `psn`. `is_partial`: messages may have begun before it.
+    /// Discards the requests before `psn`. `is_partial`: messages may have begun before it.
     fn restart(&mut self, is_partial: bool, psn: Psn) {
         self.log = Log::default();
         self.log.is_partial = is_partial;
@@ -139,7 +139,7 @@ impl Requester {
     }
 
     fn check_pauses(&mut self, at: u64, psn: Psn, report: &mut dyn FnMut(Report)) {
-        // A request before the refused one is sent again: its response was discarded, and so was the NAK behind it.
+        // A request before the refused one is repeated: its response was discarded, and so was the NAK after it.
         let is_before = |refused: Psn| self.has_reads && psn.diff(refused) < 0;
         if self.rnr.is_some_and(|wait| is_before(wait.psn)) {
             self.rnr = None;
@@ -160,7 +160,9 @@ impl Requester {
             let (early, refused) = (wait.until.saturating_sub(at), wait.psn.get());
             report((
                 Rule::RnrWait,
-                format!("{early} ns before the end of the time in the RNR NAK of PSN {refused}"),
+                format!(
+                    "{early} ns before the end of the RNR timer of the RNR NAK of PSN {refused}"
+                ),
             ));
         }
     }
@@ -168,7 +170,7 @@ impl Requester {
     /// Checks a new request against the credits of the responder.
     fn check_credits(&mut self, seen: Seen, header: &RoceHeader, report: &mut dyn FnMut(Report)) {
         // An XRC target takes receive requests from SRQs, which have no credits.
-        let is_known = seen.is_exact && !seen.may_have_gaps && !self.has_past;
+        let is_known = seen.is_exact && !seen.may_have_gaps && !self.has_unseen_start;
         if !is_known || self.log.is_partial || header.bth.opcode.info().service != Service::Rc {
             return;
         }
@@ -180,10 +182,10 @@ impl Requester {
         }
     }
 
-    /// Checks a new request against the number of READs and the like that may be outstanding.
+    /// Checks a new request against the limit of outstanding READs and atomics.
     fn check_reads(&self, seen: Seen, header: &RoceHeader, report: &mut dyn FnMut(Report)) {
-        // What is repeated from before the first request that was seen may have been answered meanwhile.
-        if self.has_past || !header.bth.opcode.info().kind.is_answered() {
+        // Repeated requests from before the first one that was seen may have been answered meanwhile.
+        if self.has_unseen_start || !header.bth.opcode.info().kind.is_answered() {
             return;
         }
         if let Some(what) = self.reads.check(seen.is_exact) {
@@ -191,7 +193,7 @@ impl Requester {
         }
     }
 
-    /// A new request, at the PSN that follows.
+    /// Adds a new request, at the expected PSN.
     fn append(
         &mut self,
         seen: Seen,
@@ -230,7 +232,7 @@ impl Requester {
             // The beginning of the message may be before the capture.
             (None, true) if !self.log.is_partial => report((
                 Rule::OpcodeSequence,
-                "no message has begun that it could continue".to_owned(),
+                "it continues a message, and none has begun".to_owned(),
             )),
             (None, _) => {}
         }
@@ -292,11 +294,14 @@ impl Requester {
         }
         if first.opcode != now.opcode {
             let before = first.opcode;
-            report((Rule::Repetition, format!("it was {before:?} before")));
+            report((
+                Rule::Repetition,
+                format!("the first request with this PSN was {before:?}"),
+            ));
             return;
         }
         self.discard_responses(psn);
-        // A READ may ask for the rest only, from the first response that is missing (IBTA 9.7.5.1.3).
+        // A repeated READ may request only the rest, from the first missing response (IBTA 9.7.5.1.3).
         let skipped = u32::try_from(psn.diff(first.psn)).unwrap_or(0);
         let skipped = skipped.saturating_mul(mtu.unwrap_or(0));
         let rest = first.reth.map(|reth| {
@@ -318,7 +323,7 @@ impl Requester {
         }
     }
 
-    /// A READ or atomic is sent again from `psn` on: the requester has discarded its responses from there on.
+    /// A READ or atomic is repeated from `psn` on: the requester has discarded its responses from there on.
     fn discard_responses(&mut self, psn: Psn) {
         if let Some(request) = self.log.find_mut(psn) {
             let place = u32::try_from(psn.diff(request.psn)).unwrap_or(0);
@@ -331,12 +336,12 @@ impl Requester {
         }
     }
 
-    /// A response arrives. `is_held`: the requester reads it later, so it need not yet keep to a refusal.
+    /// A response arrives. `is_held`: the requester reads it later, so a NAK does not bind it yet.
     pub(crate) fn received(&mut self, at: u64, header: &RoceHeader, is_held: bool) {
         let psn = header.bth.psn;
         let Some(next) = self.log.next().filter(|next| psn.diff(*next) < 0) else {
-            // It answers nothing that was seen.
-            if self.has_past {
+            // The response is to a request that was not seen.
+            if self.has_unseen_start {
                 self.go_on_after(header);
             }
             return;
@@ -349,7 +354,7 @@ impl Requester {
             return;
         }
         self.reads.pass(first_not_answered(header));
-        // The MSN of a response with data may count requests that were carried out after its own. Requesters may ignore its credits.
+        // The MSN of a response with data may count requests that were executed after its own. Requesters may ignore its credits.
         if kind != OpKind::Ack
             && let Some(aeth) = &header.aeth
             && let Syndrome::Ack { credits } = aeth.syndrome
@@ -358,7 +363,7 @@ impl Requester {
             self.credits.announce(credits, aeth.msn, ended, false);
         }
         if kind != OpKind::Ack && !self.take_response(psn) {
-            // A requester may conclude that what is before the first missing response was carried out.
+            // A requester may conclude that all requests before the first missing response were executed.
             if self.has_reads {
                 self.acknowledge(psn, next);
             }
@@ -371,7 +376,7 @@ impl Requester {
         match aeth.syndrome {
             Syndrome::Ack { credits } => {
                 self.acknowledge(psn.next(), next);
-                // Requesters may ignore an older ACK, and one behind a response that is missing.
+                // Requesters may ignore an older ACK, and an ACK after a missing response.
                 let is_used = self.acked == Some(psn.next());
                 if kind == OpKind::Ack
                     && let Some(ended) = self.log.ended_at(psn)
@@ -381,8 +386,8 @@ impl Requester {
             }
             Syndrome::RnrNak { timer } => {
                 self.acknowledge(psn, next);
-                // A NAK behind a response that is missing is ignored: the request before it is sent again first.
-                // One that the network has doubled does not prolong the wait.
+                // A NAK after a missing response is ignored: the request before it is repeated first. A duplicate of an RNR NAK does not
+                // prolong the wait.
                 let waits = |wait: RnrWait| wait.psn == psn && at < wait.until;
                 let is_again = self.rnr.is_some_and(waits);
                 if self.acked == Some(psn) && !is_held && !is_again {
@@ -400,7 +405,7 @@ impl Requester {
         }
     }
 
-    /// The response is to a request that was sent before the first one that was seen, and has ended the repetition of such requests.
+    /// The response is to a request from before the first one that was seen: it ends the repetition of such requests.
     fn go_on_after(&mut self, header: &RoceHeader) {
         let psn = first_not_answered(header);
         if self.next.is_some_and(|next| psn.diff(next) > 0) {
@@ -409,7 +414,7 @@ impl Requester {
         }
     }
 
-    /// Counts a response with data. Returns false if it is not the next one: the requester drops it, and asks again.
+    /// Counts a response with data. Returns false if it is not the expected one: the requester drops it, and repeats the request.
     fn take_response(&mut self, psn: Psn) -> bool {
         let (Some(acked), Some(request)) = (self.acked, self.log.find(psn)) else {
             return false;
@@ -430,7 +435,7 @@ impl Requester {
         true
     }
 
-    /// Everything before `until` is acknowledged, unless a response is missing before it.
+    /// Marks requests before `until` as acknowledged, up to the first missing response.
     fn acknowledge(&mut self, until: Psn, next: Psn) {
         let Some(acked) = self.acked else {
             return;
@@ -444,12 +449,12 @@ impl Requester {
             .from(acked)
             .take_while(before)
             .find(|request| request.waits());
-        // The first response that is missing.
+        // The first missing response.
         let until = waiting.map_or(until, |request| request.psn.add(request.answer.responses));
         if until.diff(acked) > 0 {
             self.acked = Some(until);
             self.reads.answer(until);
-            // The refused request has been carried out: another transmission of it has arrived later.
+            // The refused request was executed: a later transmission of it has arrived.
             if self.rnr.is_some_and(|wait| until.diff(wait.psn) > 0) {
                 self.rnr = None;
             }
@@ -457,7 +462,7 @@ impl Requester {
     }
 }
 
-/// PSN of the first request that a response does not answer.
+/// PSN after the last request that a response acknowledges.
 pub(crate) fn first_not_answered(header: &RoceHeader) -> Psn {
     match acknowledgement(header).map(|aeth| aeth.syndrome) {
         Some(Syndrome::Nak(_) | Syndrome::RnrNak { .. }) => header.bth.psn,
@@ -465,8 +470,8 @@ pub(crate) fn first_not_answered(header: &RoceHeader) -> Psn {
     }
 }
 
-/// The AETH of a response, if it counts. That of a response with data counts only if it is an ACK: such a response is no NAK,
-/// whatever its syndrome says, and a requester may take it or not.
+/// Returns the AETH of a response, if it is relevant. The AETH of a response with data is relevant only with an ACK syndrome: with the
+/// syndrome of a NAK the requester may accept the response or drop it.
 fn acknowledgement(header: &RoceHeader) -> Option<Aeth> {
     let is_alone = header.bth.opcode.info().kind == OpKind::Ack;
     header

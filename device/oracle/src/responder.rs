@@ -1,7 +1,6 @@
-//! The answering side of a connection: what it answers, against the requests that have arrived.
+//! The responder of a connection: checks responses against the requests that have arrived.
 //!
-//! A request that has arrived may have been refused or dropped, so the requests in the log are the most that the responder
-//! can have carried out.
+//! A request that has arrived may have been refused or dropped, so the responder may have executed only a part of the requests in the log.
 
 use faultline_wire::packet::RoceHeader;
 use faultline_wire::{Aeth, NakCode, OpKind, Position, Psn, Syndrome};
@@ -18,15 +17,15 @@ struct Reading {
     next: Psn,
     /// PSN after the last one.
     end: Psn,
-    /// Bytes that are left.
+    /// Remaining bytes.
     left: u32,
 }
 
-/// A request that got an RNR NAK, or a NAK that ends the connection.
+/// A request that was refused by an RNR NAK, or by a NAK that ends the connection.
 #[derive(Clone, Copy, Debug)]
 struct Refusal {
     psn: Psn,
-    /// Transmissions of it that were refused.
+    /// Refused transmissions of the request.
     count: u32,
     ends: bool,
 }
@@ -34,34 +33,34 @@ struct Refusal {
 /// A responder.
 #[derive(Debug, Default)]
 pub(crate) struct Responder {
-    /// Requests may have arrived before the first one that was seen, and that one may be a repetition.
-    has_past: bool,
+    /// Requests may have arrived before the first one that was seen, which may be a repetition.
+    has_unseen_start: bool,
     /// PSN of the first request that was seen.
     first: Option<Psn>,
     /// Requests that have arrived in order.
     log: Log,
     /// Requests before this PSN were acknowledged or answered.
     acked: Option<Psn>,
-    /// Messages that were completed before the log begins, as the first acknowledgement says.
+    /// Messages that were completed before the log begins, from the MSN of the first acknowledgement.
     base: Option<u32>,
-    /// PSN of the last sequence NAK, until a request arrives that is not beyond it.
+    /// PSN of the last sequence NAK, until a request with this PSN or an earlier one arrives.
     nak: Option<Psn>,
-    /// PSN of a sequence NAK for a request that had arrived, until one arrives that is not beyond it.
+    /// PSN of a sequence NAK for a request that had arrived, until a request with this PSN or an earlier one arrives.
     late_nak: Option<Psn>,
     /// PSN of the last RNR NAK.
     refused: Option<Psn>,
     /// The request that the last NAK has refused.
     refusal: Option<Refusal>,
     reading: Option<Reading>,
-    /// Responses may come that continue one whose beginning was not seen.
+    /// Responses may continue one whose beginning was not seen.
     has_missed_read: bool,
 }
 
 impl Responder {
-    /// A responder. The first request that is seen has this PSN. `has_past`: others may have arrived before.
-    pub(crate) fn new(first: Psn, has_past: bool) -> Self {
+    /// Creates a responder. `first`: PSN of the first request that is seen. `has_unseen_start`: others may have arrived before.
+    pub(crate) fn new(first: Psn, has_unseen_start: bool) -> Self {
         Self {
-            has_past,
+            has_unseen_start,
             first: Some(first),
             acked: Some(first),
             has_missed_read: true,
@@ -71,7 +70,7 @@ impl Responder {
 
     /// Requests may have arrived that were not seen.
     pub(crate) fn expect_unseen(&mut self) {
-        self.has_past = true;
+        self.has_unseen_start = true;
     }
 
     /// Forgets requests that were answered, except the last ones.
@@ -86,7 +85,7 @@ impl Responder {
         self.log.heap()
     }
 
-    /// True if a PSN is a little before that of the first request that was seen.
+    /// Returns true if a PSN is before that of the first request that was seen, and not distant.
     pub(crate) fn is_before(&self, psn: Psn) -> bool {
         self.first.is_some_and(|first| {
             let behind = psn.diff(first);
@@ -94,7 +93,7 @@ impl Responder {
         })
     }
 
-    /// PSN of the next request that can be carried out.
+    /// PSN of the next request that can be executed.
     fn next(&self) -> Option<Psn> {
         self.log.next().or(self.acked)
     }
@@ -150,7 +149,7 @@ impl Responder {
         };
         if header.bth.opcode.info().kind == OpKind::Ready {
             // The RNR NAK before it may not have been seen.
-            if !seen.may_have_gaps && (self.refused.is_some() || !self.has_past) {
+            if !seen.may_have_gaps && (self.refused.is_some() || !self.has_unseen_start) {
                 self.ready(psn, acked, report);
             }
             return;
@@ -160,10 +159,10 @@ impl Responder {
             self.refused = Some(psn);
         }
         let is_gap_nak = syndrome == Syndrome::Nak(NakCode::PsnSequenceError);
-        // A sequence NAK has the PSN that is expected, which has not arrived.
+        // A sequence NAK has the expected PSN, which has not arrived.
         let beyond = if is_gap_nak { next.next() } else { next };
         if psn.diff(beyond) >= 0 {
-            if self.has_past {
+            if self.has_unseen_start {
                 // The request was repeated, or has arrived, before the first one that was seen.
                 *self = Self {
                     refused: self.refused,
@@ -192,13 +191,13 @@ impl Responder {
             _ => match syndrome {
                 Syndrome::Ack { .. } => self.acknowledgement(seen, psn, acked, report),
                 Syndrome::Nak(NakCode::PsnSequenceError) => self.sequence_nak(psn, acked, report),
-                // A READ that is repeated may be refused: its memory may be absent now.
+                // A repeated READ may be refused: its memory may be absent now.
                 _ if psn.diff(acked) < 0 && !self.has_own_answer(psn) => {
                     let before = acked.get();
                     report((
                         Rule::AckOrder,
                         format!(
-                            "it refuses a request that was answered; the first other is PSN {before}"
+                            "it refuses a request that was answered; the first request without an answer has PSN {before}"
                         ),
                     ));
                 }
@@ -211,8 +210,8 @@ impl Responder {
         }
     }
 
-    /// A refused request and those behind it must not be acknowledged before the request has arrived again. Copies may have been on their way
-    /// when it was refused, so each NAK uses up one arrival.
+    /// A refused request and later ones must not be acknowledged before the request has arrived again. Copies of it may have been under
+    /// way when it was refused, so each NAK uses up one arrival.
     fn check_refusal(
         &mut self,
         seen: Seen,
@@ -232,14 +231,14 @@ impl Responder {
                 };
                 self.refusal = None;
                 let has_come_again = arrivals(&self.log, refusal.psn) > refusal.count;
-                // On a link, what follows may be another connection of the same queue pairs.
+                // On a link, the next packets may be of another connection of the same queue pairs.
                 if seen.may_have_gaps || has_come_again && !(refusal.ends && seen.is_exact) {
                     return;
                 }
                 let refused = refusal.psn.get();
                 let how = match (refusal.ends, has_come_again) {
                     (true, _) => "the connection has ended with a NAK",
-                    (false, _) => "an RNR NAK has refused it, and it has not come again since",
+                    (false, _) => "an RNR NAK has refused it, and it has not arrived again since",
                 };
                 report((
                     Rule::AckAfterNak,
@@ -249,7 +248,7 @@ impl Responder {
             }
             Syndrome::Nak(_) | Syndrome::Reserved(_) => return,
         };
-        // A READ that is repeated may be refused, and its first responses were right.
+        // A repeated READ may be refused after its first responses were accepted.
         if psn.diff(acked) < 0 {
             return;
         }
@@ -267,12 +266,12 @@ impl Responder {
             };
             report((
                 Rule::Ready,
-                format!("the request waits for nothing: {what}"),
+                format!("the requester does not wait for an RNR timer: {what}"),
             ));
         }
     }
 
-    /// True if the request of this PSN is, or may be, answered by more than an acknowledgement.
+    /// Returns true if the request of this PSN has, or may have, an answer of its own, not only an acknowledgement.
     fn has_own_answer(&self, psn: Psn) -> bool {
         match self.log.find(psn) {
             Some(request) => request.opcode.info().kind.is_answered(),
@@ -298,11 +297,11 @@ impl Responder {
         }
         self.check_waiting(seen, psn.next(), acked, report);
         self.acked = Some(psn.next());
-        // Responses to READs before those that were seen were sent before it.
-        self.has_missed_read &= self.has_past || seen.may_have_gaps;
+        // Responses to unseen earlier READs were sent before this response.
+        self.has_missed_read &= self.has_unseen_start || seen.may_have_gaps;
     }
 
-    /// Before a request is answered, so are those before it that have an answer of their own.
+    /// Earlier requests that have an answer of their own are answered before a request is acknowledged.
     fn check_waiting(&self, seen: Seen, until: Psn, acked: Psn, report: &mut dyn FnMut(Report)) {
         let is_before = |request: &&Request| request.psn.diff(until) < 0;
         let mut requests = self.log.from(acked).take_while(is_before);
@@ -342,10 +341,10 @@ impl Responder {
         } else if self.nak == Some(psn) {
             report((
                 Rule::SequenceNak,
-                "a second NAK for the same gap, and nothing has arrived between".to_owned(),
+                "a second NAK for the same gap, without an arrival in between".to_owned(),
             ));
         }
-        // The NAK may have waited while the request arrived. If a page was absent, the responder asks for the request again.
+        // The NAK may have waited while the request arrived. After a page fault the responder requests the packet again.
         let has_arrived = self.next().is_some_and(|next| psn.diff(next) < 0);
         let is_late = has_arrived && self.late_nak.replace(psn) != Some(psn);
         self.nak = (!is_late).then_some(psn);
@@ -373,16 +372,17 @@ impl Responder {
                 match self.log.has_forgotten(psn) {
                     true => self.has_missed_read = true,
                     false => {
-                        wrong("the request of this PSN is answered by no READ response".to_owned());
+                        wrong("the request of this PSN has no READ response".to_owned());
                     }
                 }
                 return;
             };
-            // A READ that was asked for again may be answered from its middle; then the number of bytes follows from those
-            // of the packets, which are all full but the last.
+            // The responses to a repeated READ may begin in its middle; then the number of bytes follows from the packets, which are all
+            // full except the last.
             let skipped = u32::try_from(psn.diff(request.psn)).unwrap_or(0);
             let is_full = position == Position::First;
-            if skipped > 0 && request.arrivals < 2 && !self.has_past && !seen.may_have_gaps {
+            if skipped > 0 && request.arrivals < 2 && !self.has_unseen_start && !seen.may_have_gaps
+            {
                 wrong(format!(
                     "the response begins in the middle, and PSN {} was not repeated",
                     request.psn.get()
@@ -403,7 +403,7 @@ impl Responder {
             if self.has_missed_read || seen.may_have_gaps {
                 return;
             }
-            wrong("no response has begun that it could continue".to_owned());
+            wrong("it continues a response, and none has begun".to_owned());
             return;
         };
         if psn != reading.next {
@@ -423,14 +423,12 @@ impl Responder {
         if is_end != is_last || left.is_none() || is_end && left != Some(0) {
             let rest = reading.end.diff(psn).saturating_sub(1);
             let left = left.map_or_else(|| "too many".to_owned(), |left| left.to_string());
-            wrong(format!(
-                "{rest} responses are left after it, and the bytes that are left are {left}"
-            ));
+            wrong(format!("{rest} responses and {left} bytes remain after it"));
         }
         self.answered(psn);
     }
 
-    /// A response to this PSN was sent, which acknowledges all requests before.
+    /// A response to this PSN was sent, which acknowledges all earlier requests.
     fn answered(&mut self, psn: Psn) {
         if let Some(request) = self.log.find_mut(psn)
             && Some(psn.diff(request.psn)) == i32::try_from(request.answer.responses).ok()
@@ -450,7 +448,7 @@ impl Responder {
             if !self.log.has_forgotten(psn) {
                 report((
                     Rule::ResponsePsn,
-                    "the request of this PSN is no atomic".to_owned(),
+                    "the request of this PSN is not an atomic".to_owned(),
                 ));
             }
             return;
@@ -458,14 +456,14 @@ impl Responder {
         match request.answer.value {
             Some(first) if Some(first) != value => report((
                 Rule::AtomicReplay,
-                format!("the value is {value:x?}, and was {first:#x} before"),
+                format!("the value is {value:x?}, in the first response it was {first:#x}"),
             )),
             _ => request.answer.value = value,
         }
         self.answered(psn);
     }
 
-    /// Compares the MSN of a response with the messages that have ended.
+    /// Compares the MSN of a response with the number of completed messages.
     fn check_msn(
         &mut self,
         header: &RoceHeader,
@@ -477,7 +475,7 @@ impl Responder {
         let is_ack = header.bth.opcode.info().kind == OpKind::Ack;
         let completed = match aeth.syndrome {
             Syndrome::Ack { .. } if is_ack => self.log.ended_at(psn),
-            // A NAK is about a message that is not completed, and the first of several responses may be.
+            // A NAK refuses a message that is not completed, and the first of several responses may belong to one.
             _ => {
                 let request = self.log.find(psn).map_or(psn, |request| request.psn);
                 self.log.ended_at(request.prev())
@@ -486,10 +484,10 @@ impl Responder {
         let Some(completed) = completed.filter(|_| !self.log.is_partial) else {
             return;
         };
-        // The refused request and those behind it were not carried out, unless a READ is repeated.
+        // The refused request and later ones were not executed, unless a READ is repeated.
         let is_nak = matches!(aeth.syndrome, Syndrome::RnrNak { .. } | Syndrome::Nak(_));
         let is_first_nak = is_nak && is_new && self.late_nak != Some(psn);
-        // Responses with data may have waited while later requests were carried out.
+        // Responses with data may have waited while later requests were executed.
         let is_exact = is_ack && matches!(aeth.syndrome, Syndrome::Ack { .. });
         let Some(base) = self.base else {
             self.base = is_exact.then(|| aeth.msn.wrapping_sub(completed) & Psn::MAX);
@@ -506,10 +504,7 @@ impl Responder {
         if msn.diff(Psn::new(least)) < 0 || msn.diff(Psn::new(most)) > 0 {
             report((
                 Rule::Msn,
-                format!(
-                    "the MSN is {}, {least} to {most} messages are completed",
-                    aeth.msn
-                ),
+                format!("the MSN is {}, expected is {least} to {most}", aeth.msn),
             ));
         }
     }

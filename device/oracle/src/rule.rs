@@ -37,7 +37,7 @@ pub enum Rule {
     ReadLimit,
     /// After an RNR NAK the requester waits for as long as it says.
     RnrWait,
-    /// After a NAK that ends the connection nothing is sent.
+    /// After a NAK that ends the connection no request is sent.
     SentAfterFailure,
     /// Only requests that have arrived are answered.
     ResponsePsn,
@@ -45,7 +45,7 @@ pub enum Rule {
     AckOrder,
     /// READs and atomics are answered before later requests are acknowledged.
     ResponseOrder,
-    /// A request that got a NAK, and those behind it, are not acknowledged before it was sent again.
+    /// A request that was refused by a NAK, and later ones, are not acknowledged before it was repeated.
     AckAfterNak,
     /// The MSN of an acknowledgement counts the messages that are completed.
     Msn,
@@ -59,7 +59,7 @@ pub enum Rule {
     Cnp,
     /// READY, an operation of Faultline, goes only to an adapter that is known to understand it, after an RNR NAK.
     Ready,
-    /// Fields whose other values mean nothing, or are refused by the receiver.
+    /// Fields whose other values have no meaning, or are refused by the receiver.
     UnusualField,
     /// A capture has packets in the order in which they were sent.
     Reordered,
@@ -74,7 +74,7 @@ pub enum Severity {
     Violation,
     /// The packet is permitted, or may be the work of the network or of the capture: worth a look.
     Suspicious,
-    /// Something about the capture.
+    /// A property of the capture.
     Note,
 }
 

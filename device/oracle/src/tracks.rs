@@ -1,8 +1,8 @@
-//! The tracks of connections: a [`Flow`] for each direction, which responses belong to it, and what is kept of each adapter beside them.
+//! The tracks of connections: a [`Flow`] for each direction, the queue pairs of its responses, and other data of each adapter.
 //!
-//! All tracks together have a budget of memory. If it is spent, the adapter that takes most of it gives way, so that one that takes less than its
-//! share never does: first with old requests that were answered, then with whole tracks, oldest first. The connection of a track that
-//! is gone is judged as one that began before its first packet that was seen.
+//! All tracks together have a memory budget. If it is exceeded, the adapter with the largest memory loses data, so an adapter that uses
+//! less than its share loses none: first old answered requests, then whole tracks, oldest first. After that, a connection is judged as if
+//! it had begun before the first packet that was seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,10 +12,10 @@ use crate::connection_manager::ConnectionManager;
 use crate::flow::{Adapter, FLOW_LIMIT, Flow, Key, Sender};
 use crate::memory;
 
-/// Numbers of requesters' queue pairs that belong to one track. A connection has one.
+/// Numbers of requester queue pairs of one track. A connection has one.
 const MOST_NUMBERS: usize = 2;
 
-/// The two ends of a response: which requester it answers.
+/// The ends of a response. They identify the requester.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ResponseKey {
     pub from: Gid,
@@ -24,11 +24,11 @@ pub(crate) struct ResponseKey {
     pub qpn: u32,
 }
 
-/// A flow, and what it takes.
+/// A flow and its memory.
 #[derive(Debug)]
 struct Track {
     flow: Flow,
-    /// The adapter that has begun it: it pays.
+    /// The adapter that has caused the track, and whose share it uses.
     payer: Option<Adapter>,
     /// Its place among the tracks of this adapter.
     age: u64,
@@ -51,7 +51,7 @@ impl Track {
     }
 }
 
-/// What is kept of an adapter.
+/// The data of an adapter.
 #[derive(Debug, Default)]
 struct Account {
     /// Its tracks, oldest first.
@@ -62,39 +62,39 @@ struct Account {
     messages: ConnectionManager,
     /// Bytes of these.
     message_bytes: usize,
-    /// Tracks of it are gone: another one of the same connection has a past.
+    /// Tracks of this adapter were discarded: a later one of the same connection has an unseen start.
     has_lost: bool,
-    /// Queue pairs whose connections have begun since tracks were lost.
-    renewed: BTreeSet<u32>,
+    /// Queue pairs that were restarted since tracks were discarded.
+    restarted: BTreeSet<u32>,
 }
 
 impl Account {
-    /// Bytes of an account that keeps nothing.
+    /// Bytes of an empty account.
     const SIZE: usize = memory::entry::<Option<Adapter>, Self>()
         .saturating_add(memory::map::<u64, Key>(1))
         .saturating_add(memory::map::<u32, ()>(1));
-    /// Bytes of a queue pair that is renewed.
-    const RENEWED: usize = memory::entry::<u32, ()>();
+    /// Bytes of a restarted queue pair.
+    const RESTARTED: usize = memory::entry::<u32, ()>();
 }
 
 /// The tracks.
 #[derive(Debug)]
 pub(crate) struct Tracks {
     tracks: BTreeMap<Key, Box<Track>>,
-    /// The track that responses to a queue pair belong to.
+    /// The track of responses to a queue pair.
     answers: BTreeMap<ResponseKey, Key>,
-    /// By the adapter that pays; `None`: it is not known.
+    /// By adapter; `None`: unknown adapters.
     accounts: BTreeMap<Option<Adapter>, Account>,
     next_age: u64,
     /// Bytes of all.
     bytes: usize,
-    /// Most bytes of all.
+    /// The budget.
     budget: usize,
-    /// Tracks of all adapters may be gone.
+    /// Tracks of all adapters may have been discarded.
     has_lost: bool,
-    /// Tracks of some adapter are gone.
+    /// Tracks of some adapter were discarded.
     has_dropped: bool,
-    /// Times that an adapter has given way.
+    /// Number of times that data of an adapter was discarded.
     forgotten: u64,
 }
 
@@ -115,20 +115,20 @@ impl Default for Tracks {
 }
 
 impl Tracks {
-    /// Sets how many bytes the tracks may take.
+    /// Sets the memory budget of the tracks.
     pub(crate) fn set_budget(&mut self, bytes: usize) {
         self.budget = bytes;
     }
 
-    /// Number of tracks, and of queue pairs whose responses belong to one. What is counted is compared with what there is.
+    /// Number of tracks, and of queue pairs whose responses belong to one. Checks the counted bytes.
     #[cfg(test)]
     pub(crate) fn counts(&self) -> [usize; 2] {
         for (adapter, account) in &self.accounts {
             let tracks = account.ages.values().map(|key| &self.tracks[key]);
             let own = tracks.inspect(|track| assert_eq!(track.payer, *adapter));
             let tracks: usize = own.map(|track| track.size()).sum();
-            let renewed = account.renewed.len() * Account::RENEWED;
-            let all = Account::SIZE + tracks + account.messages.bytes() + renewed;
+            let restarted = account.restarted.len() * Account::RESTARTED;
+            let all = Account::SIZE + tracks + account.messages.bytes() + restarted;
             assert_eq!(account.bytes, all, "adapter {adapter:?}");
         }
         let accounts = self.accounts.values();
@@ -138,12 +138,12 @@ impl Tracks {
         [self.tracks.len(), self.answers.len()]
     }
 
-    /// Bytes that the tracks take.
+    /// Bytes of the tracks.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// How often an adapter had to give way.
+    /// Number of times that data of an adapter was discarded.
     pub(crate) fn forgotten(&self) -> u64 {
         self.forgotten
     }
@@ -152,7 +152,7 @@ impl Tracks {
         self.tracks.get(key).map(|track| &track.flow)
     }
 
-    /// The flow, to change it. [`Tracks::settle`] follows.
+    /// The flow, to change it. A call of [`Tracks::recount`] must follow.
     pub(crate) fn get_mut(&mut self, key: &Key) -> Option<&mut Flow> {
         self.tracks.get_mut(key).map(|track| &mut track.flow)
     }
@@ -161,7 +161,7 @@ impl Tracks {
         self.tracks.iter().map(|(key, track)| (key, &track.flow))
     }
 
-    /// Begins a track. `payer`: the adapter that has caused it.
+    /// Begins a track. `payer`: the adapter whose share it uses.
     pub(crate) fn insert(&mut self, key: Key, flow: Flow, payer: Option<Adapter>) {
         self.remove(&key);
         let age = self.next_age;
@@ -183,12 +183,12 @@ impl Tracks {
         for qpn in track.numbers.into_iter().flatten() {
             self.remove_answer(key, qpn);
         }
-        self.pay(track.payer, track.bytes, 0);
+        self.charge(track.payer, track.bytes, 0);
         self.account(track.payer).ages.remove(&track.age);
         Some(track.flow)
     }
 
-    /// The track that a response belongs to, by the queue pair to which it goes.
+    /// Returns the track of a response, by its destination queue pair.
     pub(crate) fn answer(&self, answer: &ResponseKey) -> Option<Key> {
         self.answers.get(answer).copied()
     }
@@ -212,14 +212,14 @@ impl Tracks {
     /// Responses to this queue pair do not belong to this track.
     fn remove_answer(&mut self, key: &Key, qpn: u32) {
         let answer = answer_to(key, qpn);
-        // Another track of the same queue pair may have taken its place.
+        // Another track of the same queue pair may have replaced it.
         if self.answers.get(&answer) == Some(key) {
             self.answers.remove(&answer);
         }
     }
 
     /// A queue pair of an adapter begins another connection.
-    pub(crate) fn renew(&mut self, adapter: Adapter, qpn: u32) {
+    pub(crate) fn restart_queue_pair(&mut self, adapter: Adapter, qpn: u32) {
         let is_of = |(key, flow): (&Key, &Flow)| {
             let is_responder = flow.to_adapter == Some(adapter) && key.qpn == qpn;
             let is_requester =
@@ -233,15 +233,15 @@ impl Tracks {
         let has_lost = self.has_lost;
         let account = self.account(Some(adapter));
         if (has_lost || account.has_lost)
-            && account.renewed.len() < FLOW_LIMIT
-            && account.renewed.insert(qpn)
+            && account.restarted.len() < FLOW_LIMIT
+            && account.restarted.insert(qpn)
         {
-            self.pay(Some(adapter), 0, Account::RENEWED);
+            self.charge(Some(adapter), 0, Account::RESTARTED);
             self.make_room();
         }
     }
 
-    /// Packets were lost: nothing is known any more.
+    /// Packets were lost: discards all tracks.
     pub(crate) fn forget(&mut self) {
         *self = Self {
             budget: self.budget,
@@ -253,22 +253,22 @@ impl Tracks {
         };
     }
 
-    /// True if the connection of a request may have begun before. `is_seen`: all that its adapter sends is seen, and was.
-    pub(crate) fn has_past(
+    /// Returns true if the connection of a request may have begun before this request. `is_seen`: all packets of its adapter are seen.
+    pub(crate) fn has_unseen_start(
         &self,
         adapter: Option<Adapter>,
         is_seen: bool,
         qpn: Option<u32>,
     ) -> bool {
         let account = self.accounts.get(&adapter);
-        let is_renewed =
-            account.is_some_and(|account| qpn.is_some_and(|qpn| account.renewed.contains(&qpn)));
+        let is_restarted =
+            account.is_some_and(|account| qpn.is_some_and(|qpn| account.restarted.contains(&qpn)));
         let has_lost = match is_seen {
             true => self.has_lost || account.is_some_and(|account| account.has_lost),
-            // The track may have been another adapter's.
+            // The track may have been charged to another adapter.
             false => self.has_dropped,
         };
-        has_lost && !is_renewed
+        has_lost && !is_restarted
     }
 
     /// An adapter sends or receives a message for its connection manager.
@@ -279,27 +279,27 @@ impl Tracks {
         mad: &[u8],
     ) {
         self.account(adapter).messages.sent(from, to, mad);
-        self.settle_messages(adapter);
+        self.recount_messages(adapter);
         self.make_room();
     }
 
     /// A track begins with this PSN. Returns the limit of READs on which the connection manager has agreed.
     pub(crate) fn begin(&mut self, adapter: Option<Adapter>, key: &Key, first: Psn) -> Option<u32> {
         let limit = self.accounts.get_mut(&adapter)?.messages.begin(key, first);
-        self.settle_messages(adapter);
+        self.recount_messages(adapter);
         limit
     }
 
-    fn settle_messages(&mut self, adapter: Option<Adapter>) {
+    fn recount_messages(&mut self, adapter: Option<Adapter>) {
         let account = self.account(adapter);
         let before = account.message_bytes;
         let now = account.messages.bytes();
         account.message_bytes = now;
-        self.pay(adapter, before, now);
+        self.charge(adapter, before, now);
     }
 
-    /// A flow has changed: counts what it takes now, and makes room for it.
-    pub(crate) fn settle(&mut self, key: &Key) {
+    /// A flow has changed: counts its memory again, and makes room for it.
+    pub(crate) fn recount(&mut self, key: &Key) {
         let Some(track) = self.tracks.get_mut(key) else {
             return;
         };
@@ -307,7 +307,7 @@ impl Tracks {
         let before = std::mem::replace(&mut track.bytes, now);
         if now != before {
             let payer = track.payer;
-            self.pay(payer, before, now);
+            self.charge(payer, before, now);
             self.make_room();
         }
     }
@@ -322,8 +322,8 @@ impl Tracks {
         })
     }
 
-    /// An adapter takes other bytes than before.
-    fn pay(&mut self, adapter: Option<Adapter>, before: usize, now: usize) {
+    /// The memory of an adapter changes from `before` to `now`.
+    fn charge(&mut self, adapter: Option<Adapter>, before: usize, now: usize) {
         let count = |bytes: usize| bytes.saturating_sub(before).saturating_add(now);
         let account = self.account(adapter);
         account.bytes = count(account.bytes);
@@ -345,7 +345,7 @@ impl Tracks {
             };
             let has_given = match self.tracks.len() > FLOW_LIMIT {
                 true => self.drop_oldest(adapter),
-                false => self.give_way(adapter),
+                false => self.discard(adapter),
             };
             if !has_given {
                 return;
@@ -354,15 +354,15 @@ impl Tracks {
         }
     }
 
-    /// An adapter gives back memory. Returns false if it has none.
-    fn give_way(&mut self, adapter: Option<Adapter>) -> bool {
+    /// Discards data of an adapter. Returns false if it has none.
+    fn discard(&mut self, adapter: Option<Adapter>) -> bool {
         let account = self.account(adapter);
-        let renewed = account.renewed.len().saturating_mul(Account::RENEWED);
-        let others = account.message_bytes.saturating_add(renewed);
+        let restarted = account.restarted.len().saturating_mul(Account::RESTARTED);
+        let others = account.message_bytes.saturating_add(restarted);
         if others > account.bytes / 2 {
             account.messages = ConnectionManager::default();
-            self.settle_messages(adapter);
-            self.lose_past(adapter);
+            self.recount_messages(adapter);
+            self.expect_unseen_starts(adapter);
             return true;
         }
         let oldest = account.ages.first_key_value();
@@ -375,12 +375,12 @@ impl Tracks {
         track.flow.trim();
         let (before, now) = (track.bytes, track.size());
         track.bytes = now;
-        // One that has old requests again when its turn comes is in use.
+        // A track that has old requests again at the next trim is in use.
         let has_trimmed = now <= before.saturating_sub(before / 4);
         if has_trimmed {
             track.age = self.next_age;
         }
-        self.pay(adapter, before, now);
+        self.charge(adapter, before, now);
         if !has_trimmed {
             return self.drop_oldest(adapter);
         }
@@ -403,23 +403,23 @@ impl Tracks {
         };
         self.has_dropped = true;
         let (Sender::Adapter(_), Some(qpn)) = (flow.requester, flow.from_qpn) else {
-            self.lose_past(adapter);
+            self.expect_unseen_starts(adapter);
             return true;
         };
         let account = self.account(adapter);
         account.has_lost = true;
-        if account.renewed.remove(&qpn) {
-            self.pay(adapter, Account::RENEWED, 0);
+        if account.restarted.remove(&qpn) {
+            self.charge(adapter, Account::RESTARTED, 0);
         }
         true
     }
 
-    /// Connections of an adapter may have begun before their tracks, unless their queue pairs are renewed from now on.
-    pub(crate) fn lose_past(&mut self, adapter: Option<Adapter>) {
+    /// New tracks of an adapter have an unseen start, except those of queue pairs that are restarted from now on.
+    pub(crate) fn expect_unseen_starts(&mut self, adapter: Option<Adapter>) {
         let account = self.account(adapter);
         account.has_lost = true;
-        let gone = std::mem::take(&mut account.renewed).len();
-        self.pay(adapter, gone.saturating_mul(Account::RENEWED), 0);
+        let gone = std::mem::take(&mut account.restarted).len();
+        self.charge(adapter, gone.saturating_mul(Account::RESTARTED), 0);
     }
 }
 

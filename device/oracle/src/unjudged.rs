@@ -1,4 +1,4 @@
-//! What is not judged of a packet by itself and beside the others of its connection.
+//! Fields whose values are not judged, neither in a single packet nor in relation to others of the connection.
 
 use faultline_wire::field::Part;
 use faultline_wire::packet::RoceHeader;
@@ -7,7 +7,7 @@ use faultline_wire::{Headers, OpKind, Opcode, Position, Service};
 /// A packet with another value in one of its fields.
 #[derive(Clone, Copy, Debug)]
 pub struct Change<'a> {
-    /// The header of the packet as it was.
+    /// The original header.
     pub header: &'a RoceHeader,
     /// It is the first packet of its side of the connection.
     pub is_first: bool,
@@ -17,7 +17,7 @@ pub struct Change<'a> {
     pub value: u128,
 }
 
-/// Changes of a field that violate nothing.
+/// Changes of a field that violate no rule.
 #[derive(Clone, Copy, Debug)]
 pub struct Unjudged {
     /// Where the field is.
@@ -26,7 +26,7 @@ pub struct Unjudged {
     pub field: &'static str,
     /// The packets in which the field is not judged.
     pub packets: &'static str,
-    /// True for changes of these packets. A change may be found nevertheless.
+    /// Returns true for changes of these packets. Some of these changes may cause findings.
     pub applies: fn(&Change<'_>) -> bool,
     /// Why it is not judged.
     pub reason: &'static str,
@@ -83,7 +83,7 @@ const EACH: Packets = ("each", |_| true);
 const FIRST: Packets = ("the first one of a side", |c| c.is_first);
 const DATAGRAMS: Packets = ("UD", |c| service(c) == Service::Ud);
 const CNPS: Packets = ("CNP", |c| kind(c) == OpKind::Cnp);
-/// A request is missed by those behind it.
+/// Later requests show that a request is missing.
 const NOT_MISSED: Packets = (
     "responses, UD, CNP, the first one of a side, repeated ones",
     |c| {
@@ -145,12 +145,12 @@ const TO_OTHERS: Packets = ("UD, but for queue pair 1", |c| {
     service(c) == Service::Ud && c.header.bth.dest_qp != faultline_wire::GSI_QPN
 });
 
-const NO_ROCE: &str = "the frame is no RoCE packet; only those behind it miss a request";
+const NO_ROCE: &str = "the frame is not a RoCE packet; only later requests show the gap";
 const NETWORK: &str = "set by the network's configuration";
 const CHOICE: &str = "the requester's choice";
 const MEMORY: &str = "depends on the memory of the responder";
 const OTHER_CONNECTION: &str =
-    "the packet belongs to another connection, of which no other is in the capture";
+    "the packet belongs to another connection, which has no other packet in the capture";
 
 /// All of them.
 pub const UNJUDGED: &[Unjudged] = &[
@@ -176,7 +176,7 @@ pub const UNJUDGED: &[Unjudged] = &[
     Unjudged::new(
         (Part::Ipv4, "identification"),
         EACH,
-        "of no meaning without fragments (RFC 6864)",
+        "has no meaning without fragments (RFC 6864)",
     ),
     Unjudged::new((Part::Ipv4, "more fragments"), NOT_MISSED, NO_ROCE),
     Unjudged::new((Part::Ipv4, "fragment offset"), NOT_MISSED, NO_ROCE),
@@ -190,7 +190,7 @@ pub const UNJUDGED: &[Unjudged] = &[
     Unjudged::new(
         (Part::Ipv6, "flow label"),
         EACH,
-        "for the choice of a way; of no meaning to the receiver",
+        "selects a path; has no meaning for the receiver",
     ),
     Unjudged::new((Part::Ipv6, "next header"), NOT_MISSED, NO_ROCE),
     Unjudged::new((Part::Ipv6, "hop limit"), EACH, "any but 0"),
@@ -199,28 +199,28 @@ pub const UNJUDGED: &[Unjudged] = &[
     Unjudged::new(
         (Part::Udp, "source port"),
         EACH,
-        "for the choice of a way; of no meaning to the receiver",
+        "selects a path; has no meaning for the receiver",
     ),
     Unjudged::new((Part::Udp, "destination port"), NOT_MISSED, NO_ROCE),
     Unjudged::new(
         (Part::Bth, "opcode"),
         FIRST,
-        "what it continues is not in the capture",
+        "the packet before it is not in the capture",
     ),
     Unjudged::new(
         (Part::Bth, "opcode"),
         OTHER_END,
-        "immediate data, a key and a RETH may be payload, and the other way",
+        "payload can be read as immediate data, key or RETH, and vice versa",
     ),
     Unjudged::new(
         (Part::Bth, "opcode"),
         OF_OTHER_SIDE,
-        "may be the first one of another connection; a later acknowledgement covers the missing one",
+        "may be the first packet of another connection; a later acknowledgement covers the missing response",
     ),
     Unjudged::new(
         (Part::Bth, "opcode"),
         OTHER_DATAGRAM,
-        "has no connection; may be the first one of one",
+        "belongs to no connection; may be the first packet of one",
     ),
     Unjudged::new((Part::Bth, "solicited event"), WITH_EVENT, CHOICE),
     Unjudged::new((Part::Bth, "MigReq"), EACH, "adapters send both values"),
@@ -239,27 +239,27 @@ pub const UNJUDGED: &[Unjudged] = &[
         DATAGRAMS,
         "the queue pair's or the request's choice",
     ),
-    Unjudged::new(
-        (Part::Bth, "P_Key"),
-        CNPS,
-        "belongs to no connection by its headers",
-    ),
+    Unjudged::new((Part::Bth, "P_Key"), CNPS, "no header names its connection"),
     Unjudged::new(
         (Part::Bth, "destination queue pair"),
         NOT_MISSED,
         OTHER_CONNECTION,
     ),
     Unjudged::new((Part::Bth, "AckReq"), RELIABLE_REQUESTS, CHOICE),
-    Unjudged::new((Part::Bth, "PSN"), FIRST, "a connection begins with any"),
+    Unjudged::new(
+        (Part::Bth, "PSN"),
+        FIRST,
+        "a connection may begin with any PSN",
+    ),
     Unjudged::new(
         (Part::Bth, "PSN"),
         DATAGRAMS,
-        "of no meaning to the receiver",
+        "has no meaning for the receiver",
     ),
     Unjudged::new(
         (Part::Bth, "PSN"),
         ACKNOWLEDGES,
-        "the last one may be repeated; a later one covers it",
+        "the last one may be repeated; a later one acknowledges the same requests",
     ),
     Unjudged::new(
         (Part::XrcEth, "XRCSRQ"),
@@ -269,7 +269,7 @@ pub const UNJUDGED: &[Unjudged] = &[
     Unjudged::new(
         (Part::Deth, "Q_Key"),
         TO_OTHERS,
-        "the keys of queue pairs are not in packets",
+        "packets do not contain the Q_Keys of queue pairs",
     ),
     Unjudged::new(
         (Part::Deth, "source queue pair"),
@@ -298,7 +298,7 @@ pub const UNJUDGED: &[Unjudged] = &[
     Unjudged::new(
         (Part::Aeth, "MSN"),
         WITH_DATA,
-        "may count the message itself or not",
+        "may or may not include the message itself",
     ),
     Unjudged::new((Part::AtomicAckEth, "original data"), EACH, MEMORY),
     Unjudged::new((Part::ImmDt, "immediate data"), EACH, CHOICE),

@@ -1,4 +1,4 @@
-//! Configuration of a NIC: what is fixed when it is created.
+//! Configuration of a NIC, fixed at its creation.
 
 use faultline_abi::caps::{
     Caps, ODP_ATOMIC, ODP_READ, ODP_RECV, ODP_SEND, ODP_SRQ_RECV, ODP_WRITE, ROCE_V1_GIDS,

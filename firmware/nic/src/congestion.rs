@@ -1,10 +1,10 @@
 //! Congestion control of connections: DCQCN (Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015) with
 //! the congestion notification packets of RoCEv2 (IBTA volume 1, annex A17.9).
 //!
-//! A switch marks packets of a long queue. The receiver of a marked packet, the *notification point*, sends a CNP to the queue pair
-//! that has sent it. That queue pair, the *reaction point*, sends more slowly, and raises its rate again in three phases: *fast
-//! recovery* halves the distance to the rate before the cut in each round; *additive increase* raises this target rate by a
-//! constant, *hyper increase* by a constant times the number of rounds. A round ends with a timer, or when so many bytes are sent.
+//! A switch marks packets of a long queue. The receiver of a marked packet, the *notification point*, sends a CNP to the queue pair that
+//! has sent it. That queue pair, the *reaction point*, sends more slowly, and raises its rate again in three phases: *fast recovery*
+//! halves the distance to the rate before the cut in each round; *additive increase* raises this target rate by a constant, *hyper
+//! increase* by a constant times the number of rounds. A round ends with a timer, or after a number of sent bytes.
 //!
 //! A queue pair has this state from its first marked packet or CNP on, until its rate is that of the link again.
 
@@ -29,7 +29,7 @@ pub struct Dcqcn {
     pub cnp_dscp: u8,
     /// Binary logarithm of 1/g, the weight of one notification in the estimate of congestion.
     pub g_shift: u8,
-    /// Time after which the estimate decreases if no CNP comes.
+    /// Time after which the estimate decreases if no CNP arrives.
     pub alpha_interval: Nanos,
     /// Time of a round.
     pub increase_interval: Nanos,
@@ -71,7 +71,7 @@ fn bytes_per_second(mbps: u32) -> u64 {
     u64::from(mbps) * 125_000
 }
 
-/// What a queue pair knows of congestion on its path.
+/// Congestion state of a queue pair's path.
 #[derive(Debug, Default)]
 pub(crate) struct Congestion {
     /// The next CNP is not sent before this.
@@ -80,12 +80,12 @@ pub(crate) struct Congestion {
     owes_cnp: bool,
     /// The queue pair sends at a limited rate.
     limit: Option<RateControl>,
-    /// It has something to send, and waits for its rate.
+    /// The queue pair has frames to send, and waits for its rate.
     waits: bool,
 }
 
 impl Congestion {
-    /// A marked packet has arrived. Returns true if a CNP is to be sent.
+    /// A marked packet has arrived. Returns true if a CNP must be sent.
     pub(crate) fn marked(&mut self, now: Instant, config: &Dcqcn) -> bool {
         if now < self.next_cnp {
             return false;
@@ -95,7 +95,7 @@ impl Congestion {
         true
     }
 
-    /// True if a CNP is to be sent.
+    /// Returns true if a CNP must be sent.
     pub(crate) fn owes_cnp(&self) -> bool {
         self.owes_cnp
     }
@@ -373,7 +373,7 @@ mod tests {
         congestion.notified(Instant(0), &CONFIG);
         assert!(congestion.may_send(Instant(u64::MAX / 2), &CONFIG));
         assert!(!congestion.is_limited());
-        // Parameters that are never due, or always.
+        // Parameters with intervals that never end, or always.
         let odd = Dcqcn {
             alpha_interval: Nanos(0),
             increase_interval: Nanos(0),

@@ -34,7 +34,7 @@ pub(crate) struct Context<'a, M> {
     pub now: Instant,
     /// Memory of the guest that owns the NIC.
     pub mem: &'a M,
-    /// Counts what is done on behalf of the current queue pair.
+    /// Counter set for events of the current queue pair.
     pub counters: CounterSet,
 }
 
@@ -70,14 +70,14 @@ impl<'a, M: Dma> Context<'a, M> {
         self.core.counters.add_in(self.counters, counter, n);
     }
 
-    /// Reports something that has happened.
+    /// Reports an event.
     #[inline]
     pub(crate) fn diagnose(&mut self, diagnostic: Diagnostic) {
         self.core.diagnose(self.now, diagnostic);
     }
 
-    /// Holds a frame that has stopped the ingress of the NIC. It is delivered first when the ingress continues, and
-    /// only to `only` if that is given. `packet`: the header of a RoCE packet, and what is known of its sender.
+    /// Holds a frame that has stopped the ingress of the NIC. It is delivered first when the ingress continues, and only to `only` if that
+    /// is given. `packet`: the header of a RoCE packet, and the origin of its sender.
     pub(crate) fn put_back<S: Dma>(
         &mut self,
         packet: Option<(RoceHeader, Origin)>,

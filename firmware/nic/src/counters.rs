@@ -1,7 +1,7 @@
 //! Counters of the device, and sets of counters.
 //!
-//! The driver may bind a set to a queue pair: what is done on behalf of that queue pair is then counted in the set instead of
-//! the device's counters. Callers select the set with a [`CounterSet`]. Frames are always counted for the device, too.
+//! The driver may bind a set to a queue pair: events of that queue pair are then counted in the set instead of the device's counters.
+//! Callers select the set with a [`CounterSet`]. Frames are always counted for the device, too.
 
 use faultline_abi::Status;
 use faultline_abi::admin::Counter;

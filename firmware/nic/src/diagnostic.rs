@@ -1,8 +1,7 @@
 //! Diagnostics: typed events that a NIC reports for logs, metrics, traces and tests.
 //!
-//! A counter shows how often something has happened; a diagnostic names the queue pair, the key and the page. The NIC
-//! itself reads no diagnostics. They are kept in a ring of fixed size: a caller that does not poll loses the oldest,
-//! and the NIC works as before.
+//! A counter has the number of events; a diagnostic has the queue pair, the key and the page of one event. The NIC itself reads no
+//! diagnostics. They are kept in a ring of fixed size: a caller that does not poll loses the oldest, and the NIC works as before.
 
 use std::collections::VecDeque;
 
@@ -90,7 +89,7 @@ pub struct DriverTimes {
     pub post_ns: u32,
 }
 
-/// Something that has happened in a NIC.
+/// An event in a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Diagnostic {
@@ -203,7 +202,7 @@ pub enum Diagnostic {
         /// Address of the first missing page.
         va: u64,
     },
-    /// The region of a fault is gone or has changed; the access is tried again.
+    /// The region of a fault was destroyed or has changed; the access is repeated.
     FaultCancelled {
         /// Token of the fault.
         token: u64,
@@ -223,7 +222,7 @@ pub enum Diagnostic {
         /// QP number.
         qpn: u32,
     },
-    /// The access that caused the fault was carried out.
+    /// The access that caused the fault was executed.
     FaultDone {
         /// Token of the fault.
         token: u64,
@@ -289,7 +288,7 @@ pub enum Diagnostic {
         qpn: u32,
         /// PSN that was not acknowledged.
         psn: u32,
-        /// The peer was not ready each time (RNR); else it did not answer or asked again.
+        /// The peer sent an RNR NAK each time; else it did not answer or sent sequence NAKs.
         rnr: bool,
     },
     /// A memory key does not allow an access.
@@ -313,8 +312,8 @@ pub enum Diagnostic {
         #[cfg_attr(feature = "serde", serde(with = "crate::names::nak"))]
         nak: u8,
     },
-    /// Packets do not pass the port. Reported once for a queue pair that sends, and once for all that arrive, until the configuration of
-    /// the interface or of its addresses changes.
+    /// Packets do not pass the port. Reported once for each sending queue pair, and once for all received packets, until the configuration
+    /// of the interface or of its addresses changes.
     PacketDropped {
         /// QP number of the sender, or the destination of a packet that arrives; 0: not known.
         qpn: u32,

@@ -131,7 +131,7 @@ impl Nic {
     ) {
         let turn = self.core.begin_turn();
         for target in targets {
-            // If one copy has to wait, those after it wait too.
+            // If one copy must wait, later copies wait too.
             let is_over = self.core.is_over(turn);
             if !is_over && !self.core.ingress.holds_frames() {
                 self.deliver_frame(now, mem, *target, frame);
@@ -155,8 +155,8 @@ impl Nic {
         }
     }
 
-    /// Delivers a frame that need not wait behind others to raw queue pairs. A queue pair that fails flushes its
-    /// queues, so the copies for the others may have to wait for another turn.
+    /// Delivers a frame that need not wait for others to raw queue pairs. A queue pair that fails flushes its queues, so the copies for
+    /// the others may have to wait for another turn.
     fn deliver_frames<M: Dma>(
         &mut self,
         now: Instant,
@@ -253,7 +253,7 @@ impl Nic {
             let Some(qp) = self.queues.qp_mut(*qpn) else {
                 continue;
             };
-            // The sender of a datagram is no peer of a connection, so nothing depends on its origin.
+            // The sender of a datagram is not a peer of a connection, so its origin has no effect.
             let mut cx = Context::new(&mut self.core, now, mem, qp.endpoint.counters);
             cx.count(Counter::rx_mcast_copies);
             cx.core.charge(work::of_frames(1, payload.len()));

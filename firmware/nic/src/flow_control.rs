@@ -1,16 +1,16 @@
-//! Flow control of what a NIC sends: by priority (IEEE 802.1Qbb), and by connection.
+//! Flow control of a NIC's frames: by priority (IEEE 802.1Qbb), and by connection.
 //!
-//! The caller says which priorities are paused ([`Nic::set_paused_priorities`](crate::Nic::set_paused_priorities)). A queue pair whose
-//! next frame has one of them leaves the ready queue and waits here; other queue pairs go on. This NIC does not request
-//! pauses by priority: what it requests under fault policy `stall` is for all priorities ([`crate::ingress`]).
+//! The caller sets the paused priorities ([`Nic::set_paused_priorities`](crate::Nic::set_paused_priorities)). A queue pair whose next
+//! frame has one of them leaves the ready queue and waits here; other queue pairs continue. This NIC does not request pauses of single
+//! priorities: under fault policy `stall` it pauses all ([`crate::ingress`]).
 //!
-//! A connection is held by itself if its way is too slow ([`Nic::hold_sender`](crate::Nic::hold_sender)), until it is released.
+//! A single connection is held if its path is too slow ([`Nic::hold_sender`](crate::Nic::hold_sender)), until it is released.
 
 use std::collections::VecDeque;
 
 use faultline_wire::priority::{PRIORITIES, PrioritySet};
 
-/// What a queue pair waits for before it sends.
+/// The event that a queue pair waits for before it sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockedOn {
     /// The end of the pause of a priority.
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queues_go_on_in_the_order_in_which_they_have_waited() {
+    fn queues_resume_in_the_order_of_their_waits() {
         let (three, four) = (PrioritySet::NONE.with(3), PrioritySet::NONE.with(4));
         let mut flow = FlowControl::default();
         flow.set_paused(three.or(four));

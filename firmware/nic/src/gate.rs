@@ -1,8 +1,8 @@
-//! The gate between the NIC and its port: what is remembered of which frames leave, and which are received. `nic/gate.rs` decides.
+//! State of the gate between the NIC and its port, which `nic/gate.rs` implements.
 //!
-//! RoCE obeys the configuration of the interface, as that of an adapter does: no frame passes while the interface is down, none is longer
-//! than its MTU, and packets are sent from and received for the addresses of the GID table only. A connection whose packets do not
-//! pass ends by its retries; a datagram completes, and is lost. Packets of a NIC to itself pass the gate as well.
+//! RoCE obeys the configuration of the interface, as on other adapters: no frame passes while the interface is down or if it is longer
+//! than the MTU, and packets are sent from and received for addresses of the GID table only. A connection whose packets are dropped ends
+//! by its retries; a datagram completes, and is lost. Packets of a NIC to itself pass the gate as well.
 
 use faultline_wire::ip::Ip;
 use faultline_wire::packet::{MAX_HEADER_LEN, RoceHeader};
@@ -14,26 +14,26 @@ use crate::netdev::Netdev;
 /// Headers of a RoCE packet, pad and invariant CRC.
 const MAX_OVERHEAD: usize = MAX_HEADER_LEN + 8;
 
-/// What the gate knows without a look at the configuration, and which drops it has reported. Each cause is reported once for a queue
-/// pair that sends, and once for all that arrives, until the configuration changes.
+/// Cached results of checks, and reported drops. Each cause is reported once for each sending queue pair, and once for all received
+/// packets, until the configuration changes.
 #[derive(Debug)]
 pub(crate) struct Gate {
-    /// A packet with a shorter payload than this passes, whatever its headers. 0: the interface is down, or raw frames may not be sent from
-    /// all addresses, so there is more to look at.
+    /// A packet with a shorter payload than this passes without further checks. 0: more checks are needed, because the interface is down
+    /// or the source addresses of raw frames are restricted.
     room: usize,
-    /// Destination of a packet that was received: most packets have the same.
+    /// Destination of the last accepted packet: most packets have the same.
     known: Option<Destination>,
     /// Counts changes of the configuration.
     epoch: u32,
-    /// Causes that were reported of arriving packets, as bits.
+    /// Reported causes for received packets, as bits.
     received: u8,
-    /// Why the last packet that was refused is not received, for those who watch the port: they take it before a frame and after it. If
-    /// the functions that receive a frame returned it, an 8-byte WRITE would have 0.3 % more instructions, watched or not.
+    /// Cause of the last refused packet, for observers of the port, who take it before and after a frame. If the functions that receive a
+    /// frame returned it, an 8-byte WRITE would have 0.3 % more instructions, even without observers.
     refused: Option<DropCause>,
 }
 
 impl Default for Gate {
-    /// Of an interface that is down.
+    /// The gate of an interface that is down.
     fn default() -> Self {
         Self {
             room: 0,
@@ -79,7 +79,7 @@ impl Destination {
 /// A priority without a VLAN has this VLAN id (IEEE 802.1Q, 9.6).
 const NO_VLAN: u16 = 0;
 
-/// What the gate has reported of a queue pair that sends: the causes as bits, and the epoch.
+/// Reported causes of a sending queue pair, as bits, and their epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reported {
     epoch: u32,
@@ -100,7 +100,7 @@ impl Gate {
         };
     }
 
-    /// True of nearly all packets that are not too long. False of all while `room` is 0.
+    /// Returns true for nearly all packets within the MTU; false for all packets while `room` is 0.
     #[inline]
     pub(crate) fn has_room(&self, payload: usize, packets: u32) -> bool {
         payload < self.room.saturating_mul(packets as usize)
@@ -117,7 +117,7 @@ impl Gate {
         self.known = Some(destination);
     }
 
-    /// A packet that arrives is dropped. Returns true if that has not been reported.
+    /// Records the drop of a received packet. Returns true if its cause must be reported.
     pub(crate) fn report_received(&mut self, cause: DropCause) -> bool {
         self.refused = Some(cause);
         let is_new = self.received & bit(cause) == 0;
@@ -125,7 +125,7 @@ impl Gate {
         is_new
     }
 
-    /// Why a packet that has arrived since the last call is not received.
+    /// Cause of the last refused packet since the last call.
     pub(crate) fn take_refused(&mut self) -> Option<DropCause> {
         self.refused.take()
     }

@@ -1,6 +1,6 @@
 //! The GID table: the addresses of the NIC. A RoCE packet is sent from one of them, and received for one of them.
 //!
-//! A path refers to its entry by [`Source`], so that it is known when software has changed the entry meanwhile.
+//! A path refers to its entry by [`Source`], which shows whether software has changed the entry meanwhile.
 
 use faultline_wire::{Gid, MacAddr};
 

@@ -109,8 +109,8 @@ impl ParsedHeaders {
         Some(found)
     }
 
-    /// Parses the headers of a TCP packet that is to be segmented: `bytes` has exactly these headers. Length fields are
-    /// ignored, because those of the segments differ.
+    /// Parses the headers of a TCP packet for segmentation: `bytes` has exactly these headers. Length fields are ignored, because those of
+    /// the segments differ.
     pub(crate) fn parse_template(bytes: &[u8]) -> Option<Self> {
         let found = Self::parse(bytes)?;
         let is_tcp = found.transport == Some(Transport::Tcp) && !found.is_fragment;

@@ -26,7 +26,7 @@ const MAX_FRAMES: usize = 4096;
 pub(crate) struct HeldFrame {
     /// Header of a RoCE packet; none: the bytes are the whole frame.
     pub header: Option<RoceHeader>,
-    /// What is known of its sender.
+    /// Known properties of its sender.
     pub origin: Origin,
     /// The only receiver, if the others have received their copies. `None`: the receivers that the headers select.
     pub only: Option<FrameTarget>,
@@ -54,7 +54,7 @@ pub(crate) struct StallEnd {
     pub timed_out: Option<u32>,
 }
 
-/// All NICs together may pause a sender for one part in so many of its time.
+/// All NICs together may pause a sender for 1/`PAUSED_PART` of the time.
 const PAUSED_PART: u64 = 10;
 
 /// The ingress of a NIC, with its held frames.
@@ -221,8 +221,8 @@ impl Ingress {
         earlier(stall, self.paused_until)
     }
 
-    /// Ends a stop whose queue pair is gone, and one that has lasted too long; in the second case the frame that caused
-    /// it is lost.
+    /// Ends a stop whose queue pair was reset or destroyed, and one that has lasted too long; in the second case the frame that caused it
+    /// is lost.
     pub(crate) fn give_up(&mut self, now: Instant, timeout: Nanos) -> Option<StallEnd> {
         let stall = self.stall?;
         let timed_out = !stall.left && stall.since + timeout <= now;
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_pair_that_goes_leaves_the_input_open() {
+    fn a_destroyed_queue_pair_ends_the_stop() {
         const TIMEOUT: Nanos = Nanos(100);
         let mut ingress = Ingress::new(1);
         ingress.stop(Instant(1000), 2, Token::ROOM);

@@ -17,7 +17,7 @@
 //! | [`Point::Completion`]: a CQE is about to be written | `qpn`; `object`: the CQ; `code`: status; level: unread entries of the CQ | `Drop`. `Delay`: written later, and all completions of this CQ behind it wait, too. `Duplicate`. `Fail(status)`: written with this status (1–23, `enum ib_wc_status`); the queue pair's state does not change. `Corrupt`: `qpn`, `srqn` and `byte_len` have all bits inverted, so the entry names a queue pair that does not exist, and a driver must discard it. `Overrun`: as if the CQ were full: the CQ and the queue pair fail. |
 //! | [`Point::Event`]: an entry of an event queue that is not a fault record | `object`: number in the event; `code`: kind; level: unread entries of the event queue | `Drop`. `Delay`: others may overtake it. `Duplicate`. `Overrun`: the device stops. |
 //! | [`Point::AdminCommand`], [`Point::TranslationCommand`]: a command is about to be executed | `code`: opcode; translation: `key` | `Drop`: the queue hangs: this command and those behind it are never executed, until a reset. `Delay`: executed later, and the commands behind it wait. `Fail(status)`: refused with this status (`faultline_abi::Status`), not executed. |
-//! | [`Point::Lookup`]: a look-up in a page table, because the translation cache had no entry | `qpn`; `key`; `va` | `Delay`: the look-up takes so long, in addition to [`NicConfig::lookup`](crate::NicConfig::lookup). |
+//! | [`Point::Lookup`]: a look-up in a page table, because the translation cache had no entry | `qpn`; `key`; `va` | `Delay`: added to the time of the look-up ([`NicConfig::lookup`](crate::NicConfig::lookup)). |
 //! | [`Point::Request`]: a reliable responder has checked the PSN of a request packet, and is about to execute it | `qpn`; `code`: BTH opcode; `key` and `va` if the packet has a RETH or AtomicETH | `Drop`: as if the packet had been lost. `Fail(nak)`: a NAK code of IBTA table 45 (0–4) is sent; 0 requests the packet again, and the others end the connection. `Fail(`[`RNR_NAK`]`)`: an RNR NAK with the timer of the queue pair. |
 //!
 //! # Which injection has an effect
@@ -28,9 +28,8 @@
 //!
 //! # Bounds
 //!
-//! The table holds [`MAX_INJECTIONS`] injections. At most [`MAX_DELAYED`] delayed things wait; beyond that, what is to be
-//! delayed is carried out at once. A reset of the device drops what is delayed. The injections survive it, because they belong to
-//! the operator.
+//! The table holds [`MAX_INJECTIONS`] injections. At most [`MAX_DELAYED`] delayed effects wait; further ones take place at once. A reset
+//! of the device drops delayed effects. The injections survive it, because they belong to the operator.
 
 pub(crate) mod commands;
 mod completions;

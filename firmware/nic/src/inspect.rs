@@ -140,7 +140,7 @@ pub struct ContextInfo {
     pub process: Option<Process>,
 }
 
-/// A process in the guest, as the guest's driver has reported it. Nothing depends on whether that is true.
+/// A process in the guest, as the guest's driver has reported it. The report is not verified, and has no effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Process {
@@ -219,7 +219,7 @@ impl Nic {
         }
     }
 
-    /// What waits in queues of the device, by queue. It takes a time that depends on the number of event queues only.
+    /// Waiting entries of the device's queues, by queue. The time depends only on the number of event queues.
     pub fn queue_depths(&self) -> [(&'static str, usize); 10] {
         let core = &self.core;
         let events = core.eqs.iter().map(|(_, eq)| eq.unread() as usize).sum();
@@ -238,7 +238,7 @@ impl Nic {
         ]
     }
 
-    /// The fullest completion queue from place `from` on, and the place at which the next call goes on.
+    /// The fullest completion queue from place `from` on, and the place for the next call.
     pub fn fullest_cq<M: Dma>(&self, mem: &M, from: u32) -> (Option<CqFill>, Option<u32>) {
         let part = listing(self.core.cqs.places(from), SCANNED, |_, cq| cq.fill(mem));
         let fullest = part.items.into_iter().max_by_key(|fill| fill.share());

@@ -1,5 +1,5 @@
-//! A model of the latency of hardware: the time in which the NIC sends nothing, in addition to that of look-ups in page
-//! tables ([`NicConfig::lookup`](crate::NicConfig::lookup)).
+//! A model of the latency of hardware: time in which the NIC sends no frames, in addition to that of look-ups in page tables
+//! ([`NicConfig::lookup`](crate::NicConfig::lookup)).
 //!
 //! The NIC is one pipeline: the latency of one queue pair delays the others, too. Arriving packets are not delayed, but
 //! their answers are.
@@ -23,9 +23,9 @@ pub struct Latency {
     pub payload_unit: u32,
     /// Time for each such unit of a packet's payload that is begun, when the packet is sent or received.
     pub payload_unit_time: Nanos,
-    /// From a page fault to its record: what the service of a fault takes beside the driver.
+    /// From a page fault to its record: the part of a fault's service time outside of the driver.
     pub fault_service: Nanos,
-    /// How long a requester waits after an RNR NAK, in per cent of the NAK's timer; 0: as long as the timer says.
+    /// Wait of a requester after an RNR NAK, in per cent of the NAK's timer; 0: exactly the timer.
     pub rnr_wait_percent: u32,
 }
 
@@ -46,7 +46,7 @@ impl Latency {
         Nanos(self.payload_unit_time.0.saturating_mul(units))
     }
 
-    /// How long a requester waits after an RNR NAK with this timer. Adapters wait longer than the timer says, never less.
+    /// Wait of a requester after an RNR NAK with this timer. Adapters wait longer than the timer, never less.
     pub(crate) fn rnr_wait(self, timer: Nanos) -> Nanos {
         let percent = u64::from(self.rnr_wait_percent).max(100);
         Nanos(timer.0.saturating_mul(percent) / 100)
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_recently_used_queue_pair_gives_way() {
+    fn the_least_recently_used_queue_pair_is_replaced() {
         let mut cache = QpCache::default();
         let mut touched = |qpn| cache.touch(qpn, 2);
         let hits = [1, 2, 1, 3, 1, 2, 3].map(&mut touched);

@@ -25,7 +25,7 @@
 //! for [`mkey`], [`page_table`] and [`budget`]: fuzz targets and tests compare them with simpler models of page tables.
 
 #![forbid(unsafe_code)]
-// Values of guests, peers and sockets get here, and none of them may stop the process. Tests may.
+// Values from guests, peers and sockets reach this crate; arithmetic on them must not panic, except in tests.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 mod admin;

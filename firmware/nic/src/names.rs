@@ -9,7 +9,7 @@ use faultline_wire::aeth::NakCode;
 use serde::de::{Deserialize, Deserializer, Error};
 use serde::{Serialize, Serializer};
 
-/// What stands for a number.
+/// A name or number.
 #[derive(serde::Deserialize)]
 #[serde(untagged)]
 enum Named<'a> {

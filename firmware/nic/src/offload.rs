@@ -135,7 +135,7 @@ pub(crate) enum Checked {
     /// IPv4 header, if there is one, and TCP or UDP are right.
     Right,
     Wrong,
-    /// The frame has no checksum that the NIC knows.
+    /// The frame has no checksum that the NIC can verify.
     Unknown,
 }
 

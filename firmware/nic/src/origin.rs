@@ -1,16 +1,15 @@
-//! What is known of the sender of a frame: which peers are Faultlines, and whose MAC address is true.
+//! Known properties of the sender of a frame: whether it is a Faultline, and whether its MAC address was checked.
 //!
-//! The switch of a process checks the source MAC address of all that its guests send. So a packet of a guest with its neighbour's IP address
-//! has another MAC address than the neighbour, and is not taken for a packet of the neighbour's connection.
+//! The switch of a process checks the source MAC addresses of all frames of its guests. So a packet of a guest with its neighbour's IP
+//! address has another MAC address than the neighbour, and is not accepted for the neighbour's connection.
 //!
-//! READY (opcode 0xc0) tells a requester that a page is present, so that it does not wait for its RNR timer. An adapter of
-//! another make must never get it. The caller says of each frame whether its sender is a Faultline; a connected queue
-//! pair remembers what was said of the last packet of its peer.
+//! READY (opcode 0xc0) tells a requester that a page is present, so that it does not wait for its RNR timer. An adapter of another make
+//! must never get it. The caller passes the origin of each frame; a connected queue pair stores that of its peer's last packet.
 
-/// What is known of the sender of a frame.
+/// Known properties of the sender of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Origin {
-    /// Nothing: the frame comes from a wire that other adapters can be on.
+    /// The sender is unknown: the frame comes from a wire with other adapters.
     #[default]
     Unknown,
     /// Software in a guest of this process has built it. Its source MAC address has been checked.
@@ -27,7 +26,7 @@ impl Origin {
     }
 }
 
-/// With which peers a NIC exchanges READY.
+/// Peers with which a NIC exchanges READY.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ReadyMode {
     /// With peers that are known to be Faultlines.

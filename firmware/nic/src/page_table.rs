@@ -161,7 +161,7 @@ impl PageTable {
         std::mem::take(&mut self.work)
     }
 
-    /// True if a leaf that was present has been mapped anew since the last call: then translations that were found before are worthless.
+    /// Returns true if a present leaf was replaced since the last call: earlier translations are invalid then.
     pub fn take_replaced(&mut self) -> bool {
         std::mem::take(&mut self.has_replaced)
     }
@@ -429,7 +429,7 @@ fn leaf_shift(level: u8) -> u8 {
     PAGE_SHIFT + FANOUT_BITS * level
 }
 
-/// Level of the largest leaves of which a page of this size consists.
+/// Level of the largest leaves that a page of this size can be divided into.
 fn level_of(page_shift: u8) -> u8 {
     match page_shift {
         30.. => 2,

@@ -1,7 +1,7 @@
 //! Shares of the memory for packets that wait in the device for missing pages.
 //!
-//! The memory belongs to the NIC, and pages may never become present. So a user context may have as much as it leaves
-//! to others, as it does of the places for page faults. The kernel does not compete with itself.
+//! The memory belongs to the NIC, and pages may never become present. So a user context may use at most as many bytes as remain free, as
+//! with the places for page faults. The kernel has no such limit.
 
 #![expect(
     clippy::arithmetic_side_effects,

@@ -21,7 +21,7 @@ const DEFAULT_HOP_LIMIT: u8 = 64;
 #[derive(Clone, Debug)]
 pub(crate) struct Path {
     dst: MacAddr,
-    /// The entry of the GID table as it was.
+    /// The entry of the GID table when the path was set.
     entry: GidEntry,
     source: Source,
     ip: Ip,
@@ -117,7 +117,7 @@ impl Path {
         header
     }
 
-    /// Marks its packets as those of a sender that reacts to congestion (ECT(0)), unless the address vector says something else.
+    /// Marks its packets as those of a sender that reacts to congestion (ECT(0)), unless the address vector has other ECN bits.
     pub(crate) fn set_ecn_capable(&mut self) {
         if self.ip.ecn() == 0 {
             self.ip.set_ecn(ECT_0);

@@ -187,7 +187,7 @@ impl<'a, M: Dma> Payload<'a, M> {
         })
     }
 
-    /// The first bytes of a frame, as many as its headers may have.
+    /// The first bytes of a frame, up to the maximum length of its headers.
     pub(crate) fn head(&self) -> Result<Head, DmaError> {
         let mut head = Head::from_elem(0, self.len().min(MAX_HEADERS));
         self.read(0, &mut head)?;

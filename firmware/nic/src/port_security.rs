@@ -19,7 +19,7 @@ pub struct AddressRange {
 }
 
 impl AddressRange {
-    /// The addresses that share the first `bits` of 128 bits with this one. `None`: there are not so many bits.
+    /// The addresses that share the first `bits` of 128 bits with this one. `None`: `bits` is greater than 128.
     pub fn new(address: Gid, bits: u8) -> Option<Self> {
         let first = address;
         (bits <= 128).then_some(Self { first, bits })
@@ -157,7 +157,7 @@ impl Check<'_> {
         if ports.is_some_and(|(from, to)| from == DHCP_SERVER || to == DHCP_CLIENT) {
             return Some(false);
         }
-        // A host that has no address yet asks for one, and reports its groups.
+        // A host without an address requests one, and reports its groups.
         let asks = ports == Some((DHCP_CLIENT, DHCP_SERVER)) || protocol == IGMP;
         Some(source == NONE_V4 && asks || self.permits(source))
     }
@@ -168,7 +168,7 @@ impl Check<'_> {
         let kind: [u8; 6] = *packet.first_chunk()?;
         let sender_mac = MacAddr(*packet.get(8..)?.first_chunk()?);
         let (sender, target) = (ipv4_at(packet, 14)?, ipv4_at(packet, 24)?);
-        // A probe asks whether anybody has the address that the sender wants (RFC 5227).
+        // A probe tests whether the address that the sender requests is in use (RFC 5227).
         let claimed = if sender == NONE_V4 { target } else { sender };
         Some(kind == KIND && sender_mac == source && self.permits(claimed))
     }
@@ -213,7 +213,7 @@ impl Check<'_> {
         Some(match kind {
             NEIGHBOUR_ADVERTISEMENT => self.permits(target()?),
             ROUTER_ADVERTISEMENT | REDIRECT => false,
-            // Duplicate address detection: the sender wants this address (RFC 4862).
+            // Duplicate address detection: the sender requests this address (RFC 4862).
             NEIGHBOUR_SOLICITATION if source == NONE_V6 => self.permits(target()?),
             ROUTER_SOLICITATION => true,
             _ => source != NONE_V6,

@@ -206,7 +206,7 @@ pub(crate) struct Queues {
 }
 
 impl Queues {
-    /// A table for `max` of them, of which the first has the number `first`.
+    /// A table for `max` objects, with numbers from `first` on.
     pub(crate) fn new(max: u32, first: u32) -> Self {
         Self {
             table: Table::new(max, first),

@@ -54,7 +54,7 @@ pub(crate) enum TakeError {
     Broken,
 }
 
-/// A ring of receive work requests with the record behind it.
+/// A ring of receive work requests, followed by the record.
 #[derive(Debug)]
 pub(crate) struct RecvRing {
     ring: Ring,
@@ -68,7 +68,7 @@ pub(crate) struct RecvRing {
 const MAX_STRIDE: usize = 1 << faultline_abi::wqe::MAX_STRIDE_SHIFT;
 
 impl RecvRing {
-    /// A queue from which nothing has been taken.
+    /// A queue from which no request has been taken.
     pub(crate) fn new(ring: Ring, max_sge: u8) -> Self {
         Self {
             ring,
@@ -193,13 +193,13 @@ impl RecvRing {
         })
     }
 
-    /// Tells software whether to ring FAULTLINE_DB_RQ after posting.
+    /// Sets whether software must ring FAULTLINE_DB_RQ after posting.
     pub(crate) fn set_notify<M: Dma>(&self, mem: &M, on: bool) {
         let word = self.ring.record() + offset_of!(WqRecord, notify) as u64;
         // A record that can't be written shows when the next request is taken.
         let _ = mem.store_u32(word, u32::from(on));
-        // Software stores the producer index, then reads `notify`; the device stores `notify`, then reads the
-        // producer index. With a full barrier in the middle of both, at least one sees what the other stored.
+        // Software stores the producer index, then reads `notify`; the device stores `notify`, then reads the producer index. With a full
+        // barrier between both accesses on both sides, at least one side sees the other's store.
         core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
     }
 }

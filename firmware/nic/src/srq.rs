@@ -27,7 +27,7 @@ pub(crate) struct Srq {
 }
 
 impl Srq {
-    /// Completion queue of its own, for what it receives; those of the queue pairs are used if it has none.
+    /// Its own completion queue for receives; without one, those of the queue pairs are used.
     pub(crate) fn cqn(&self) -> Option<u32> {
         let of_tags = self.tags.as_ref().map(|tags| tags.cqn);
         self.xrc.map(|(_, cqn)| cqn).or(of_tags)

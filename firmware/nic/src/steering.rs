@@ -87,7 +87,7 @@ pub(crate) struct Steering {
     rules: Vec<Rule>,
     /// Flows of the other kinds, the oldest first.
     others: Vec<(u32, Flow)>,
-    /// How many of these are sniffers: each frame asks for it.
+    /// Number of sniffers among them, which is read for each frame.
     sniffers: usize,
 }
 

@@ -85,7 +85,7 @@ impl Tlb {
         self.misses.set(self.misses.get() + 1);
         self.new_misses.set(self.new_misses.get() + 1);
         let leaf = walk()?;
-        // From the start of the page on; what is before it has lines of its own.
+        // From the start of the page on; earlier addresses have other lines.
         let before = va & ((1 << PAGE_SHIFT) - 1);
         slot.set(Line {
             first: va - before,
@@ -102,12 +102,12 @@ impl Tlb {
         (self.hits.get(), self.misses.get())
     }
 
-    /// Whether misses are to be recorded.
+    /// True if misses are recorded.
     pub(crate) fn watch(&self, watched: bool) {
         self.watched.set(watched);
     }
 
-    /// Records a miss, if misses are to be recorded.
+    /// Records a miss, if recording is on.
     #[inline]
     pub(crate) fn see(&self, miss: impl FnOnce() -> SeenMiss) {
         if self.watched.get() {

@@ -1,4 +1,4 @@
-//! Vendor errors of completions: the device's own, which name the check that failed, or those that software knows of other adapters.
+//! Vendor errors of completions: the device's own, which name the check that failed, or those of other adapters.
 //!
 //! This module does not decide which check fails. The device's diagnostics have its own values always.
 
@@ -13,7 +13,7 @@ pub enum VendorErrors {
     /// FAULTLINE_VENDOR_ERR_*.
     #[default]
     Own,
-    /// The values that logs of ConnectX adapters show beside each status (docs/page-faults.md has the sources).
+    /// The values in logs of ConnectX adapters for each status (docs/page-faults.md has the sources).
     ConnectX,
 }
 

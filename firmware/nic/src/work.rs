@@ -1,4 +1,4 @@
-//! The cost of operations, by which a NIC determines when it is the turn of others.
+//! The cost of operations, by which a NIC determines the end of a turn.
 //!
 //! The unit is the time to write an entry of a page table, some nanoseconds. The values are rough measurements. It
 //! matters only that no operation which a guest can request without limit is free.
@@ -10,7 +10,7 @@ pub(crate) const COMPLETION: u64 = 32;
 /// An asynchronous event. Its cost is more than the time to write it, so that the driver has time to read events: the
 /// number of those that wait is limited.
 pub(crate) const EVENT: u64 = 256;
-/// A request without packets, or a poll of a queue pair that has nothing to send.
+/// A request without packets, or a poll of a queue pair without frames to send.
 pub(crate) const OPERATION: u64 = 32;
 /// A doorbell, an operation on a tag list, a flow that a frame is compared with.
 pub(crate) const LOOK: u64 = 8;
@@ -26,7 +26,7 @@ pub(crate) const COMMAND: u64 = 128;
 const FRAME: u64 = 64;
 /// Bytes that are copied in one unit.
 const BYTES: usize = 16;
-/// The cost of one turn, before it is the turn of others: about a millisecond.
+/// The cost of one turn: about a millisecond.
 pub const TURN: u64 = 1 << 18;
 
 /// Counts work in places that the NIC's own count does not reach.
@@ -43,7 +43,7 @@ impl Meter {
     }
 }
 
-/// Frames for one receiver, with so many bytes in all.
+/// Frames for one receiver, with `bytes` bytes in all.
 pub(crate) fn of_frames(count: u32, bytes: usize) -> u64 {
     let bytes = (bytes / BYTES) as u64;
     u64::from(count).wrapping_mul(FRAME).wrapping_add(bytes)

@@ -123,7 +123,7 @@ impl Event {
             Self::Cut(from, sender, frame) => {
                 checker.sent(at, *from, *sender, Frame::of_headers(frame));
             }
-            Self::Renewed(adapter, qpn) => checker.renew(*adapter, *qpn),
+            Self::Renewed(adapter, qpn) => checker.restart_queue_pair(*adapter, *qpn),
             Self::Remote(adapter) => checker.set_remote(*adapter),
             Self::Ready(adapter) => checker.set_ready(*adapter, true),
             Self::Lost => checker.forget(),

@@ -352,7 +352,10 @@ impl Bus for SimBus {
     }
 
     fn renewed(&mut self, qpn: u32) {
-        self.state.borrow_mut().oracle.renew(self.id, qpn);
+        self.state
+            .borrow_mut()
+            .oracle
+            .restart_queue_pair(self.id, qpn);
     }
 }
 

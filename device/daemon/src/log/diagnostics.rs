@@ -1,9 +1,9 @@
 //! The log of the engine thread: a bounded queue of diagnostics and notices, and the thread that writes it. The engine thread writes
 //! no log itself, so that it never waits for a reader of the log.
 //!
-//! A guest can cause millions of diagnostics in a second. The engine pays for each the attempt to put it into the queue, and only
-//! for those whose level is enabled. What has no room is counted. The thread empties the queue at intervals, so that a flood
-//! does not wake it for each diagnostic, and limits the messages of each NIC and kind.
+//! A guest can cause millions of diagnostics in a second. The engine tries to put each diagnostic of an enabled level into the queue, and
+//! counts those without room. The thread empties the queue at intervals, so that a flood does not wake it for each diagnostic, and limits
+//! the messages of each NIC and kind.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -64,13 +64,13 @@ pub(crate) struct DiagnosticQueue {
     share: usize,
     /// Messages without room, by NIC.
     dropped: Arc<[AtomicU64]>,
-    /// What is repeated too often to be logged one by one, by NIC.
+    /// Events that are too frequent for a message each, by NIC.
     repeated: Arc<[Repeated]>,
     most: LevelFilter,
 }
 
 impl DiagnosticQueue {
-    /// Counts a diagnostic for the summaries of what is repeated.
+    /// Counts a diagnostic for the summaries of frequent events.
     #[inline]
     pub(crate) fn count(&self, nic: usize, diagnostic: &Diagnostic) {
         if let Some((storm, qpn)) = Storm::of(diagnostic)
@@ -80,7 +80,7 @@ impl DiagnosticQueue {
         }
     }
 
-    /// Returns true if a message of a NIC is to be logged and there is room for it. If there is only no room, it is counted.
+    /// Returns true if a message of a NIC must be logged and there is room for it. Counts the message if only the room is missing.
     #[inline]
     pub(crate) fn takes(&self, nic: usize, level: Level) -> bool {
         if level > self.most {
@@ -94,7 +94,7 @@ impl DiagnosticQueue {
         !is_full
     }
 
-    /// Puts a diagnostic into the queue, of an object of this process.
+    /// Puts a diagnostic into the queue. `owner`: the process that owns its object.
     pub(crate) fn push_diagnostic(
         &self,
         nic: usize,
@@ -261,7 +261,7 @@ impl DiagnosticLog {
         }
     }
 
-    /// Logs what was repeated often in this time until now.
+    /// Logs summaries of events that were frequent in the time `time` until now.
     fn review_storms(&mut self, now: Time, time: Duration) {
         for (nic, repeated) in self.limits.iter_mut().zip(&*self.repeated) {
             let _nic = nic.span.enter();
@@ -271,14 +271,14 @@ impl DiagnosticLog {
                     let (kind, what) = (storm.name(), storm.description());
                     tracing::warn!(
                         kind,
-                        "{what} again and again: {new} in {time:.1?}, {count} since the start, the last of qpn={qpn}"
+                        "{what}: {new} times in {time:.1?}, {count} since the start, the last of qpn={qpn}"
                     );
                 }
             }
         }
     }
 
-    /// Logs what was suppressed and dropped.
+    /// Logs the numbers of suppressed and dropped messages.
     fn review(&mut self, ended: bool) {
         for (nic, dropped) in self.limits.iter_mut().zip(&*self.dropped) {
             let _nic = nic.span.enter();
@@ -354,7 +354,7 @@ impl Limits {
     }
 }
 
-/// How much a diagnostic matters to an operator.
+/// The level of a diagnostic: its importance to an operator.
 #[inline]
 pub(crate) fn level(diagnostic: &Diagnostic) -> Level {
     match diagnostic {
@@ -390,7 +390,7 @@ pub(crate) fn level(diagnostic: &Diagnostic) -> Level {
     }
 }
 
-/// The process that owns what a diagnostic is about.
+/// The process that owns the object of a diagnostic.
 pub fn owner(nic: &Nic, diagnostic: &Diagnostic) -> Option<Owner> {
     nic.process_of(nic.context_of(diagnostic)?)
 }
@@ -458,11 +458,11 @@ fn describe(diagnostic: &Diagnostic) -> String {
             }
         }
         Diagnostic::Stalled { qpn } => {
-            format!("the ingress is stopped, for a page that a queue pair needs: qpn={qpn}")
+            format!("the ingress is stopped until a page of a queue pair is present: qpn={qpn}")
         }
         Diagnostic::StallEnded { after } => {
             let after = Duration::from_nanos(after.0);
-            format!("the ingress goes on: after={after:?}")
+            format!("the ingress continues: after={after:?}")
         }
         Diagnostic::WorkFailed {
             qpn,
@@ -556,7 +556,7 @@ fn describe_fault(diagnostic: &Diagnostic) -> String {
             va,
             ..
         } => format!(
-            "the driver can't repair a page fault: token={token:#x} qpn={qpn} key={key:#x} va={va:#x}"
+            "the driver cannot repair a page fault: token={token:#x} qpn={qpn} key={key:#x} va={va:#x}"
         ),
         Diagnostic::FaultExpired {
             token,
@@ -657,7 +657,7 @@ mod tests {
     }
 
     #[test]
-    fn a_notice_takes_the_way_of_the_diagnostics() {
+    fn a_notice_goes_through_the_queue_of_diagnostics() {
         let (queue, log) = filtered(LevelFilter::INFO);
         let nic = queue.of_nic(0);
         for _ in 0..2 * CAPACITY {

@@ -33,7 +33,7 @@ pub(crate) enum Notice {
         /// The doorbell.
         bell: Doorbell,
     },
-    /// A request of a scenario can't be carried out.
+    /// A request of a scenario cannot be executed.
     ScenarioProblem(String),
 }
 
@@ -62,7 +62,7 @@ impl Notice {
         }
     }
 
-    /// How much it matters to an operator.
+    /// The level: its importance to an operator.
     pub(crate) fn level(&self) -> Level {
         match self {
             Self::ForgedSource(_)

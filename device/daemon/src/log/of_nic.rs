@@ -16,7 +16,7 @@ pub fn nic_span(name: &str) -> Span {
 const MESSAGES: u32 = 20;
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// The rate limit of one NIC, or of one kind of messages of it. Its messages are to be logged in the NIC's span.
+/// The rate limit of one NIC, or of one kind of messages of it. Its messages must be logged in the NIC's span.
 #[derive(Debug)]
 pub(crate) struct LogLimit {
     /// Kind of diagnostic.

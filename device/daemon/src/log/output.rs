@@ -1,8 +1,8 @@
 //! Where log messages are written: standard error, by a thread of its own.
 //!
 //! Standard error may be a pipe whose reader is slow or has stopped. A thread that logs only puts the line into a bounded queue, so it
-//! never waits for the reader. Lines without room are lost and counted; the next line that is written says how many. Standard error may
-//! also be a file on a full disk. Lines that it does not take are lost, and the first one that it takes again says how many.
+//! never waits for the reader. Lines without room are lost; the next written line contains their number. Standard error may also be a file
+//! on a full disk. Refused lines are lost too, and the first accepted one contains their number.
 
 use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;
@@ -16,7 +16,7 @@ use tracing_subscriber::fmt::MakeWriter;
 const CAPACITY: usize = 1024;
 /// Longest line in bytes; the rest of a longer one is cut.
 const MAX_LINE: usize = 8 << 10;
-/// How long the end of the process waits for a reader.
+/// Maximum time for which the end of the process waits for a reader.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 static LOST: AtomicU64 = AtomicU64::new(0);
@@ -27,7 +27,7 @@ static OUTPUT: OnceLock<Sender<Item>> = OnceLock::new();
 #[derive(Debug)]
 enum Item {
     Line(Vec<u8>),
-    /// All lines before are to be written; then a reply is sent.
+    /// Requests a reply after all earlier lines are written.
     Flush(Sender<()>),
 }
 
@@ -101,18 +101,18 @@ fn run(items: &Receiver<Item>, output: &mut impl Write) {
 /// Lines that standard error has refused.
 #[derive(Debug, Default)]
 struct Refused {
-    /// How many, since the last one that was written.
+    /// Number of refused lines since the last written one.
     lines: u64,
-    /// Why the last one was.
+    /// Reason of the last refusal.
     reason: Option<std::io::Error>,
 }
 
 impl Refused {
-    /// Writes a line, and before it what is to be said of those that were refused.
+    /// Writes a line, and before it the number of refused ones.
     fn write(&mut self, output: &mut impl Write, line: &[u8]) {
         let mut text = Vec::new();
         if let Some(reason) = &self.reason {
-            // A line of which only a part was written is above it.
+            // The newline ends a line of which only a part was written.
             let lines = self.lines;
             text.extend(format!("\n{lines} log lines were lost: {reason}\n").as_bytes());
         }
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn lines_that_are_refused_are_counted_when_one_is_taken() {
-        /// A file whose disk is full for so many writes.
+        /// A file whose disk is full for this number of writes.
         struct Full(usize, Vec<u8>);
         impl Write for Full {
             fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {

@@ -1,4 +1,4 @@
-//! Summaries of what a NIC repeats too often for a log line each: RNR NAKs and retransmissions.
+//! Summaries of events that are too frequent for a log line each: RNR NAKs and retransmissions.
 //!
 //! The engine counts; the log thread compares the counts at intervals.
 
@@ -10,7 +10,7 @@ use faultline_nic::Diagnostic;
 /// Shortest time between two summaries of a storm.
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Something that is repeated.
+/// A frequent event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Storm {
     /// The NIC refuses requests for now.
@@ -24,7 +24,7 @@ pub(crate) enum Storm {
 impl Storm {
     pub(crate) const ALL: [Self; 3] = [Self::RnrSent, Self::RnrReceived, Self::Retried];
 
-    /// What a diagnostic repeats, and its queue pair.
+    /// The frequent event that a diagnostic reports, and its queue pair.
     #[inline]
     pub(crate) fn of(diagnostic: &Diagnostic) -> Option<(Self, u32)> {
         match *diagnostic {
@@ -52,8 +52,8 @@ impl Storm {
         }
     }
 
-    /// How often it must happen in this time to be reported. Page faults cause some RNR NAKs in ordinary work; retransmissions
-    /// are rare.
+    /// Number of events in this time from which they are reported. Page faults cause some RNR NAKs in ordinary work; retransmissions are
+    /// rare.
     pub(crate) fn limit(self, time: Duration) -> u64 {
         let per_second = match self {
             Self::RnrSent | Self::RnrReceived => 200,
@@ -64,7 +64,7 @@ impl Storm {
     }
 }
 
-/// How often a NIC has repeated what, since the start. Only the engine thread writes it.
+/// Counts of frequent events of a NIC since the start. Only the engine thread writes them.
 #[derive(Debug, Default)]
 pub(crate) struct Repeated {
     counts: [AtomicU64; Storm::ALL.len()],
@@ -83,7 +83,7 @@ impl Repeated {
         }
     }
 
-    /// The count, and the queue pair of the last one.
+    /// The count, and the queue pair of the last event.
     pub(crate) fn get(&self, storm: Storm) -> (u64, u32) {
         let index = storm as usize;
         let count = self.counts.get(index);
@@ -95,7 +95,7 @@ impl Repeated {
     }
 }
 
-/// What the log thread knows of a storm.
+/// The log thread's state of a frequent event.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StormWatch {
     /// Count at the last review.
@@ -104,7 +104,7 @@ pub(crate) struct StormWatch {
 }
 
 impl StormWatch {
-    /// Compares the count with that of the last review. Returns the difference if it is to be reported.
+    /// Compares the count with that of the last review. Returns the difference if it must be reported.
     pub(crate) fn review(&mut self, now: Instant, count: u64, limit: u64) -> Option<u64> {
         let new = count.saturating_sub(std::mem::replace(&mut self.seen, count));
         let is_silent = self

@@ -1,4 +1,4 @@
-//! What the process has of a NIC besides its port of the fabric: doorbell pages, device memory, interrupts, log.
+//! Doorbell pages, device memory, interrupts and log of a NIC.
 
 use std::cell::Cell;
 use std::mem::offset_of;
@@ -105,7 +105,7 @@ pub struct NicIo {
     /// Resets since the start.
     pub(crate) resets: u64,
     heartbeat: u32,
-    /// A doorbell whose write to the kick page is awaited.
+    /// A doorbell whose write to the kick page is missing.
     suspect: Cell<Option<Suspect>>,
     /// A missed wake-up of this client was logged.
     missed_logged: bool,
@@ -128,7 +128,7 @@ pub(crate) fn bar_len(config: NicConfig) -> u64 {
     BarTwo::of(&Nic::new(config)).end()
 }
 
-/// Creates the pages of BAR 2 of a NIC that another process is to have.
+/// Creates the pages of BAR 2 of a NIC for another process.
 pub(crate) fn bar_pages_of(entry: &NicEntry, config: NicConfig) -> std::io::Result<SharedPages> {
     bar_pages(entry, &Nic::new(config))
 }
@@ -153,7 +153,7 @@ impl NicIo {
         })
     }
 
-    /// What the PCI function needs.
+    /// Shares the data that the PCI function needs.
     pub(crate) fn share(&self, nic: &Nic) -> PortShare {
         PortShare {
             bar: BarTwo::of(nic),
@@ -211,8 +211,7 @@ impl NicIo {
     pub(crate) fn reset_nic(&mut self, now: Instant, nic: &mut Nic) -> Option<Remains> {
         nic.reset(now);
         let _ = self.sync_pages(nic);
-        // No other thread waits with a reply until the pages are clear, so it is done here, before the driver can enable the
-        // device.
+        // No other thread delays a reply until the pages are clear, so they are cleared here, before the driver can enable the device.
         if let Err(error) = self.pages.clear(0, self.pages.pages()) {
             self.log.notice(Notice::PagesNotCleared(error));
         }
@@ -362,8 +361,8 @@ impl NicIo {
         })
     }
 
-    /// Writes `asleep` of every page: whether software must also write the kick page. It stays set in a page of which a write to
-    /// the kick page is awaited.
+    /// Writes `asleep` in every page: true if software must also write the kick page. It stays set in a page whose write to the kick page
+    /// is missing.
     pub(crate) fn set_asleep(&self, asleep: bool) {
         let awaited = self.suspect.get().map(|suspect| suspect.context.0);
         for polled in &self.polled {
@@ -379,8 +378,8 @@ impl NicIo {
         }
     }
 
-    /// To be called when a sleep has ended by time, while `asleep` is still set: awaits the write to the kick page for the first
-    /// doorbell that is in a page. [`crate::engines::missed`] describes why.
+    /// Called when a sleep has ended by time, while `asleep` is still set: from now on the write to the kick page is expected for the
+    /// first doorbell in a page. [`crate::engines::missed`] gives the reason.
     #[cold]
     pub(crate) fn suspect_missed_wakeup(&self) {
         if self.suspect.get().is_some() {
@@ -404,12 +403,12 @@ impl NicIo {
         }
     }
 
-    /// True if a write to a kick page is awaited.
+    /// Returns true if a write to a kick page is missing.
     pub(crate) fn awaits_kick(&self) -> bool {
         self.suspect.get().is_some()
     }
 
-    /// To be called with each heartbeat. Returns true if a write to the kick page was awaited long enough.
+    /// Called with each heartbeat. Returns true if a write to the kick page has been missing for too long.
     pub(crate) fn has_missed_wakeup(&mut self, bus_master: bool) -> bool {
         if !bus_master {
             // Writes to its kick pages may have had no effect.
@@ -457,8 +456,8 @@ impl NicIo {
         &self.name
     }
 
-    /// Removes the device, as if it had been pulled out of its slot: its registers read as ones, and it neither accesses memory
-    /// nor interrupts, until the next client connects.
+    /// Removes the device: until the next client connects, its registers read as ones, and it neither accesses memory nor raises
+    /// interrupts.
     pub(crate) fn remove(&mut self, port: &mut NicPort) {
         self.removed.store(true, Ordering::Relaxed);
         port.bus_master = false;

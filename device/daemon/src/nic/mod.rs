@@ -1,4 +1,4 @@
-//! What the process has around a NIC.
+//! Parts of a NIC outside of the firmware and the fabric.
 //!
 //! - [`io`]: doorbell pages, device memory, interrupts and log of a NIC
 //! - [`doorbell_ring`]: the doorbell ring of a page

@@ -39,7 +39,7 @@ impl Ram {
         }
     }
 
-    /// Memory that is not of a guest: nothing is mapped yet, and nothing of it can be flushed.
+    /// Memory without a guest: nothing is mapped, and flushes are refused.
     pub(crate) fn of_pages(log: NicLog, pages: Arc<SharedPages>) -> Self {
         let flush_worker = FlushWorker::new("link", log.clone(), |_| false);
         Self::new(log, flush_worker, pages)

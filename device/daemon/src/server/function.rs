@@ -48,7 +48,7 @@ pub(crate) struct Function {
     pages: Arc<SharedPages>,
     /// See [`NicIo::remove`].
     removed: Arc<AtomicBool>,
-    /// When the client has asked what the device is.
+    /// Time at which the client queried the device.
     since: std::time::Instant,
     /// Mapped files behind guest memory.
     files: FileMaps,
@@ -59,7 +59,7 @@ fn ended(_: Ended) -> Errno {
     Errno::NODEV
 }
 
-/// The offset of a register as the NIC takes it. No BAR is so long that it saturates.
+/// The offset of a register for the NIC. BARs are too short for it to saturate.
 fn register(offset: u64) -> u32 {
     u32::try_from(offset).unwrap_or(u32::MAX)
 }
@@ -122,7 +122,7 @@ impl Function {
         self.on_port_at(|_, port, io| work(port, io))
     }
 
-    /// The same with the time of the device.
+    /// Variant of [`Function::on_port`] with the device time.
     fn on_port_at<R: Send + 'static>(
         &self,
         work: impl FnOnce(Instant, &mut NicPort, &mut NicIo) -> R + Send + 'static,
@@ -309,7 +309,7 @@ impl Device for Function {
     fn region_read(&mut self, index: u32, offset: u64, data: &mut [u8]) -> Result<(), Errno> {
         self.check_range(index, offset, data.len())?;
         match index {
-            // As a bus does, on which no device answers.
+            // A bus without a responding device reads as ones.
             _ if self.is_removed() => data.fill(0xff),
             pci_index::CONFIG_REGION => self.config.read(offset, data),
             _ if self.in_d3hot() => data.fill(0xff),
@@ -325,7 +325,7 @@ impl Device for Function {
                 let word = |n: usize| if n == 0 { pending } else { 0 };
                 self.msix.read(MSIX_BAR, offset, data, word);
             }
-            // Doorbell pages and device memory are mapped; kick pages have nothing to read.
+            // Doorbell pages and device memory are mapped; kick pages have no contents.
             _ => data.fill(0),
         }
         Ok(())

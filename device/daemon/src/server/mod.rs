@@ -35,7 +35,7 @@ use crate::server::socket_group::{GroupError, find_group};
 use faultline_config::port::{PortEntry, PortKind};
 use faultline_config::{Config, ConfigError, NicEntry};
 
-/// Why a process can't serve.
+/// Reasons why a process cannot serve.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The configuration can't be used.
@@ -63,7 +63,7 @@ pub enum StartError {
     /// The supervisor can't make its folder.
     #[error("can't make the folder of the supervisor in {}", parent.display())]
     SupervisorFolder {
-        /// Where it would be.
+        /// The parent folder.
         parent: PathBuf,
         /// The system's reason.
         source: std::io::Error,
@@ -76,7 +76,7 @@ pub enum StartError {
     System(#[from] std::io::Error),
 }
 
-/// Why a port that leads out of the process can't be opened.
+/// Reasons why an external port cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
     /// The unix socket can't be created.
@@ -135,7 +135,7 @@ fn spawn(
     })
 }
 
-/// Opens an external port. Returns what its thread runs. Files of unix sockets are added to `sockets`.
+/// Opens an external port. Returns the function of its thread. Adds files of unix sockets to `sockets`.
 fn open_port(
     entry: &PortEntry,
     end: PortEnd,
@@ -180,7 +180,7 @@ fn open_port(
     Ok(Box::new(|| port.run()))
 }
 
-/// The group of a socket of the configuration, if it has one. `own`: what its NIC or port names.
+/// The group of a socket of the configuration, if it has one. `own`: the group that its NIC or port names.
 fn socket_group(config: &Config, own: Option<&str>) -> Result<Option<Gid>, GroupError> {
     let name = own.or(config.socket_group.as_deref());
     name.map(find_group).transpose()
@@ -210,7 +210,7 @@ pub struct Server {
     engines: Engines,
     engine_threads: Vec<JoinHandle<()>>,
     listeners: Vec<JoinHandle<()>>,
-    /// Threads of external ports, and what stops each.
+    /// Threads of external ports, and the bell that stops each.
     ports: Vec<(Arc<Bell>, JoinHandle<()>)>,
     /// Files of their unix sockets, which are removed with these.
     _port_sockets: Vec<Listener>,
@@ -302,8 +302,8 @@ impl Server {
         self.engines.clone()
     }
 
-    /// Starts a thread that uses the engines, such as the control server. It is told to end by `stop`, before all other threads are
-    /// stopped. [`Self::thread_ended`] reports that it has ended before.
+    /// Starts a thread that uses the engines, such as the control server. `stop` requests its end before all other threads are stopped.
+    /// [`Self::thread_ended`] reports an earlier end.
     pub fn add_service(
         &mut self,
         name: &str,
@@ -325,7 +325,7 @@ impl Server {
     pub async fn thread_ended(&mut self) -> String {
         match self.ends.recv().await {
             Some(name) => name,
-            // This end keeps a sender.
+            // `self` keeps a sender.
             None => std::future::pending().await,
         }
     }

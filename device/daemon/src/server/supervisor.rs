@@ -1,4 +1,4 @@
-//! The process that holds the connections of clients while the one that serves them ends and is started again (docs/recovery.md).
+//! The supervisor: holds the connections of clients while the server ends and is started again (docs/recovery.md).
 
 use std::fs::Permissions;
 use std::io::{Error, Result};
@@ -49,10 +49,10 @@ fn private_folder(config: &Config) -> std::result::Result<TempDir, StartError> {
     })
 }
 
-/// The connections of clients, and what outlives the servers behind them. Dropping it ends the connections.
+/// The connections of clients, and the state that survives their servers. Dropping it ends the connections.
 #[derive(Debug)]
 pub struct Supervisor {
-    /// Where servers listen and find the files of BAR 2. Only this user can enter it.
+    /// The folder with the sockets of servers and the files of BAR 2. Only this user can enter it.
     folder: TempDir,
     /// BAR 2 of each NIC.
     _bars: Vec<SharedPages>,
@@ -95,7 +95,7 @@ impl Supervisor {
         Ok(supervisor)
     }
 
-    /// What a server is to be started with (see [`serve_supervised`]).
+    /// The folder, an argument of a server (see [`serve_supervised`]).
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -123,7 +123,7 @@ pub fn serve_supervised(config: &mut Config, folder: &Path) -> Result<()> {
     let names: Vec<String> = serde_json::from_slice(&std::fs::read(folder.join(NAMES))?)?;
     if !names.iter().eq(config.nics.iter().map(|nic| &nic.name)) {
         return Err(Error::other(format!(
-            "the configuration has not the NICs of the supervisor, which are {}: stop the supervisor and start it again",
+            "the NICs of the configuration are not those of the supervisor, which are {}: stop the supervisor and start it again",
             names.join(", ")
         )));
     }

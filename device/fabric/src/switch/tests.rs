@@ -43,7 +43,7 @@ fn a_frame_reaches_members_of_its_vlan_only() {
     assert_eq!(route(0, 0, 1, None), Route::NoMember, "from the cache");
     assert_eq!(route(2, 9, 1, tagged(10)), Route::NoMember);
     assert_eq!(route(2, 9, 1, tagged(20)), Route::To(1));
-    // A port that sends with the tag of a VLAN of which it is no member, or of none.
+    // A port sends with the tag of a VLAN of which it is not a member, or without a tag.
     assert_eq!(route(0, 0, 1, tagged(20)), Route::NoMember);
     assert_eq!(route(3, 5, 1, tagged(4095)), Route::NoMember);
     // Its own VLAN, by its tag or a priority.
@@ -88,7 +88,7 @@ fn an_address_is_learned_in_its_vlan_only() {
     assert_eq!(route(3, 60, 50, 10), Route::To(2));
     assert_eq!(route(2, 60, 50, 20), Route::To(3));
     assert_eq!(route(2, 50, 60, 10), Route::To(3), "not a cached flood");
-    // A port that is no member of a VLAN teaches nothing about it.
+    // The switch does not learn in a VLAN from a port that is not a member.
     assert_eq!(route(0, 70, 50, 20), Route::NoMember);
     assert_eq!(route(2, 51, 70, 20), Route::Flood);
 }
@@ -113,7 +113,7 @@ fn addresses_that_are_silent_are_forgotten() {
     assert_eq!(send(&mut switch, 0, 1, 2), none);
     assert_eq!(send(&mut switch, 1, 2, 1), Route::To(0));
     switch.age();
-    // The first goes on sending, the second does not.
+    // The first continues to send, the second does not.
     assert_eq!(send(&mut switch, 0, 1, 2), Route::To(1));
     assert_eq!(send(&mut switch, 0, 1, 2), Route::To(1));
     switch.age();
@@ -164,7 +164,7 @@ fn a_table_change_invalidates_the_recent_route() {
     assert_eq!(switch.forward(2, (mac(2), mac(1)), unread), Route::Flood);
     switch.forget(2);
     assert_eq!(switch.forward(0, (mac(7), mac(2)), unread), Route::Flood);
-    // Port 5 takes an address that nobody has as its present address, and releases it.
+    // Port 5 sets a free address as its present address, and releases it.
     switch.set_present_address(5, mac(3));
     assert_eq!(switch.forward(3, (mac(3), mac(7)), unread), Route::Forged);
     assert_eq!(switch.forward(0, (mac(7), mac(3)), unread), Route::To(5));
@@ -172,7 +172,7 @@ fn a_table_change_invalidates_the_recent_route() {
     assert_eq!(switch.forward(3, (mac(3), mac(7)), unread), Route::To(0));
 }
 
-/// As a guest would that wants the traffic of a gateway.
+/// A guest tries to receive the traffic of a gateway.
 #[test]
 fn a_learned_address_stays_where_it_is_until_it_is_silent() {
     const GATEWAY: u32 = 9;
@@ -208,7 +208,7 @@ fn a_learned_address_stays_where_it_is_until_it_is_silent() {
     is_at(&mut switch, 1);
 }
 
-/// A frame comes back through an external port, or somebody behind it forges the address.
+/// A frame returns through an external port, or a host behind the port forges the address.
 #[test]
 fn an_external_port_takes_no_address_that_was_learned_at_a_nic() {
     let mut switch = Switch::new();
@@ -216,7 +216,7 @@ fn an_external_port_takes_no_address_that_was_learned_at_a_nic() {
     switch.allow_any_source(5);
     other.refresh();
     switch.forward(1, (mac(9), mac(8)), unread);
-    // It is passed, and teaches nothing, here and where it is forwarded to.
+    // It is passed, and the address is learned neither here nor at the sibling.
     assert_eq!(switch.forward(5, (mac(9), mac(8)), unread), Route::Flood);
     other.forward_of_sibling(5, (mac(9), mac(8)), unread);
     assert_eq!(switch.route(NO_VLAN, mac(9)), Route::To(1));
@@ -239,7 +239,7 @@ fn an_address_that_has_moved_is_forgotten_by_all_switches() {
     first.forward(5, (mac(9), mac(8)), unread);
     second.refresh();
     assert_eq!(second.forward(1, (mac(1), mac(9)), unread), Route::Flood);
-    // The old place gets it back only by its own frames.
+    // The address returns to its old port only by frames that enter there.
     second.forward(6, (mac(9), mac(8)), unread);
     first.refresh();
     assert_eq!(second.forward(1, (mac(1), mac(9)), unread), Route::To(6));
@@ -271,7 +271,7 @@ fn an_address_that_was_learned_is_free_when_its_port_leaves() {
     assert_eq!(switch.forward(3, (mac(8), mac(9)), unread), Route::To(2));
 }
 
-/// A port that has learned as many addresses as it may does not take those of others.
+/// A port with the maximum number of addresses does not take those of others.
 #[test]
 fn a_port_without_room_takes_no_address() {
     let mut switch = Switch::new();
@@ -283,12 +283,12 @@ fn a_port_without_room_takes_no_address() {
         switch.forward(1, (mac(50_000), mac(0)), unread),
         Route::Forged
     );
-    // What it could not learn, others can.
+    // Other ports can learn the address.
     assert_eq!(switch.forward(2, (mac(1999), mac(0)), unread), Route::To(1));
     assert_eq!(switch.route(NO_VLAN, mac(1999)), Route::To(2));
 }
 
-/// What a guest of one tenant can do to the switch.
+/// An action of a guest of one tenant on the switch.
 #[derive(Clone, Debug)]
 enum Step {
     Frame(PortId, u32, u32, Option<u16>),
@@ -312,7 +312,7 @@ fn tenants() -> Switch {
     switch
 }
 
-/// Carries out a step. Returns the route of a frame.
+/// Executes a step. Returns the route of a frame.
 fn carry_out(switch: &mut Switch, step: &Step) -> Option<Route> {
     match *step {
         Step::Frame(port, src, dst, vid) => {
@@ -331,7 +331,7 @@ fn carry_out(switch: &mut Switch, step: &Step) -> Option<Route> {
 }
 
 fn step_of(ports: std::ops::Range<PortId>) -> impl Strategy<Value = Step> {
-    // Addresses of both tenants, and some that nobody has at first.
+    // Addresses of both tenants, and some that are free at first.
     let address = 0..8u32;
     let vid = prop::option::of(prop::sample::select(vec![0, 10, 20, 30]));
     prop_oneof![
@@ -426,7 +426,7 @@ fn siblings_have_the_same_assigned_addresses_and_learn_for_themselves() {
     first.refresh();
     assert_eq!(first.route(NO_VLAN, mac(7)), Route::To(1));
     assert_eq!(first.forward(0, (mac(7), mac(0)), unread), Route::Forged);
-    // Both want an address, and neither is refreshed.
+    // Both request an address, and neither is refreshed.
     second.set_present_address(1, mac(8));
     first.set_present_address(0, mac(8));
     for switch in [&mut first, &mut second] {

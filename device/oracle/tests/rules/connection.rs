@@ -1,4 +1,4 @@
-//! What is the same in all packets of a connection, and what a refusal ends.
+//! Fields that are equal in all packets of a connection, and connections that a NAK has ended.
 
 use Opcode::*;
 use faultline_oracle::{Oracle, Place, Rule};
@@ -33,7 +33,7 @@ fn sizes_are_those_of_the_path_mtu() {
         (RcSendLast, 2, mtu),
     ];
     assert_eq!(rules(&good), []);
-    // Another MTU in the middle, as of another connection; a longer last packet, and a longer message of one packet.
+    // Another MTU in the middle, as in another connection; a longer last packet, and a longer message of one packet.
     let cases = [
         (RcSendMiddle, 2 * mtu),
         (RcSendMiddle, mtu / 2),
@@ -49,7 +49,7 @@ fn sizes_are_those_of_the_path_mtu() {
         (RcSendOnly, 2, 2 * mtu),
     ];
     assert_eq!(rules(&single), [Rule::PathMtu]);
-    // Responses have the same one.
+    // Responses have the same MTU.
     let read = [
         (RcSendFirst, 0, mtu),
         (RcSendLast, 1, 8),
@@ -57,7 +57,7 @@ fn sizes_are_those_of_the_path_mtu() {
         (RcReadResponseOnly, 2, 2 * mtu),
     ];
     assert!(rules(&read).contains(&Rule::PathMtu));
-    // A single packet says nothing of the MTU.
+    // A message of one packet does not show the MTU.
     assert_eq!(rules(&[(RcSendOnly, 0, 4096), (RcSendFirst, 1, mtu)]), []);
 }
 
@@ -100,13 +100,13 @@ fn a_refused_request_is_not_acknowledged_before_it_comes_again() {
     talk.rnr(1, 1);
     talk.ack(1, 2);
     talk.violates(Rule::AckAfterNak);
-    // One behind it acknowledges it, too.
+    // An acknowledgement of a later request acknowledges it too.
     let mut talk = start();
     talk.request(RcSendOnly, 2, 8);
     talk.rnr(1, 1);
     talk.ack(2, 3);
     talk.violates(Rule::AckAfterNak);
-    // Two were on their way, and each NAK has refused one.
+    // Two transmissions were under way, and each NAK has refused one.
     let mut talk = start();
     talk.request(RcSendOnly, 1, 8);
     talk.rnr(1, 1);
@@ -118,19 +118,19 @@ fn a_refused_request_is_not_acknowledged_before_it_comes_again() {
     talk.rnr(1, 1);
     talk.ack(1, 2);
     talk.violates(Rule::AckAfterNak);
-    // The connection has ended, whatever comes.
+    // The connection has ended, even if the request arrives again.
     let mut talk = start();
     talk.nak(1, NakCode::RemoteAccessError, 1);
     talk.ack(1, 2);
     talk.violates(Rule::AckAfterNak);
-    // What was answered before may be acknowledged again.
+    // Requests that were answered before may be acknowledged again.
     let mut talk = start();
     talk.rnr(1, 1);
     talk.ack(0, 1);
     talk.clean();
 }
 
-/// A single PSN that is far from the others begins no connection.
+/// A single distant PSN does not begin a connection.
 #[test]
 fn a_distant_psn_is_found_when_the_connection_goes_on() {
     let mut link = Link::new();
@@ -138,7 +138,7 @@ fn a_distant_psn_is_found_when_the_connection_goes_on() {
         link.request(RcSendOnly, psn, 8);
     }
     assert_eq!(link.found(), [Rule::RequestPsn]);
-    // Another connection goes on where it has begun.
+    // A new connection continues with its own PSNs.
     let mut link = Link::new();
     for psn in [0, 1, 1 << 20, (1 << 20) + 1] {
         link.request(RcSendOnly, psn, 8);

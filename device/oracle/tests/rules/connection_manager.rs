@@ -1,4 +1,4 @@
-//! What the messages of the connection manager tell.
+//! Parameters in messages of the connection manager.
 
 use Opcode::*;
 use faultline_oracle::{Frame, Oracle, Place, QueuePair, Rule};
@@ -34,7 +34,7 @@ fn upper(value: u32) -> [u8; 3] {
     octets
 }
 
-/// Adapter 0 asks for a connection.
+/// Adapter 0 requests a connection.
 fn req() -> Vec<u8> {
     // The other side begins with the PSN in a message.
     let (qpn, psn) = (upper(QPN[0]), upper(STARTING_PSN[1]));
@@ -62,7 +62,7 @@ fn rep() -> Vec<u8> {
     )
 }
 
-/// READs of adapter `from` without an answer; the connection begins with PSN `first`. Returns how many more there are than may be.
+/// Sends READs of adapter `from` without responses; the connection begins with PSN `first`. Returns the number of READs beyond the limit.
 fn excess_reads(oracle: &mut Oracle, from: usize, first: u32, count: u32) -> usize {
     let before = oracle.violations().len();
     for psn in first..first + count {
@@ -113,9 +113,9 @@ fn the_connection_manager_limits_reads() {
     };
     let (send, len) = request(RcSendOnly, STARTING_PSN[0], 8);
     oracle.sent(0, 0, Some(sender(None)), &bytes(&send, len));
-    oracle.renew(0, QPN[0]);
+    oracle.restart_queue_pair(0, QPN[0]);
     assert_eq!(reads(&mut oracle, 0), 0);
-    // What neither passes is of no meaning to an adapter: others can say it.
+    // Messages that another adapter sends or receives have no effect: they may be forged.
     let mut oracle = start(std::slice::from_ref(&asks));
     oracle.sent(0, 2, None, &agrees);
     assert_eq!(reads(&mut oracle, 0), 0);
@@ -125,7 +125,7 @@ fn the_connection_manager_limits_reads() {
         oracle.received(0, 1, message);
     }
     assert_eq!((reads(&mut oracle, 0), reads(&mut oracle, 1)), (0, 2));
-    // After a loss nothing is known of messages before it.
+    // After a loss, earlier messages are discarded.
     let mut oracle = connected();
     oracle.forget();
     assert_eq!(reads(&mut oracle, 0), 0);
@@ -141,7 +141,7 @@ fn the_connection_manager_limits_reads() {
     }
 }
 
-/// On a link others may have sent the last message, which its receiver has not accepted: a queue pair keeps to its attribute.
+/// On a link the last message may be forged and not accepted by its receiver: the attribute of the queue pair is the limit.
 #[test]
 fn on_a_link_the_attribute_counts() {
     let mut link = Link::new();
@@ -165,7 +165,7 @@ fn on_a_link_the_attribute_counts() {
     }
 }
 
-/// A message with a wrong CRC, to another queue pair, or whose payload is not known says nothing.
+/// A message with a wrong CRC, with an unknown payload, or to another queue pair is ignored.
 #[test]
 fn messages_that_do_not_arrive_at_the_connection_manager_are_not_read() {
     let agrees = rep();

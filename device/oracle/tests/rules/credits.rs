@@ -1,4 +1,4 @@
-//! How many messages a requester may send.
+//! The number of messages that a requester may send.
 
 use Opcode::*;
 use faultline_oracle::Rule;
@@ -6,7 +6,7 @@ use faultline_wire::{Opcode, Syndrome};
 
 use crate::talk::{Link, MTU, Talk, US, bytes, response};
 
-/// A requester that may send `credits` messages after the first one, as the ACK of that says.
+/// A requester that may send `credits` messages after the first one, by the ACK of the first one.
 fn with_credits(credits: u8) -> Talk {
     let mut talk = Talk::new();
     talk.request(RcSendOnly, 0, 8);
@@ -58,7 +58,7 @@ fn nothing_follows_a_message_without_credits() {
     talk.asking_request(RcSendOnly, 1, 8);
     talk.request(RcWriteOnly, 2, 8);
     talk.violates(Rule::Credits);
-    // Its ACK permits the rest of the message, also without more credits. The next message is limited again.
+    // Its ACK permits the rest of the message, even without more credits. The next message is limited again.
     let mut talk = start();
     talk.request(RcSendFirst, 1, MTU);
     talk.credits(1, 1, 0);
@@ -88,7 +88,7 @@ fn nothing_follows_a_message_without_credits() {
 }
 
 #[test]
-fn what_announces_credits() {
+fn acknowledgements_announce_credits() {
     // Nothing is limited before the first credits, and after the code that there are none.
     let mut talk = with_credits(0);
     talk.credits(0, 1, 31);
@@ -109,7 +109,7 @@ fn what_announces_credits() {
     talk.clean();
     talk.request(RcSendOnly, 3, 8);
     talk.violates(Rule::Credits);
-    // Messages that have begun with credits go on, whatever comes meanwhile.
+    // Messages that have begun with credits continue, even if an ACK with fewer credits arrives.
     let mut talk = with_credits(1);
     talk.request(RcSendFirst, 1, MTU);
     talk.credits(1, 1, 0);
@@ -123,7 +123,7 @@ fn what_announces_credits() {
     talk.frame(1, &bytes(&lost, 0), true);
     talk.request(RcSendOnly, 2, 8);
     talk.violates(Rule::Credits);
-    // A response with data may say that messages after its own are completed.
+    // The MSN of a response with data may count messages after its own.
     let mut talk = with_credits(3);
     talk.request(RcReadRequest, 1, 8);
     talk.request(RcSendOnly, 2, 8);
@@ -151,7 +151,7 @@ fn a_response_with_data_announces_credits_first() {
     talk.violates(Rule::Credits);
 }
 
-/// Where it is not known which ACKs the requester has got, or what it has sent, no message is limited.
+/// No message is limited if the received ACKs or the sent requests are not all known.
 #[test]
 fn credits_are_not_judged_where_packets_are_missing() {
     let mut link = Link::new();
@@ -175,7 +175,7 @@ fn credits_are_not_judged_where_packets_are_missing() {
     talk.clean();
 }
 
-/// A longer WRITE says in its last packet whether it takes a receive request.
+/// The last packet of a longer WRITE shows whether it takes a receive request.
 #[test]
 fn a_long_write_is_limited_if_it_has_an_immediate() {
     const LEN: u32 = 2 * MTU + 4;
@@ -200,7 +200,7 @@ fn a_long_write_is_limited_if_it_has_an_immediate() {
         let what = format!("{asks} {acked_after} {last:?}");
         assert_eq!(talk.of_requester(), vec![Rule::Credits; expected], "{what}");
     }
-    // With credits, which may come late.
+    // With credits, which may arrive late.
     let mut talk = with_credits(1);
     talk.write_first(1, MTU + 4, false);
     talk.request(with, 2, 4);
@@ -210,7 +210,7 @@ fn a_long_write_is_limited_if_it_has_an_immediate() {
     talk.credits(0, 1, 1);
     talk.request(with, 2, 4);
     talk.clean();
-    // One that ends without an immediate says nothing of the next.
+    // A WRITE without immediate data has no effect on the next one.
     let mut talk = with_credits(0);
     talk.write_first(1, MTU + 4, false);
     talk.request(without, 2, 4);

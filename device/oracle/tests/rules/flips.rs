@@ -1,4 +1,4 @@
-//! Changes each field of each packet of good streams. The checker must report it, or the list of fields that are not judged has it.
+//! Changes each field of each packet of good streams. The checker must report the change, or the list of unjudged fields must contain it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +39,7 @@ fn nothing_is_found_in_good_streams() {
     assert_eq!(opcodes, all);
 }
 
-/// Other values of a field: all of a narrow one and of the opcode; one that is near, one that is far and the opposite of others.
+/// Other values of a field: all values of a narrow field and of the opcode; a near, a distant and the inverted value of other fields.
 fn others(field: &Field, value: u128) -> BTreeSet<u128> {
     let top = 1 << (field.width - 1);
     let mut others: BTreeSet<u128> = match field.width {
@@ -50,7 +50,7 @@ fn others(field: &Field, value: u128) -> BTreeSet<u128> {
     others
 }
 
-/// A frame with another value in one of its fields, and checksums that are right.
+/// Returns a frame with another value in one of its fields, and correct checksums.
 fn changed(sent: &Sent, part: Part, at: usize, field: &Field, value: u128) -> Vec<u8> {
     let mut frame = sent.frame.clone();
     field.write(&mut frame[at..], value);
@@ -138,7 +138,7 @@ fn each_change_is_found_or_listed() {
     );
 }
 
-/// As [`found`], where responses may belong to no request.
+/// As [`found`], but also true if a response belongs to no request.
 fn is_found<'a>(frames: impl Iterator<Item = &'a Vec<u8>>) -> bool {
     let mut oracle = Oracle::new(Place::Link);
     oracle.set_any_makers();

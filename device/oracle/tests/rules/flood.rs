@@ -1,4 +1,5 @@
-//! Adapters that make the checker keep much: it keeps to its memory, forgets without false alarms, and forgets nothing of others.
+//! Adapters that fill the checker's memory: it respects its budget, discards without false findings, and discards no data of other
+//! adapters.
 
 use Opcode::*;
 use faultline_oracle::{Oracle, Place, QueuePair, Rule};
@@ -10,7 +11,7 @@ use crate::talk::{QPN, bytes, gid, mac, request, response};
 
 /// Memory of the checker in most tests.
 const LIMIT: usize = 2 << 20;
-/// The adapters that send much, to each other.
+/// The adapters that flood the checker with packets to each other.
 const NOISY: [usize; 2] = [0, 1];
 /// Their neighbours.
 const QUIET: [usize; 2] = [2, 3];
@@ -20,7 +21,7 @@ struct Process {
     oracle: Oracle,
     /// Memory of the checker.
     limit: usize,
-    /// Most bytes that it has kept.
+    /// Maximum number of bytes in use.
     most: usize,
 }
 
@@ -89,7 +90,7 @@ fn pair(connection: u32) -> [u32; 2] {
 }
 
 #[test]
-fn many_requests_of_many_connections_keep_to_the_memory() {
+fn requests_of_many_connections_respect_the_memory_budget() {
     const CONNECTIONS: u32 = 300;
     let mut process = Process::new(LIMIT);
     for psn in 0..20 {
@@ -105,7 +106,7 @@ fn many_requests_of_many_connections_keep_to_the_memory() {
     let forgotten = process.oracle.forgotten();
     assert!(forgotten > u64::from(CONNECTIONS), "{forgotten}");
     assert!(process.most > LIMIT / 8 * 5, "{} bytes", process.most);
-    // They go on, some by a repetition of what is forgotten, and are answered.
+    // They continue, some with repetitions of discarded requests, and are answered.
     for connection in 0..CONNECTIONS {
         let first = [100, 95, 3][connection as usize % 3];
         for psn in first..110 {
@@ -118,7 +119,7 @@ fn many_requests_of_many_connections_keep_to_the_memory() {
         }
     }
     process.found(&[]);
-    // Nothing of the neighbours was forgotten: not that their connection begins with PSN 0, nor its requests.
+    // No data of the neighbours was discarded: neither the start of their connection with PSN 0 nor its requests.
     process.ack(QUIET, pair(0), 5, 6);
     process.ack(QUIET, pair(0), 30, 31);
     process.request(QUIET, pair(0), RcWriteOnly, 3);
@@ -127,9 +128,9 @@ fn many_requests_of_many_connections_keep_to_the_memory() {
     assert_eq!(of_noisy, [0, 0]);
 }
 
-/// More connections than are followed at a time push out none of the neighbours, nor a queue pair's responses.
+/// More connections than the limit replace neither connections of the neighbours nor the responses of a queue pair.
 #[test]
-fn many_connections_push_out_no_neighbour() {
+fn many_connections_replace_no_neighbour() {
     let mut process = Process::new(32 * LIMIT);
     process.request(QUIET, pair(0), RcReadRequest, 0);
     for connection in 0..2 * u32::try_from(faultline_oracle::FLOW_LIMIT).unwrap() {
@@ -142,9 +143,9 @@ fn many_connections_push_out_no_neighbour() {
     process.found(&[Rule::ResponsePsn]);
 }
 
-/// Answered requests are forgotten before connections are: what is found later shows that the connections are followed still.
+/// Answered requests are discarded before connections: later findings show that the connections are still judged.
 #[test]
-fn answered_requests_are_forgotten_first() {
+fn answered_requests_are_discarded_first() {
     const CONNECTIONS: u32 = 8;
     let mut process = Process::new(LIMIT);
     for psn in 0..4000 {
@@ -156,7 +157,7 @@ fn answered_requests_are_forgotten_first() {
         }
     }
     assert!(process.oracle.forgotten() > 0);
-    // The network doubles an old request, which is forgotten, and the responder answers it again, or refuses to.
+    // The network duplicates an old request that was discarded, and the responder answers it again, or refuses it.
     let old = request(RcReadRequest, 5, 8);
     let [own, other] = pair(0);
     process.pass(NOISY, [own, other], old);
@@ -175,7 +176,7 @@ fn answered_requests_are_forgotten_first() {
 
 /// Violations of one adapter leave room for those of another.
 #[test]
-fn violations_keep_to_the_memory() {
+fn violations_respect_the_memory_budget() {
     let mut process = Process::new(LIMIT);
     let wrong = |process: &mut Process, from: usize| {
         let (mut header, payload) = request(RcSendOnly, 0, 8);
@@ -196,9 +197,9 @@ fn violations_keep_to_the_memory() {
     }
 }
 
-/// Whatever is forgotten after any packet of a good stream, the rest of it is good.
+/// Discarding data after any packet of a good stream causes no findings in its rest.
 #[test]
-fn what_is_forgotten_makes_no_packet_wrong() {
+fn discarded_data_causes_no_findings() {
     for stream in Stream::all() {
         for knows_senders in [false, true] {
             for at in 0..stream.packets.len() {

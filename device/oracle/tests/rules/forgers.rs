@@ -1,4 +1,4 @@
-//! An adapter that sends packets with the addresses and numbers of others does not make them look guilty.
+//! An adapter that sends packets with the addresses and numbers of others causes no findings about these.
 
 use Opcode::*;
 use faultline_oracle::{FLOW_LIMIT, QueuePair, Rule};
@@ -22,7 +22,7 @@ enum By {
 impl By {
     const ALL: [Self; 3] = [
         Self::QueuePair(99),
-        // As the one whose packets are forged.
+        // With the number of the queue pair whose packets are forged.
         Self::QueuePair(QPN[1]),
         Self::Software,
     ];
@@ -56,7 +56,7 @@ fn connection() -> Link {
     link
 }
 
-/// The responder executes a request that the requester has not sent, and the requester goes on.
+/// The responder executes a request that the requester has not sent, and the requester continues.
 #[test]
 fn forged_requests() {
     for by in By::ALL {
@@ -95,7 +95,7 @@ fn forged_responses() {
     }
 }
 
-/// Software sends requests, and the adapter that gets them drops some: a long one with a wrong CRC, whose end is not seen.
+/// Software sends requests, and the receiving adapter drops some: a long one with a wrong CRC, whose end is not seen.
 #[test]
 fn requests_of_software() {
     let mut link = Link::new();
@@ -109,9 +109,9 @@ fn requests_of_software() {
     assert_eq!((link.found(), link.oracle.mixed()), (vec![], 1));
 }
 
-/// A connection that is forgotten because of many others goes on, and repeats what was sent before.
+/// A connection that was discarded because of many others continues, and repeats earlier requests.
 #[test]
-fn a_connection_that_is_pushed_out_comes_back() {
+fn a_discarded_connection_returns() {
     let mut link = connection();
     for number in 0..u32::try_from(FLOW_LIMIT).unwrap() {
         let (mut other, len) = request(RcSendOnly, 0, 8);
@@ -137,7 +137,7 @@ fn a_new_connection_is_judged() {
         let mut link = connection();
         let (forged, len) = request(RcSendOnly, 7, 8);
         By::Software.send(&mut link, 1, &forged, len);
-        link.oracle.renew(adapter, qpn);
+        link.oracle.restart_queue_pair(adapter, qpn);
         link.request(RcSendOnly, 0, 8);
         link.ack(0, 1);
         assert_eq!(link.found(), []);
@@ -164,7 +164,7 @@ fn a_sender_that_is_known_later_is_judged() {
     assert_eq!(link.found(), [Rule::RequestPsn]);
 }
 
-/// Two queue pairs of an adapter send to the same one, which acknowledges what it expects: neither it nor they are judged.
+/// Two queue pairs of an adapter send to the same queue pair, which acknowledges the expected packets: none of the three is judged.
 #[test]
 fn requests_of_two_queue_pairs() {
     let mut link = connection();

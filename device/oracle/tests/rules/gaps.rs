@@ -1,4 +1,4 @@
-//! What is judged on a link, and after packets that were not seen.
+//! Rules on a link, and after packets that were not seen.
 
 use Opcode::*;
 use faultline_oracle::{Oracle, Place, Rule};
@@ -67,7 +67,7 @@ fn responses_on_a_link_find_their_requests() {
     pass(&response(RcAcknowledge, 100, Syndrome::ACK, 4), 0);
     pass(&request(RcSendOnly, 101, 8).0, 8);
     pass(&response(RcAcknowledge, 101, Syndrome::ACK, 7), 0);
-    // An answer to no request.
+    // A response without a request.
     let mut stray = response(RcAcknowledge, 500, Syndrome::ACK, 4);
     stray.bth.dest_qp = 0x99;
     pass(&stray, 0);
@@ -83,7 +83,7 @@ fn responses_on_a_link_find_their_requests() {
     );
 }
 
-/// Without an MTU the PSNs of a READ are not known. It and what is sent until its end is known are not judged; what follows is.
+/// Without an MTU the number of PSNs of a READ is unknown. The READ and later packets are not judged until its end is known.
 #[test]
 fn a_read_of_unknown_length_in_packets_is_not_judged() {
     let mut link = Link::new();
@@ -124,8 +124,8 @@ fn responses_to_requests_before_a_gap_are_not_judged() {
     assert_eq!(link.found(), [Rule::AckOrder]);
 }
 
-/// A READ that is asked for again after a gap, while responses to the first request are still on their way: their beginning was not
-/// seen, so they are not judged. What continues none later is a violation.
+/// A READ is repeated after a gap, while responses to the first request are under way: their beginning was not seen, so they are not
+/// judged. A later continuation without a beginning is a violation.
 #[test]
 fn responses_that_began_before_a_gap_are_not_judged() {
     let mut link = Link::new();
@@ -136,7 +136,7 @@ fn responses_that_began_before_a_gap_are_not_judged() {
     link.request(RcReadRequest, 5, 4 * MTU);
     read(&mut link, RcReadResponseFirst, 5);
     link.oracle.forget();
-    // It tells the MTU.
+    // It shows the MTU.
     link.request(RcSendFirst, 3, MTU);
     link.request(RcSendLast, 4, 1);
     link.request(RcReadRequest, 5, 4 * MTU);
@@ -151,8 +151,8 @@ fn responses_that_began_before_a_gap_are_not_judged() {
     assert_eq!(link.found(), [Rule::ReadResponse]);
 }
 
-/// After a gap, a requester repeats what it had sent before. An acknowledgement of all of it, whose PSN was not seen, ends that: the
-/// requester goes on behind it.
+/// After a gap, a requester repeats earlier requests. An acknowledgement of all of them, with a PSN that was not seen, ends that: the
+/// requester continues after this PSN.
 #[test]
 fn a_repetition_of_requests_before_a_gap_may_end_early() {
     for knows_responder in [true, false] {
@@ -171,7 +171,7 @@ fn repetition_that_ends_early(knows_responder: bool) {
     link.request(RcSendOnly, 388, 100);
     link.request(RcSendOnly, 389, 100);
     link.ack(410, 26);
-    // It was on its way.
+    // It was under way.
     link.request(RcSendOnly, 390, 100);
     link.request(RcSendOnly, 411, 100);
     link.ack(410, 26);
@@ -212,7 +212,7 @@ fn an_acknowledgement_may_leave_before_the_first_request_after_a_gap() {
     assert_eq!(link.found(), [Rule::RequestPsn]);
 }
 
-/// What a queue pair sends that begins its connection after the gap is judged as if there had been none.
+/// Packets of a queue pair that begins its connection after the gap are judged as without a gap.
 #[test]
 fn connections_that_begin_after_a_gap_are_judged_as_a_whole() {
     for has_begun_later in [false, true] {
@@ -220,7 +220,7 @@ fn connections_that_begin_after_a_gap_are_judged_as_a_whole() {
         link.request(RcSendOnly, 3, 100);
         link.oracle.forget();
         if has_begun_later {
-            link.oracle.renew(0, QPN[0]);
+            link.oracle.restart_queue_pair(0, QPN[0]);
         }
         link.request(RcSendOnly, 5, 100);
         link.ack(7, 3);

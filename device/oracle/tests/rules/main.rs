@@ -1,4 +1,4 @@
-//! Each rule: what violates it is found, and what comes closest to that and is legal is not.
+//! Each rule: violations are found, and the most similar legal packets are not.
 
 #![cfg(test)]
 
@@ -18,7 +18,7 @@ mod talk;
 
 use faultline_oracle::Rule;
 
-/// Names are distinct, each rule has a source, and the documentation has them all.
+/// Names are distinct, each rule has a source, and the documentation lists all rules.
 #[test]
 fn rules_have_names_and_sources() {
     let document = include_str!("../../../../docs/capture.md");

@@ -1,4 +1,4 @@
-//! What one packet tells: its headers, its iCRC and its length.
+//! Rules about single packets: headers, iCRC and length.
 
 use Opcode::*;
 use faultline_oracle::{Frame, REMARK_LIMIT, Rule, Severity, VIOLATION_LIMIT};
@@ -58,7 +58,7 @@ fn packets_alone() {
     }
 }
 
-/// What a program may cause is suspicious.
+/// Packets that a program may cause are suspicious.
 #[test]
 fn suspicious_packets() {
     type Change = fn(&mut RoceHeader);
@@ -137,7 +137,7 @@ fn octets_of_packets() {
             _ => talk.violates(rule),
         }
     }
-    // Pad octets with a right CRC: the CRC covers them.
+    // Wrong pad octets with a correct CRC, which covers them.
     let mut bad = good.clone();
     let end = bad.len() - 4;
     bad[end - 1] = 1;
@@ -148,7 +148,7 @@ fn octets_of_packets() {
     talk.violates(Rule::Padding);
 }
 
-/// What is not known of a frame is not judged; its headers are.
+/// Of a frame without payload only the headers are judged.
 #[test]
 fn of_a_frame_without_payload_the_headers_are_judged() {
     let mut talk = Talk::new();
@@ -201,7 +201,7 @@ fn notifications_to_the_senders_of_datagrams() {
     }
 }
 
-/// One adapter's violations do not take the place of another's.
+/// Violations of one adapter do not replace those of another.
 #[test]
 fn violations_are_counted_and_kept_for_each_adapter() {
     let mut talk = Talk::new();

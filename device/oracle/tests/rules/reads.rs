@@ -1,4 +1,4 @@
-//! How many READs and atomics may be outstanding.
+//! The limit of outstanding READs and atomics.
 
 use Opcode::*;
 use faultline_oracle::Rule;
@@ -26,7 +26,7 @@ fn outstanding_reads_are_limited() {
         let mut talk = with_read_limit(2);
         talk.request(RcReadRequest, 0, 2 * MTU);
         talk.request(opcode, 2, 8);
-        // These are not limited, and one that is sent again is none more.
+        // These are not limited, and a retransmission does not count.
         talk.request(RcSendOnly, 3, 8);
         talk.request(RcWriteOnly, 4, 8);
         talk.request(RcReadRequest, 0, 2 * MTU);
@@ -59,7 +59,7 @@ fn reads_are_outstanding_until_their_last_response() {
     talk.frame(1, &bytes(&last, MTU as usize), true);
     talk.request(RcReadRequest, 2, 8);
     talk.violates(Rule::ReadLimit);
-    // What is sent again may be the rest.
+    // A repetition may request the rest only.
     let mut talk = start();
     talk.frame(1, &bytes(&last, MTU as usize), true);
     let (mut rest, _) = request(RcReadRequest, 1, MTU);
@@ -68,7 +68,7 @@ fn reads_are_outstanding_until_their_last_response() {
     talk.read_response(RcReadResponseOnly, 1, 1, MTU as usize);
     talk.request(RcFetchAdd, 2, 0);
     talk.clean();
-    // An ACK of what is behind it is no response to it.
+    // An ACK of later requests is not a response to it.
     let mut talk = start();
     talk.request(RcSendOnly, 2, 8);
     talk.frame(1, &bytes(&last, MTU as usize), true);
@@ -99,7 +99,7 @@ fn reads_of_a_remote_adapter_are_judged_as_on_a_link() {
     talk.violates(Rule::ReadLimit);
 }
 
-/// On a link, requesters may know less responses than have passed.
+/// On a link, responses that have passed may not have arrived at the requester.
 #[test]
 fn reads_on_a_link_are_outstanding_until_their_responses_pass() {
     let start = || {
@@ -110,7 +110,7 @@ fn reads_on_a_link_are_outstanding_until_their_responses_pass() {
         for psn in 0..3 {
             link.request(RcReadRequest, psn, 8);
         }
-        // Nothing shows yet that the responses of this connection can be told from others.
+        // The responses of this connection cannot be distinguished from others yet.
         assert_eq!(link.found(), []);
         link
     };
@@ -136,7 +136,7 @@ fn reads_on_a_link_are_outstanding_until_their_responses_pass() {
     assert_eq!(link.found(), []);
     link.request(RcReadRequest, 5, 8);
     assert_eq!(link.found(), [Rule::ReadLimit]);
-    // After a gap, what was answered meanwhile is not known.
+    // After a gap, the requests that were answered meanwhile are unknown.
     let mut link = start();
     read(&mut link, 0);
     link.oracle.forget();

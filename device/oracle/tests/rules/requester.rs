@@ -171,13 +171,13 @@ fn pauses() {
     talk.request(RcWriteOnly, 1, 8);
     talk.violates(Rule::SentAfterFailure);
     // After that it is another connection.
-    talk.oracle.renew(0, QPN[0]);
+    talk.oracle.restart_queue_pair(0, QPN[0]);
     let before = talk.oracle.violations().len();
     talk.request(RcWriteOnly, 77, 8);
     assert_eq!(talk.oracle.violations().len(), before);
 }
 
-/// The memory for the response of a READ is absent: the requester discards it, and the NAK behind it.
+/// The memory for the response of a READ is absent: the requester discards it, and the NAK after it.
 #[test]
 fn a_nak_behind_a_discarded_response_is_discarded() {
     for refuse in [
@@ -229,14 +229,14 @@ fn another_queue_pair_has_another_connection() {
     let frame = bytes(&header, payload);
     talk.oracle.sent(talk.now, 0, Some(other), &frame);
     talk.clean();
-    // The queue pair of the first connection goes on with its own PSNs only.
+    // The queue pair of the first connection continues with its own PSNs only.
     let mut talk = Talk::new();
     talk.request(RcWriteOnly, 3, 8);
     talk.request(RcWriteOnly, 0x10_0000, 8);
     talk.violates(Rule::RequestPsn);
 }
 
-/// Nothing but an ACKNOWLEDGE packet is a NAK or an RNR NAK.
+/// Only an ACKNOWLEDGE packet is a NAK or an RNR NAK.
 #[test]
 fn a_response_with_data_makes_no_requester_wait() {
     for request in [RcWriteOnly, RcReadRequest, RcFetchAdd] {
@@ -257,7 +257,7 @@ fn a_response_with_data_makes_no_requester_wait() {
     }
 }
 
-/// Whether a requester takes a response with data and the syndrome of a NAK is its choice.
+/// A requester may accept or drop a response with data and the syndrome of a NAK.
 #[test]
 fn a_response_with_a_wrong_syndrome_may_be_taken() {
     let mut talk = Talk::new();
@@ -279,7 +279,7 @@ fn a_response_with_a_wrong_syndrome_may_be_taken() {
     assert_eq!(talk.of_requester(), []);
 }
 
-/// A response to a READ shows that the requests before the READ were carried out, also if a response before it is missing.
+/// A response to a READ shows that earlier requests were executed, even if an earlier response is missing.
 #[test]
 fn a_response_after_a_missing_one_ends_an_rnr_wait() {
     let mut talk = Talk::new();
@@ -300,7 +300,7 @@ fn a_response_after_a_missing_one_ends_an_rnr_wait() {
     talk.frame(1, &bytes(&refused, 0), false);
     talk.request(RcReadRequest, 1, 8);
     assert_eq!(talk.of_requester(), []);
-    // One before the refused request shows nothing.
+    // A response to a request before the refused one does not end the wait.
     let mut talk = Talk::new();
     talk.request(RcReadRequest, 0, 2 * MTU);
     talk.request(RcSendOnly, 2, 8);

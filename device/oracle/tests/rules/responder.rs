@@ -1,4 +1,4 @@
-//! What a responder answers: acknowledgements, NAKs, responses with data, READY.
+//! Packets of a responder: acknowledgements, NAKs, responses with data, READY.
 
 use Opcode::*;
 use faultline_oracle::Rule;
@@ -60,7 +60,7 @@ fn sequence_naks() {
     talk.violates(Rule::SequenceNak);
 }
 
-/// The first NAK has waited while the request arrived, and a page of that is absent.
+/// The first NAK has waited while the request arrived, whose page is absent.
 #[test]
 fn a_request_that_arrives_before_its_nak_may_get_another() {
     let mut talk = Talk::new();
@@ -140,7 +140,7 @@ fn ready_needs_the_agreement_of_both_adapters() {
     talk.request(RcSendOnly, 5, 8);
     talk.ack(5, 1);
     talk.clean();
-    // Without READY that is too early; an acknowledgement of what is before does not end the wait.
+    // Without READY that is too early; an acknowledgement of earlier requests does not end the wait.
     let mut talk = Talk::new();
     talk.request(RcSendOnly, 4, 8);
     talk.ack(4, 1);

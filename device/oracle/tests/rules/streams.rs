@@ -22,7 +22,7 @@ pub(crate) struct Sent {
 pub(crate) struct Stream {
     pub(crate) name: &'static str,
     pub(crate) packets: Vec<Sent>,
-    /// Number of packets before the last ones, which show what was wrong before them.
+    /// Number of packets before the last ones, which reveal errors in earlier packets.
     pub(crate) judged: usize,
     service: Service,
     is_ipv6: bool,
@@ -177,7 +177,7 @@ impl Stream {
         self.push(header, payload);
     }
 
-    /// Two messages that show what was changed before.
+    /// Two messages that reveal a change in earlier packets.
     fn end(&mut self) {
         self.judged = self.packets.len();
         self.message(&[(RcSendOnly, 100)]);
@@ -197,7 +197,7 @@ impl Stream {
         self.message(&[(RcWriteOnlyWithImmediate, 8)]);
     }
 
-    /// READs and the like, and what follows lost or refused packets.
+    /// READs, atomics, and packets after lost or refused ones.
     fn reliable(&mut self) {
         let mtu = MTU as usize;
         self.messages();
@@ -234,7 +234,7 @@ impl Stream {
             self.msn += 1;
             self.respond(answer, psn, Syndrome::ACK, bytes);
         }
-        // Refused, and sent again; then lost behind the place of the capture, and asked for.
+        // Refused and repeated; then lost after the capture point, and requested by a NAK.
         let refused = self.psn;
         self.request(RcSendOnly, 24, 0);
         self.respond(RcAcknowledge, refused, Syndrome::RnrNak { timer: 1 }, 0);

@@ -1,4 +1,4 @@
-//! Packets of two adapters, and their conversations as the checker sees them.
+//! Packets of two adapters, as the checker sees them.
 
 use Opcode::*;
 use faultline_oracle::{Oracle, Place, QueuePair, Rule};
@@ -208,7 +208,7 @@ impl Talk {
 /// On a link whose sender is known, as in a running process, whose MTU may not be.
 pub(crate) struct Link {
     pub(crate) oracle: Oracle,
-    /// The queue pairs that send responses are passed, too.
+    /// The sending queue pairs of responses are passed, too.
     pub(crate) knows_responder: bool,
     pub(crate) read_limit: Option<u32>,
 }

@@ -80,7 +80,11 @@ impl Bus for ProcessBus {
     }
 
     fn renewed(&mut self, qpn: u32) {
-        self.state.borrow().watch.borrow_mut().renew(self.host, qpn);
+        self.state
+            .borrow()
+            .watch
+            .borrow_mut()
+            .restart_queue_pair(self.host, qpn);
     }
 
     fn wait(&mut self) -> bool {

@@ -104,9 +104,9 @@ impl Watch {
     }
 
     /// A queue pair of a NIC begins another connection.
-    pub(super) fn renew(&mut self, nic: PortId, qpn: u32) {
+    pub(super) fn restart_queue_pair(&mut self, nic: PortId, qpn: u32) {
         if let Some(oracle) = &mut self.oracle {
-            oracle.renew(nic, qpn);
+            oracle.restart_queue_pair(nic, qpn);
         }
     }
 

@@ -1,8 +1,8 @@
 //! Admin commands as types: the 128-byte entry of the ring is parsed once.
 //!
-//! Parsing selects the body by the opcode and checks what is the same for all commands: the reserved fields of the header,
-//! and that the bytes behind the body are zero. Fields of the body are checked by the function that executes the command,
-//! in an order that decides which status is reported. A command without a body ignores the bytes of the body.
+//! Parsing selects the body by the opcode and makes the common checks: the reserved fields of the header, and that the bytes behind the
+//! body are zero. Fields of the body are checked by the function that executes the command, in an order that decides which status is
+//! reported. A command without a body ignores the bytes of the body.
 
 use faultline_abi::Status;
 use faultline_abi::admin as abi;

@@ -332,7 +332,7 @@ mod tests {
         assert_eq!(fill(&mut places, 1), 8);
         assert_eq!(fill(&mut places, 2), 4);
         assert_eq!(fill(&mut places, 3), 2);
-        // The kernel takes what is left.
+        // The kernel takes the rest.
         assert_eq!(fill(&mut places, 0), 2);
         assert!(!places.has_room(4, LIMIT));
         release(&mut places, 0, 2);

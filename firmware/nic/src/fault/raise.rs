@@ -1,8 +1,8 @@
 //! From a missing page to the fault record that the driver reads.
 //!
-//! The first one that needs a page raises a fault: it takes a place in the [`FaultUnit`](super::FaultUnit), and its record is written
-//! to the fault queue, which is an event queue. Others join it. While the queue is full or held, records are kept, and no fault is
-//! raised beyond their number: queue pairs wait for room.
+//! The first access that needs a page raises a fault: it takes a place in the [`FaultUnit`](super::FaultUnit), and its record is written
+//! to the fault queue, which is an event queue. Others join it. While the queue is full or held, records are kept, and no fault is raised
+//! beyond their number: queue pairs wait for room.
 
 use faultline_abi::admin::Counter;
 use faultline_abi::event::{self, Eqe, REQUESTER, WRITE};

@@ -27,7 +27,7 @@ fn insert(unit: &mut FaultUnit, qpn: u32, absent: &Absent) -> Token {
     unit.insert(Instant(0), source(qpn, WaitKind::Send), 1, absent)
 }
 
-/// Calls all queue pairs that are to be called.
+/// Calls all queue pairs that must be called.
 fn call_all(unit: &mut FaultUnit) -> Vec<u32> {
     let mut called = Vec::new();
     while unit.is_answering() {
@@ -184,7 +184,7 @@ fn retries_become_rarer_the_longer_a_repair_takes() {
         repair.learn(12_000);
     }
     assert!((10_000..30_000).contains(&wait(repair, 0)));
-    // One page in ten that takes a minute changes nothing for the others.
+    // One page in ten with a delay of a minute does not delay the others.
     for n in 0..1000 {
         repair.learn(if n % 10 == 0 { 60_000_000_000 } else { 12_000 });
     }

@@ -1,7 +1,6 @@
 //! Queue pairs that wait for faults: by fault, in the order of their arrival, and by queue pair.
 //!
-//! A queue pair has at most one wait of each [kind](WaitKind), so it has at most four entries, whatever its peers
-//! request.
+//! A queue pair has at most one wait of each [kind](WaitKind), so it has at most four entries, independent of its peers' requests.
 
 use super::slab::{Link, List, Slab, entry};
 

@@ -18,7 +18,7 @@ use crate::time::Instant;
 pub(crate) enum CommandFate {
     /// The command is executed.
     Execute,
-    /// The command waits, and those behind it.
+    /// The command waits, and so do later ones.
     Wait,
     /// The command is refused.
     Refuse(Status),

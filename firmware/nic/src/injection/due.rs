@@ -8,7 +8,7 @@ use crate::time::Instant;
 use crate::work;
 
 impl Nic {
-    /// Carries out the delayed effects that are due, until the turn is over.
+    /// Executes the delayed effects that are due, until the turn is over.
     pub(crate) fn carry_out_delayed<M: Dma>(&mut self, now: Instant, mem: &M, turn: u64) {
         while self.is_running()
             && !self.core.is_over(turn)
@@ -29,7 +29,7 @@ impl Nic {
                     repaired,
                     driver,
                 } => {
-                    // The fault may have ended by its timeout, or because its region is gone.
+                    // The fault may have ended by its timeout, or because its region was destroyed.
                     let _ = self.resume_fault(now, mem, token.number(), repaired, driver);
                 }
                 Delayed::AdminQueue => self.open_gate(now, CommandQueue::Admin),

@@ -1,4 +1,4 @@
-//! Points of the NIC at which something can be injected, the facts that are known there, and what can happen.
+//! Points of the NIC for injections, with their facts and outcomes.
 
 use faultline_abi::{Status, cqe};
 use faultline_wire::aeth::NakCode;
@@ -8,7 +8,7 @@ use crate::time::Nanos;
 /// [`Outcome::Fail`] with this number at [`Point::Request`] sends an RNR NAK. No NAK code has this number.
 pub const RNR_NAK: u16 = 0x20;
 
-/// A place in the NIC at which something can be injected.
+/// A place in the NIC for injections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Point {
@@ -52,15 +52,15 @@ pub enum Fact {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Outcome {
-    /// No effect but the diagnostic.
+    /// No effect except the diagnostic.
     Report,
-    /// The operation is not carried out.
+    /// The operation is not executed.
     Drop,
-    /// The operation is carried out later.
+    /// The operation is executed later.
     Delay(Nanos),
-    /// The operation is carried out twice.
+    /// The operation is executed twice.
     Duplicate,
-    /// The operation is carried out with wrong data.
+    /// The operation is executed with wrong data.
     Corrupt,
     /// The operation fails with this status or code.
     Fail(u16),

@@ -239,7 +239,7 @@ pub struct DeviceInfo {
     pub admin: CommandRingInfo,
     /// The translation queue.
     pub translation: CommandRingInfo,
-    /// The next time at which the NIC has something to do by itself, in nanoseconds of the device clock.
+    /// The next deadline of the NIC, in nanoseconds of the device clock.
     pub next_deadline: Option<u64>,
     /// Number of timers that run.
     pub timer_count: usize,
@@ -247,7 +247,7 @@ pub struct DeviceInfo {
     pub timers: Vec<TimerInfo>,
     /// Completion events that moderation delays.
     pub moderated_events: usize,
-    /// Queue pairs that have something to send.
+    /// Queue pairs with frames to send.
     pub ready: usize,
     /// Event queue of asynchronous events.
     pub async_eqn: Option<u32>,

@@ -135,9 +135,9 @@ impl Miss {
 pub struct Absent {
     /// The region's key.
     pub key: u32,
-    /// Address of the first of them in the region, as the driver knows it.
+    /// Address of the first of them in the region, as the driver uses it.
     pub va: u64,
-    /// The same address as the user of the key knows it: a window or a zero-based region begins at 0.
+    /// The same address as the user of the key gives it: a window or a zero-based region begins at 0.
     pub named: u64,
     /// Bytes of the access from there on.
     pub bytes: u32,

@@ -19,7 +19,7 @@ use crate::number::low32;
 use crate::page_table::{PAGE_SHIFT, PageTable, leaves_per_page};
 use crate::references::References;
 
-/// Rights that CREATE_MKEY knows.
+/// Rights of CREATE_MKEY.
 const KNOWN_ACCESS: u32 = ACCESS_LOCAL_WRITE
     | ACCESS_REMOTE_WRITE
     | ACCESS_REMOTE_READ
@@ -247,7 +247,7 @@ impl Mkey {
         self.table.as_mut().map_or(0, PageTable::take_work)
     }
 
-    /// True if an entry that was present has been mapped anew since the last call.
+    /// Returns true if a present entry was replaced since the last call.
     pub(super) fn take_replaced(&mut self) -> bool {
         self.table.as_mut().is_some_and(PageTable::take_replaced)
     }

@@ -291,7 +291,7 @@ impl Mkeys {
         }
     }
 
-    /// The key of this index, whatever its variant.
+    /// The key of this index, with any variant.
     fn of_index(&self, key: u32, pd: u32) -> Result<&Mkey, KeyError> {
         let mkey = self.table.get(key >> 8).ok_or(KeyError::Key)?;
         if mkey.pd == pd {

@@ -19,7 +19,7 @@ use crate::work::{self, Meter};
 pub struct Destroyed {
     /// Its protection domain.
     pub pd: u32,
-    /// The allocation of device memory behind it.
+    /// Its allocation of device memory.
     pub device_memory: Option<u32>,
 }
 
@@ -162,7 +162,7 @@ impl Mkeys {
         }
     }
 
-    /// Frees page tables of destroyed keys, as many as one turn allows. Returns true if all are freed.
+    /// Frees page tables of destroyed keys, up to the limit of a turn. Returns true if all are freed.
     pub(crate) fn free_old_tables(&mut self) -> bool {
         let end = self.work.get().wrapping_add(work::TURN);
         while let Some((nodes, held)) = self.old_tables.last_mut() {
@@ -236,7 +236,7 @@ impl Mkeys {
         Ok(removed)
     }
 
-    /// The work on page tables so far, in the unit of [`crate::Nic::work`], without look-ups for data that is copied.
+    /// Total work on page tables, in the unit of [`crate::Nic::work`], without look-ups for copied data.
     #[inline]
     pub fn work(&self) -> u64 {
         self.work.get()

@@ -257,7 +257,7 @@ fn pages_that_become_present_leave_the_tlb_as_it_is() {
     map(&mut keys, 0x2000, 0x6000 | RW);
     assert_eq!(translate(&keys, 0x1000), (0x5000, true));
     assert_eq!(translate(&keys, 0x2000), (0x6000, false));
-    // Another page, and one without permissions, replace what was there.
+    // Another page, and one without permissions, replace the former pages.
     map(&mut keys, 0x1000, 0x7000 | RW);
     assert_eq!(translate(&keys, 0x1000), (0x7000, false));
     assert_eq!(translate(&keys, 0x2000), (0x6000, false));

@@ -47,7 +47,7 @@ impl<L: FnMut(u64) -> Option<Leaf>> Iterator for PageWalk<L> {
         let leaf = (self.lookup)(va);
         let to_page_end = PAGE_SIZE - (va & (PAGE_SIZE - 1));
         let bytes = leaf.map_or(to_page_end, |leaf| leaf.len).min(left);
-        // Only a region that ends at the last address can wrap, and then nothing is left.
+        // Only a region that ends at the last address can wrap, and then no bytes remain.
         self.va = va.wrapping_add(bytes);
         self.left = left - bytes;
         Some(Step {

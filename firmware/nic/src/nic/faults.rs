@@ -101,8 +101,7 @@ impl Nic {
         }
     }
 
-    /// Cancels the faults of a region that is gone or has changed. The queue pairs that wait for its pages try again,
-    /// and find that out.
+    /// Cancels the faults of a region that was destroyed or changed. The queue pairs that wait for its pages try again, and find that out.
     pub(crate) fn cancel_faults<M: Dma>(&mut self, now: Instant, mem: &M, key: u32) {
         while let Some(fault) = self.core.faults.cancel_next(key) {
             let cancelled = Diagnostic::FaultCancelled {
@@ -118,8 +117,8 @@ impl Nic {
         self.retry_for_room(now, mem);
     }
 
-    /// Calls queue pairs that found no room: as many as there are places, because each may take one. If some of them
-    /// take none, others are called in the next turn.
+    /// Calls queue pairs that found no room, up to the number of places, because each may take one. If some of them take none, others are
+    /// called in the next turn.
     pub(crate) fn retry_for_room<M: Dma>(&mut self, now: Instant, mem: &M) {
         if self.core.faults.records.kept() > 0 {
             self.context(now, mem).write_kept_records();

@@ -1,4 +1,4 @@
-//! Which frames pass the port of the NIC, and what is counted of them. [`Gate`](crate::gate::Gate) has what is remembered for this.
+//! Checks and counts the frames that pass the port of the NIC. [`Gate`](crate::gate::Gate) is the state.
 
 use faultline_abi::admin::Counter;
 use faultline_wire::packet::RoceHeader;
@@ -30,14 +30,14 @@ impl Nic {
         }
     }
 
-    /// Why the frame of the last [`Nic::poll_transmit`] must not leave, and is lost; `None`: it leaves. The caller gets it all the same, so that
-    /// those who watch the port see it.
+    /// Cause for which the frame of the last [`Nic::poll_transmit`] is lost; `None`: it is sent. The caller gets a lost frame too, for
+    /// observers of the port.
     #[inline]
     pub fn last_barred(&self) -> Option<DropCause> {
         self.last_barred
     }
 
-    /// Why the gate has refused a frame since the last call; `None`: it has refused none.
+    /// Cause of the last frame that the gate has refused since the last call; `None`: it has refused none.
     pub fn take_refused(&mut self) -> Option<DropCause> {
         self.core.gate.take_refused()
     }
@@ -60,7 +60,7 @@ impl Nic {
 }
 
 impl Core {
-    /// Why a frame does not leave; `None`: it does. `source`: the entry of the GID table that its path has.
+    /// Cause for which a frame is not sent; `None`: it is sent. `source`: the entry of the GID table of its path.
     #[inline]
     pub(crate) fn bars_sent(&self, frame: &TxFrame, source: Option<Source>) -> Option<DropCause> {
         let is_current = source.is_none_or(|source| self.gids.is_current(source));
@@ -77,7 +77,7 @@ impl Core {
         }
         let header = match &frame.kind {
             FrameKind::Roce(header) => header,
-            // Raw frames are refused before, if they are too long.
+            // Raw frames that are too long were refused before.
             FrameKind::Raw { head, .. } => {
                 let permits = |to: &PortSecurity| to.permits_frame(self.config.mac, head);
                 let is_permitted = self.config.addresses.as_ref().is_none_or(permits);
@@ -95,7 +95,7 @@ impl Core {
         }
     }
 
-    /// Why a RoCE packet, or a run of them, is not received; `None`: it is.
+    /// Cause for which a RoCE packet, or a run of them, is not received; `None`: it is received.
     #[inline]
     pub(crate) fn bars_received(
         &mut self,

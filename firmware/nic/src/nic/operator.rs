@@ -24,14 +24,14 @@ impl Nic {
         self.core.netdev.is_up()
     }
 
-    /// Takes the link up or down, and tells the driver. A reset does not change the link.
+    /// Takes the link up or down, and reports it to the driver. A reset does not change the link.
     pub fn set_link<M: Dma>(&mut self, now: Instant, mem: &M, up: bool) {
         if self.change_link(up) {
             self.report_link(now, mem);
         }
     }
 
-    /// Takes the link up or down without access to memory. Returns true if [`Nic::report_link`] is to tell the driver.
+    /// Takes the link up or down without access to memory. Returns true if [`Nic::report_link`] must follow.
     #[must_use = "the driver does not know yet"]
     pub fn change_link(&mut self, up: bool) -> bool {
         std::mem::replace(&mut self.core.link_up, up) != up && self.is_running()
@@ -48,7 +48,7 @@ impl Nic {
         self.core.link_speed_mbps = mbps;
     }
 
-    /// Tells the driver whether the link is up.
+    /// Reports the state of the link to the driver.
     pub fn report_link<M: Dma>(&mut self, now: Instant, mem: &M) {
         if !self.is_running() {
             return;
@@ -58,7 +58,7 @@ impl Nic {
         self.report_fatal(now);
     }
 
-    /// The event that tells the state of the link.
+    /// The event with the state of the link.
     pub(crate) fn port_event(&self) -> u8 {
         match self.core.link_up {
             true => event::PORT_UP,
@@ -188,10 +188,9 @@ impl Nic {
         }
     }
 
-    /// Stops the ingress of the NIC for this time from now on. Senders should pause, as under fault policy `stall`
-    /// ([`Nic::is_stalled`]). Arriving frames are held, as far as there is room. The driver only sees that nothing
-    /// arrives. The pause ends by itself; another call before its end extends it, so repeated calls form a pause storm.
-    /// A reset ends it.
+    /// Stops the ingress of the NIC for this time from now on. Senders should pause, as under fault policy `stall` ([`Nic::is_stalled`]).
+    /// Arriving frames are held, as far as there is room. The driver only sees that no frames arrive. The pause ends by itself; another
+    /// call before its end extends it, so repeated calls form a pause storm. A reset ends it.
     pub fn pause_ingress(&mut self, now: Instant, time: Nanos) {
         self.core.ingress.pause_until(now + time);
     }

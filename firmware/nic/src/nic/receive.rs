@@ -22,7 +22,7 @@ use crate::work;
 struct RocePackets<'a, M> {
     /// Header of the first.
     header: &'a RoceHeader,
-    /// What is known of their sender.
+    /// Known properties of their sender.
     origin: Origin,
     packets: u32,
     /// Payload of all of them.
@@ -99,8 +99,8 @@ impl Nic {
         self.receive_bytes_from(now, mem, Origin::Unknown, frame);
     }
 
-    /// Receives a frame as octets, without FCS. `origin` is what is known of its sender: [`Origin::Faultline`] is for
-    /// packets of a NIC that have never left the process.
+    /// Receives a frame as octets, without FCS. `origin`: the known properties of its sender; [`Origin::Faultline`] is for packets of a
+    /// NIC that have never left the process.
     pub fn receive_bytes_from<M: Dma>(
         &mut self,
         now: Instant,
@@ -131,7 +131,7 @@ impl Nic {
         self.report_fatal(now);
     }
 
-    /// True while the interface is down: nothing is received.
+    /// True while the interface is down: no frames are received.
     #[inline]
     fn drops_all(&mut self, now: Instant, packets: u32) -> bool {
         let is_down = !self.core.netdev.is_up();
@@ -191,7 +191,7 @@ impl Nic {
         self.core.ingress.is_stopped()
     }
 
-    /// True if a frame that arrives now is held, and executed later: the ingress is stopped, or has not yet executed what it held.
+    /// Returns true if an arriving frame is held, and executed later: the ingress is stopped, or still has held frames.
     pub fn holds_input(&self) -> bool {
         self.core.ingress.holds_frames()
     }
@@ -361,7 +361,7 @@ impl Nic {
         qp.map_or(CounterSet::DEVICE, |qp| qp.endpoint.counters)
     }
 
-    /// Delivers packets to a queue pair. A packet that stops the ingress is held, with those behind it.
+    /// Delivers packets to a queue pair. A packet that stops the ingress is held, with later ones.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "packets of a run are equal parts of its payload"
@@ -394,7 +394,7 @@ impl Nic {
         self.core.charge_lookups(now);
         self.core.charge_queue_pair(now, qpn);
         self.core.charge_payload(now, payload.len(), packets);
-        // One of them has stopped the ingress: that packet and those behind it are held.
+        // One of them has stopped the ingress: that packet and later ones are held.
         let each = payload.len() / packets.max(1) as usize;
         for index in (taken..packets).rev() {
             let packet = Some((packet_of_run(header, index, packets), origin));

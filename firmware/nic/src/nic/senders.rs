@@ -5,15 +5,14 @@ use faultline_wire::PrioritySet;
 use super::Nic;
 
 impl Nic {
-    /// Pauses these priorities, as a priority-based pause frame does (IEEE 802.1Qbb), and no others: [`Nic::poll_transmit`]
-    /// returns no frame of a paused priority. Queue pairs wait whose next frame has one; the others go on. A reset ends
-    /// all pauses.
+    /// Pauses these priorities, as a priority-based pause frame does (IEEE 802.1Qbb), and no others: [`Nic::poll_transmit`] returns no
+    /// frame of a paused priority. Queue pairs whose next frame has one of them wait; the others continue. A reset ends all pauses.
     #[inline]
     pub fn set_paused_priorities(&mut self, paused: PrioritySet) {
         self.core.flow_control.set_paused(paused);
     }
 
-    /// False if [`Nic::poll_transmit`] has no frame to send, and nothing to do that could make one.
+    /// Returns false if [`Nic::poll_transmit`] has no frame to send, and no work that could cause one.
     #[inline]
     pub fn may_send(&self) -> bool {
         self.core.first_ready().is_some()
@@ -53,8 +52,8 @@ impl Nic {
         self.last_len
     }
 
-    /// Holds the connection that has sent the frame of the last [`Nic::poll_transmit`]: it sends nothing until [`Nic::release`], while others
-    /// go on. Returns the number of its queue pair; `None` if the sender has no connection. Going to RESET ends it, too.
+    /// Holds the connection that has sent the frame of the last [`Nic::poll_transmit`]: it sends no frames until [`Nic::release`], while
+    /// others continue. Returns the number of its queue pair; `None` if the sender has no connection. RESET ends the hold too.
     pub fn hold_sender(&mut self) -> Option<u32> {
         let qp = self.queues.qp_mut(self.last_sender)?;
         qp.hold().then_some(self.last_sender)

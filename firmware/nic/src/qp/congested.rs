@@ -14,7 +14,7 @@ use crate::origin::Origin;
 const CNP_PAYLOAD: [u8; 16] = [0; 16];
 
 impl Qp {
-    /// A packet of the peer has met congestion: the peer is told, unless it was told just now.
+    /// A packet of the peer is marked: sends a CNP, unless one was sent just now.
     pub(super) fn notify_congestion<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         let Some(config) = cx.core.config.congestion else {
             return;

@@ -33,7 +33,7 @@ pub(crate) struct Endpoint {
     pub number: u32,
     /// Set by CREATE_QP.
     pub config: QpConfig,
-    /// Counts what the queue pair does.
+    /// Counter set for events of the queue pair.
     pub counters: CounterSet,
     /// State.
     pub state: State,
@@ -43,7 +43,7 @@ pub(crate) struct Endpoint {
     pub mtu: u32,
     /// Headers of packets to the peer of a connection.
     pub path: Option<Path>,
-    /// What was known of the peer of the connection when its last packet arrived.
+    /// The origin of the last packet of the connection's peer.
     pub peer: Origin,
     /// A packet of the peer has had a MAC address that was true.
     has_true_peer: bool,
@@ -82,7 +82,7 @@ impl Endpoint {
         }
     }
 
-    /// What it must wait for before it sends a packet. Of connections only: other packets have priorities of their own.
+    /// The event that it must wait for before it sends a packet. For connections only: other packets have priorities of their own.
     #[inline]
     pub(crate) fn must_wait(&self, core: &Core) -> Option<BlockedOn> {
         if !self.is_held && core.flow_control.paused().is_empty() {
@@ -101,7 +101,7 @@ impl Endpoint {
         is_paused.then_some(BlockedOn::Priority(priority))
     }
 
-    /// Back to RESET: forgets the attributes.
+    /// Enters RESET: clears the attributes.
     pub(crate) fn reset(&mut self, fault_policy: FaultPolicy) {
         self.state = State::Reset;
         self.attr = initial_attr(fault_policy);

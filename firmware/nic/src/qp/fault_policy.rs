@@ -8,8 +8,8 @@
 //! | `terminate` | the connection ends | the queue pair fails | the connection ends |
 //!
 //! A new policy is, in the firmware, one variant here, one entry of [`FaultPolicy::ALL`] and one arm of [`FaultPolicy::row`]. A new
-//! reaction is also an arm in `responder/fault.rs` and `responder/parked.rs`, and what it remembers of a message is a new field
-//! of `Responder`, for `end_message` to clear. `docs/architecture.md` lists the places outside of the firmware.
+//! reaction is also an arm in `responder/fault.rs` and `responder/parked.rs`, and its state of a message is a new field of `Responder`,
+//! for `end_message` to clear. `docs/architecture.md` lists the places outside of the firmware.
 
 use faultline_abi::qp::{
     FAULT_POLICY_DROP, FAULT_POLICY_RNR, FAULT_POLICY_STALL, FAULT_POLICY_TERMINATE,

@@ -2,9 +2,9 @@
 //!
 //! A QP consists of the state that its two halves share ([`Endpoint`]), a [`Requester`] with the send queue, a
 //! [`Responder`] with the receive queue, and the state machine that connects them. The halves own their state and
-//! return what the QP must act on: a frame, a failure of the send queue, a fatal error of the peer. The transports
-//! differ in `requester/` and `responder/` (connections), `datagram.rs`, and `raw.rs` (raw Ethernet). `congested.rs` slows a
-//! connection down whose path has congestion.
+//! return the event that the QP must handle: a frame, a failure of the send queue, a fatal error of the peer. The transports differ in
+//! `requester/` and `responder/` (connections), `datagram.rs`, and `raw.rs` (raw Ethernet). `congested.rs` slows a connection down whose
+//! path has congestion.
 
 mod congested;
 mod datagram;
@@ -72,13 +72,13 @@ pub(crate) struct Qp {
     requester: Requester,
     responder: Responder,
     ready: Readiness,
-    /// What it knows of congestion on its path, from the first sign of it on.
+    /// Congestion state of its path, from the first mark or CNP on.
     congestion: Option<Box<Congestion>>,
     /// The packet sent last was a reply.
     answered: bool,
-    /// A flush has given way to others and goes on in the next turn.
+    /// A flush continues in the next turn.
     is_flushing: bool,
-    /// Earliest timer that the core knows of.
+    /// Earliest timer that the core has.
     timer_at: Option<Instant>,
     /// Its share of the budget, however idle it is.
     _held: Held,
@@ -183,7 +183,7 @@ impl Qp {
         self.ready.wake(core, self.endpoint.number);
     }
 
-    /// Is woken when it need not wait any more.
+    /// Begins a wait of this QP, which is woken when the event happens.
     fn wait(&mut self, core: &mut Core, wait: BlockedOn) {
         if let BlockedOn::Priority(priority) = wait {
             let number = self.endpoint.number;
@@ -191,7 +191,7 @@ impl Qp {
         }
     }
 
-    /// Sends nothing until it is released. Returns false if it has no connection.
+    /// Holds the QP until it is released. Returns false if it has no connection.
     pub(crate) fn hold(&mut self) -> bool {
         let is_connected = self.endpoint.config.kind.is_connected();
         self.endpoint.is_held |= is_connected;
@@ -379,7 +379,7 @@ impl Qp {
         self.flush(cx);
     }
 
-    /// Goes on with the flush until the turn is over: the queues of a guest may be long, and others wait.
+    /// Continues the flush until the turn is over: the queues of a guest may be long, and others wait.
     fn flush<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         let turn = cx.core.begin_turn();
         let qp = &self.endpoint;
@@ -387,7 +387,7 @@ impl Qp {
             && (qp.state != State::Err || self.responder.flush_queue(qp, cx, turn));
         self.is_flushing = !is_over;
         if self.is_flushing {
-            self.ready.give_way(cx.core, qp.number);
+            self.ready.yield_turn(cx.core, qp.number);
         }
     }
 
@@ -454,8 +454,8 @@ impl Qp {
         }
     }
 
-    /// Passes the outstanding acknowledgements to the core, which sends them after the queue pair is gone. The
-    /// application may destroy the queue pair because it has seen the data, so the peer must get the acknowledgement.
+    /// Passes the outstanding acknowledgements to the core, which sends them after the end of the queue pair. The application may destroy
+    /// the queue pair because it has seen the data, so the peer must get the acknowledgement.
     fn leave_final_acks(&mut self, core: &mut Core) {
         while core.final_acks.len() < MAX_FINAL_ACKS
             && let Some(header) = self.responder.take_short_reply(&self.endpoint)
@@ -580,7 +580,7 @@ impl Qp {
         }
     }
 
-    /// Forgets everything but what CREATE_QP fixed.
+    /// Clears all state except the configuration of CREATE_QP.
     fn reset<M: Dma>(&mut self, core: &Core, mem: &M) {
         self.endpoint.reset(core.config.fault_policy);
         self.requester.reset();

@@ -31,7 +31,7 @@ impl PageWait {
     }
 }
 
-/// A fault that was repaired, and whose access has not been carried out since.
+/// A repaired fault whose access has not been executed yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Repaired {
     token: Token,
@@ -50,7 +50,7 @@ impl Repaired {
         })
     }
 
-    /// Reports that the access was carried out.
+    /// Reports that the access was executed.
     pub(crate) fn report<M: Dma>(&self, qp: &Endpoint, cx: &mut Context<'_, M>) {
         cx.diagnose(Diagnostic::FaultDone {
             token: self.token.number(),

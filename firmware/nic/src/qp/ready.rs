@@ -1,16 +1,16 @@
-//! Membership in the ready queue: the queues that have something to send, or packets to deliver.
+//! Membership in the ready queue: queues with frames to send, or packets to deliver.
 
 use faultline_wire::PrioritySet;
 
 use crate::core::Core;
 
-/// Whether a queue is in the ready queue.
+/// Membership of a queue in the ready queue.
 #[derive(Debug, Default)]
 pub(super) struct Readiness {
     queued: bool,
-    /// It gave way to others while it had work to do.
+    /// Its turn has ended, and it has more work.
     interrupted: bool,
-    /// Priorities for the end of whose pauses it waits.
+    /// Paused priorities whose resumption it waits for.
     waits_for: PrioritySet,
 }
 
@@ -23,20 +23,20 @@ impl Readiness {
         }
     }
 
-    /// The queue gives way to others, and has more to do.
+    /// Ends the turn of the queue, which has more work.
     pub(super) fn interrupt(&mut self) {
         self.interrupted = true;
     }
 
-    /// The queue with this number gives way to others and has more to do, whether it is in the ready queue or not.
-    pub(super) fn give_way(&mut self, core: &mut Core, number: u32) {
+    /// Ends the turn of the queue with this number, which has more work, whether it is in the ready queue or not.
+    pub(super) fn yield_turn(&mut self, core: &mut Core, number: u32) {
         match self.queued {
             true => self.interrupt(),
             false => self.wake(core, number),
         }
     }
 
-    /// The queue with this number was removed from the ready queue. It is appended again if it has more to do.
+    /// The queue with this number was removed from the ready queue. It is appended again if it has more work.
     pub(super) fn left(&mut self, core: &mut Core, number: u32) {
         self.queued = false;
         if std::mem::take(&mut self.interrupted) {

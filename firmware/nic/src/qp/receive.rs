@@ -15,8 +15,8 @@ use crate::origin::Origin;
 use crate::payload::Payload;
 
 impl Qp {
-    /// Receives a packet or a run of them from a sender of which `origin` is known, with the checks that all transports
-    /// share (IBTA 9.6). Returns the number of packets that have been handled; the next one has stopped the ingress.
+    /// Receives a packet or a run of them from a sender with origin `origin`, with the checks that all transports share (IBTA 9.6).
+    /// Returns the number of packets that have been handled; the next one has stopped the ingress.
     pub(crate) fn receive<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
@@ -164,8 +164,8 @@ impl Qp {
         received != Ok(Received::Held)
     }
 
-    /// Takes a run as a whole, if it is what is expected next and has no error. Returns false, having changed nothing,
-    /// if the packets must be examined one by one.
+    /// Executes a run as a whole, if it is the expected one and has no error. Returns false without a change if the packets must be
+    /// examined one by one.
     fn receive_run<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,

@@ -49,8 +49,7 @@ use gone_back::GoneBack;
 use pending::Pending;
 use window::Window;
 
-/// Local operations in a row, or fewer large ones, before it is the turn of others: a registration takes some
-/// microseconds.
+/// Local operations in a row, or fewer large ones, before the turn of others: a registration takes some microseconds.
 const LOCAL_BATCH: u32 = 32;
 
 /// The result of polling the send queue.
@@ -58,11 +57,11 @@ const LOCAL_BATCH: u32 = 32;
 pub(super) enum Sent {
     /// A frame has been built.
     Frame,
-    /// Nothing to send now.
+    /// There is no frame to send.
     Nothing,
-    /// Nothing, because the turn is over: there is more to do.
+    /// No frame, because the turn is over: there is more work.
     TurnOver,
-    /// Nothing, because the next frame has to wait.
+    /// No frame, because the next one must wait.
     Paused(BlockedOn),
 }
 
@@ -100,7 +99,7 @@ pub(crate) struct Requester {
     rnr_retry_limit: u8,
     /// Deadline of an acknowledgement.
     ack_deadline: Option<Instant>,
-    /// Nothing may be sent before this.
+    /// No frame may be sent before this.
     rnr_deadline: Option<Instant>,
     /// The request for which the peer sent an RNR NAK.
     refused: Psn,
@@ -121,7 +120,7 @@ pub(crate) struct Requester {
 }
 
 impl Requester {
-    /// Nothing posted. `ring` is `None` if there is no send queue.
+    /// A requester without work requests. `ring` is `None` if there is no send queue.
     pub(crate) fn new(ring: Option<Ring>) -> Self {
         Self {
             ring,
@@ -141,7 +140,7 @@ impl Requester {
         self.datagram_source
     }
 
-    /// Forgets everything but the ring.
+    /// Clears all state except the ring.
     pub(crate) fn reset(&mut self) {
         *self = Self::new(self.ring.take());
     }
@@ -439,7 +438,7 @@ impl Requester {
         true
     }
 
-    /// Waits for a page that is missing. Returns the failure if there is nothing to wait for.
+    /// Waits for a missing page. Returns the failure if a wait is impossible.
     pub(crate) fn wait_or_fail<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -510,7 +509,7 @@ impl Requester {
         self.ack_deadline = timeout.map(|ns| now + Nanos(ns));
     }
 
-    /// Lets a small window grow by the packets until `psn`, which are acknowledged.
+    /// Enlarges a small window by the acknowledged packets before `psn`.
     fn widen(&mut self, psn: Psn) {
         // An acknowledgement beyond the cursor is for packets that were sent before transmission went back. It says nothing
         // about those that were sent since.
@@ -610,14 +609,14 @@ impl Requester {
         true
     }
 
-    /// True if a work request is to be completed.
+    /// Returns true if a work request must be completed.
     #[inline]
     fn is_done(&self, wr: &SendWr) -> bool {
         let is_acked = wr.psns > 0 && wr.end().diff(self.unacked) <= 0;
         wr.done || (is_acked && !wr.awaits_response())
     }
 
-    /// False if after a response there is nothing to send, and nothing to complete, before something else happens.
+    /// Returns false if after a response there is no frame to send and no work request to complete before the next event.
     #[inline]
     pub(crate) fn has_more(&self, qp: &Endpoint) -> bool {
         let is_over = |wr: &SendWr| wr.failed.is_some() || self.is_done(wr);
@@ -628,7 +627,7 @@ impl Requester {
             || self.pending.front().is_some_and(is_over)
     }
 
-    /// Completes the oldest work requests as far as they are done.
+    /// Completes the oldest work requests that are done.
     fn retire<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) -> Result<(), Failure> {
         while let Some(wr) = self.pending.front() {
             if let Some(failure) = wr.failed {

@@ -60,7 +60,7 @@ pub(super) enum Received {
     Rendezvous(u32),
 }
 
-/// A message of which further packets are expected.
+/// A message whose further packets are expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Message {
     Send,
@@ -93,7 +93,7 @@ pub(crate) struct Responder {
     received: u32,
     /// A NAK for the expected PSN has been sent; later packets are dropped silently.
     nak_sent: bool,
-    /// READs and atomics that were carried out, to answer repetitions.
+    /// Executed READs and atomics, to answer repetitions.
     executed: VecDeque<Executed>,
     /// Replies to send.
     replies: VecDeque<Reply>,
@@ -112,7 +112,7 @@ pub(crate) struct Responder {
 }
 
 impl Responder {
-    /// A responder that has received nothing. `queue` is `None` if receive work requests come from an SRQ.
+    /// A responder without requests. `queue` is `None` if receive work requests come from an SRQ.
     pub(crate) fn new(queue: Option<RecvRing>) -> Self {
         Self {
             queue,
@@ -120,7 +120,7 @@ impl Responder {
         }
     }
 
-    /// Forgets everything but the receive queue, which is emptied.
+    /// Clears all state, and empties the receive queue.
     pub(crate) fn reset<M: Dma>(&mut self, mem: &M) {
         let mut queue = self.queue.take();
         if let Some(queue) = &mut queue {

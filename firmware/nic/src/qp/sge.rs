@@ -1,4 +1,4 @@
-//! Scatter/gather lists: which parts of which entries hold a part of a message.
+//! Scatter/gather lists: the parts of entries that hold a part of a message.
 
 use crate::mkey::{Access, KeyRange, KeyUser};
 use crate::number::low32;

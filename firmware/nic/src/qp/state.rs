@@ -128,7 +128,7 @@ fn check_values(mask: u32, change: &QpAttr, max_rd_atomic: u32) -> Result<(), St
         | ACCESS_FLUSH_GLOBAL
         | ACCESS_FLUSH_PERSISTENT;
     const PSN_MASK: u32 = 0xff_ffff;
-    // Local write and binding in a QP's access flags are customary and mean nothing.
+    // Local write and binding in a QP's access flags are customary and have no effect.
     const LOCAL: u32 = ACCESS_LOCAL_WRITE | ACCESS_MW_BIND;
     let given = |bit: u32| mask & bit != 0;
     let bad = [

@@ -1,8 +1,7 @@
-//! The rendezvous that the device carries out for a tag matching SRQ.
+//! The rendezvous that the device executes for a tag matching SRQ.
 //!
-//! A rendezvous is a READ and a SEND ("FIN") that the requester carries out like work requests of the program, but they come
-//! from the tag list instead of the ring. They use no entry of the send queue: the READ completes as the tagged buffer, and the
-//! FIN has no completion.
+//! A rendezvous is a READ and a SEND ("FIN") that the requester executes like work requests of the program, but they come from the tag
+//! list instead of the ring. They use no entry of the send queue: the READ completes as the tagged buffer, and the FIN has no completion.
 
 use faultline_abi::cqe::{self, Cqe};
 use faultline_abi::{U32, tag as abi};
@@ -28,7 +27,7 @@ impl Endpoint {
         self.tag_list(core).map(|tags| tags.listed())
     }
 
-    /// A completion that says that the message has found its buffer, and nothing of data.
+    /// A completion which reports that the message has a buffer, without data.
     pub(super) fn tell_match<M: Dma>(&self, cx: &mut Context<'_, M>, slot: u32, label: Label) {
         let mut entry = self.tag_completion(slot);
         label.describe(&mut entry);

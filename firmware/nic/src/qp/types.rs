@@ -246,7 +246,7 @@ impl From<CopyError> for PlaceError {
 }
 
 impl PlaceError {
-    /// A miss in a buffer of which `left` bytes from `va` on belong to the message.
+    /// A miss in a buffer. `left`: bytes of the message from `va` on.
     pub(crate) fn new(miss: Miss, va: u64, left: u32) -> Self {
         match miss {
             Miss::Absent(absent) => {

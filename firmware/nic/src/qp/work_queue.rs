@@ -56,7 +56,7 @@ impl WorkQueue {
     fn flush<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         let turn = cx.core.begin_turn();
         if !self.responder.flush_queue(&self.endpoint, cx, turn) {
-            self.ready.give_way(cx.core, self.endpoint.number);
+            self.ready.yield_turn(cx.core, self.endpoint.number);
         }
     }
 

@@ -220,7 +220,7 @@ impl SendOp {
         })
     }
 
-    /// True if it is carried out on this side, without packets.
+    /// Returns true if it is executed locally, without packets.
     pub(crate) fn is_local(&self) -> bool {
         matches!(
             self,
@@ -331,7 +331,7 @@ pub(super) enum DeviceRequest {
         slot: u32,
         pd: u32,
     },
-    /// Tells the sender that its data has been read.
+    /// Reports to the sender that its data has been read.
     Fin([u8; HEADERS]),
 }
 
@@ -360,9 +360,9 @@ pub(super) struct SendWr {
     pub number: Psn,
     /// Response packets that have arrived, of a request that is answered.
     pub responses: u32,
-    /// A local operation that has been carried out.
+    /// An executed local operation.
     pub done: bool,
-    /// It can't be carried out, and completes with this failure when all before it have completed.
+    /// It cannot be executed, and completes with this failure after all earlier ones.
     pub failed: Option<Failure>,
     /// Set if the device has created it, instead of the program.
     pub device: Option<DeviceRequest>,
@@ -421,7 +421,7 @@ impl SendWr {
         let entry = ring.entry(self.index);
         let mut first = [0; FIRST];
         mem.read(entry, &mut first).map_err(|_| FETCH)?;
-        // Not copied: a wide load of what has just been stored in parts waits for all of them.
+        // Not copied: a wide load of bytes that were just stored in parts waits for all of these stores.
         let (wqe, _) = SqWqe::ref_from_prefix(&first).map_err(|_| FETCH)?;
         self.flags = wqe.flags;
         self.remote_srqn = wqe.remote_qpn.get() & 0xff_ffff;
@@ -487,7 +487,7 @@ impl SendWr {
         self.op.as_ref().is_some_and(SendOp::is_answered)
     }
 
-    /// Whether it takes a receive request of the peer.
+    /// Returns true if it takes a receive request of the peer.
     pub(crate) fn takes_receive_request(&self) -> bool {
         matches!(
             self.op,
@@ -505,7 +505,7 @@ impl SendWr {
         self.op.map_or(cqe::SEND, |op| op.completion_opcode())
     }
 
-    /// Bytes that come back in READ responses.
+    /// Bytes of the READ responses.
     pub(crate) fn read_len(&self) -> u32 {
         if self.is_read() { self.length } else { 0 }
     }

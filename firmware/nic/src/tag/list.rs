@@ -74,7 +74,7 @@ pub(crate) struct TagList {
 }
 
 impl TagList {
-    /// Bytes of a list of so many places when they are full.
+    /// Bytes of a full list with this number of places.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "the configuration limits the number of places"
@@ -85,7 +85,7 @@ impl TagList {
         size_of::<Self>() + max_tags as usize * place
     }
 
-    /// An empty list of so many places. `held` is of [`TagList::size`] bytes.
+    /// An empty list with this number of places. `held` is of [`TagList::size`] bytes.
     pub(crate) fn new(cqn: u32, ops: Ring, max_tags: u32, held: Held) -> Self {
         Self {
             cqn,

@@ -23,7 +23,7 @@ pub(crate) enum Message {
     Software,
     /// The data follows.
     Eager(Label),
-    /// The data is to be read.
+    /// The data must be read by the receiver.
     Rendezvous(Label, Remote),
 }
 
@@ -92,7 +92,7 @@ impl Message {
 pub(crate) enum Class {
     /// It has no tag.
     NoTag,
-    /// It has one, and software has to look for its buffer.
+    /// It has a tag, and software must search its buffer.
     Unexpected,
     /// The buffer matches. `reported`: a completion has reported it.
     Eager {

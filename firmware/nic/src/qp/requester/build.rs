@@ -24,7 +24,7 @@ use crate::qp::types::{Failure, PlaceError, QpType};
 use crate::qp::work_request::{AtomicOp, DeviceRequest, Remote, SendExtra, SendOp, SendWr};
 use crate::segments::{Segments, push_segment, truncate_segments};
 
-/// An acknowledgement is requested at least every so many packets, so that the window keeps moving.
+/// Largest number of packets without a request for an acknowledgement, so that the window keeps moving.
 const ACK_EVERY: u32 = 64;
 /// Bytes of the buffer of a response that must be present before the request is sent.
 const LANDING_AHEAD: u32 = 1 << 20;
@@ -32,7 +32,7 @@ const LANDING_AHEAD: u32 = 1 << 20;
 /// Why no packet was built.
 #[derive(Debug)]
 pub(in crate::qp) enum BuildError {
-    /// The work request can't be carried out.
+    /// The work request cannot be executed.
     Failed(Failure),
     /// A page of its buffers is missing.
     Absent(Need),
@@ -250,7 +250,7 @@ impl Requester {
                 header.imm = imm.filter(|_| last);
             }
             SendOp::AtomicWrite { to } => header.reth = Some(to.reth(wr.length)),
-            // The packets of a SEND but the last have no headers; the others have no packets, or packets of another kind.
+            // All packets of a SEND except the last have no headers; the others have no packets, or packets of another kind.
             SendOp::Send(_)
             | SendOp::Datagram { .. }
             | SendOp::FastReg(_)

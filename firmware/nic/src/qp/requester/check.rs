@@ -8,7 +8,7 @@ use crate::qp::endpoint::Endpoint;
 use crate::qp::types::Failure;
 use crate::qp::work_request::{SendOp, SendWr};
 
-/// Whether a connected QP can carry out a work request (IBTA 10.7.2.2, 11.4.1.1).
+/// Checks whether a connected QP can execute a work request (IBTA 10.7.2.2, 11.4.1.1).
 pub(super) fn check_connected(qp: &Endpoint, core: &Core, wr: &SendWr) -> Result<(), Failure> {
     const OPCODE: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::OPCODE);
     const SGE_COUNT: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::SGE_COUNT);

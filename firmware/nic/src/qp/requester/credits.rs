@@ -1,9 +1,9 @@
 //! End-to-end flow control (IBTA 9.7.7.2): a responder says in its acknowledgements for how many messages it has receive requests.
 //!
-//! Messages of a connection are numbered from 1 on, as the responder's MSN counts them. One that takes a receive request and whose
-//! number is beyond the last MSN plus the credits is *limited*: its first packet is sent alone and asks for an acknowledgement, and nothing
-//! new follows before that has arrived. So a requester learns of new credits although it has none. Without an ACK timeout, the loss of that
-//! packet or of its acknowledgement stops the send queue, as the loss of the last packet does.
+//! Messages of a connection are numbered from 1 on, as the responder's MSN counts them. One that takes a receive request and whose number
+//! is beyond the last MSN plus the credits is *limited*: its first packet is sent alone with AckReq, and no new packet follows before the
+//! acknowledgement has arrived. So a requester gets new credits although it has none. Without an ACK timeout, the loss of that packet or
+//! of its acknowledgement stops the send queue, as the loss of the last packet does.
 
 use faultline_wire::aeth::{Aeth, Syndrome, credit_count};
 use faultline_wire::bth::Psn;
@@ -18,12 +18,12 @@ struct Probe {
     number: Psn,
 }
 
-/// What a requester knows of its peer's receive requests. Numbers of messages have 24 bits and wrap, as PSNs do.
+/// The credits that a requester has received. Numbers of messages have 24 bits and wrap, as PSNs do.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Credits {
     /// Number of the last message.
     last: Psn,
-    /// Number of the last message that has a receive request. `None`: the peer has said nothing, or does not use credits.
+    /// Number of the last message that has a receive request. `None`: the peer has sent no credits yet, or does not use them.
     limit: Option<Psn>,
     probe: Option<Probe>,
 }

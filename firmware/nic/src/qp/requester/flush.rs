@@ -11,7 +11,7 @@ impl Requester {
     /// Begins a flush of everything that is posted now.
     pub(crate) fn begin_flush(&mut self) {
         self.flush_end = self.producer;
-        // Nothing is sent again.
+        // No packet is repeated.
         self.ack_deadline = None;
         self.rnr_deadline = None;
     }
@@ -51,7 +51,7 @@ impl Requester {
         self.flush_rendezvous(qp, cx);
     }
 
-    /// Completes the rendezvous that have not begun as flushed: at most as many as places of the tag list.
+    /// Completes the rendezvous that have not begun as flushed: at most one for each place of the tag list.
     fn flush_rendezvous<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) {
         while let Some(slot) = self.rendezvous.pop_front() {
             qp.complete_rendezvous(cx, slot, Some(Failure::FLUSHED));

@@ -1,5 +1,4 @@
-//! Local operations: work requests about keys. They are carried out when it is their turn to be sent, without packets, and
-//! complete in order.
+//! Local operations: work requests about keys. They are executed when it is their turn to be sent, without packets, and complete in order.
 
 use faultline_abi::cqe;
 
@@ -26,8 +25,8 @@ impl From<KeyError> for Failure {
 }
 
 impl Requester {
-    /// Carries out local operations at the doorbell, if nothing is before them. So they need not wait for packets of
-    /// other queue pairs: the time of an invalidation does not depend on their traffic.
+    /// Executes local operations at the doorbell, if no request is before them. So they need not wait for packets of other queue pairs:
+    /// the time of an invalidation does not depend on their traffic.
     pub(crate) fn carry_out_at_once<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -50,7 +49,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Carries out the local operation at the cursor, if that has not been done before a loss.
+    /// Executes the local operation at the cursor, unless it was executed before a loss.
     pub(super) fn carry_out<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) {
         cx.core.charge(work::OPERATION);
         let Some(wr) = self.pending.get_mut(self.cursor) else {

@@ -29,7 +29,7 @@ pub(super) struct Pending {
     awaiting: VecDeque<u64>,
     /// Bytes of SGEs that are allocated separately.
     far_sges: usize,
-    /// The furthest position that transmission has come to.
+    /// The furthest position that transmission has reached.
     reached: usize,
 }
 
@@ -153,7 +153,7 @@ impl Pending {
                 false => high = middle,
             }
         }
-        // Requests without packets have the PSN of what follows.
+        // Requests without packets have the PSN of the next packet.
         let position = low.checked_sub(1)?;
         let wr = self.get(position)?;
         (wr.psns > 0 && psn.diff(wr.end()) < 0).then_some(position)

@@ -1,6 +1,6 @@
 //! Responses to a requester: acknowledgements, NAKs, and the data of READs and atomics.
 //!
-//! Responses come in order. If one is missing, transmission goes back to its request (IBTA 9.7.5.1).
+//! Responses arrive in order. If one is missing, transmission goes back to its request (IBTA 9.7.5.1).
 
 #![expect(
     clippy::arithmetic_side_effects,
@@ -64,7 +64,7 @@ impl Requester {
         }
         self.restart_ack_timer(qp, cx.now);
         if until.diff(self.refused) > 0 {
-            // The refused request was executed without being repeated: the responder has got what it lacked.
+            // The refused request was executed without a repetition: the resource that caused the RNR NAK is available.
             self.rnr_deadline = None;
         }
         // After a rewind, an acknowledgement may be beyond the cursor, which then moves to it.
@@ -158,8 +158,8 @@ impl Requester {
         }
     }
 
-    /// A NAK acknowledges what is before it. Returns false if a response before it is missing: transmission goes back to
-    /// its request first, and a peer that is not in error will repeat the NAK.
+    /// A NAK acknowledges all earlier requests. Returns false if a response before it is missing: transmission goes back to its request
+    /// first, and a peer that is not in error will repeat the NAK.
     fn acknowledge_before_nak<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -193,7 +193,7 @@ impl Requester {
         psn: Psn,
         timer: u8,
     ) -> Result<(), Failure> {
-        // The network has doubled it: the request was not sent again since, so there was no further retry, and the wait goes on.
+        // It is a duplicate: the request was not repeated since, so there was no further retry, and the wait continues.
         let is_again = self.refused_waits && self.refused == psn && self.cursor_psn() == psn;
         if is_again && self.rnr_deadline.is_some() {
             return Ok(());
@@ -241,7 +241,7 @@ impl Requester {
             NakCode::PsnSequenceError if !is_next => return Ok(()),
             NakCode::PsnSequenceError => {
                 cx.count(Counter::packet_seq_err);
-                // It is sent next anyway, or was sent since another NAK asked for it.
+                // It is sent next anyway, or was sent after another NAK for it.
                 if self.cursor_psn() == psn || !self.gone_back.for_request(psn) {
                     return Ok(());
                 }
@@ -290,7 +290,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Handles a timer that is due, or that has moved since. Returns true if there may be something to send.
+    /// Handles a timer that is due, or that has moved since. Returns true if there may be a frame to send.
     pub(crate) fn handle_timer<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -304,7 +304,7 @@ impl Requester {
             return Ok(false);
         }
         if qp.must_wait(cx.core).is_some() {
-            // Nothing can be sent again now, so no retry is used up.
+            // No packet can be repeated now, so no retry is used up.
             self.restart_ack_timer(qp, cx.now);
             return Ok(false);
         }
@@ -441,8 +441,8 @@ impl Requester {
         }
     }
 
-    /// Takes a run of READ responses as a whole. Returns false, having changed nothing, if the run is not what is
-    /// expected next or can't be placed yet.
+    /// Accepts a run of READ responses as a whole. Returns false without a change if the run is not the one that is expected next or can't
+    /// be placed yet.
     pub(crate) fn receive_run<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -498,7 +498,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Counts response packets, of which `last` is the last PSN.
+    /// Counts response packets up to PSN `last`.
     fn accept_response<M: Dma>(
         &mut self,
         qp: &Endpoint,

@@ -77,7 +77,7 @@ impl Requester {
     /// true for the first of several.
     pub(crate) fn segment_sent(&mut self, more: bool) -> bool {
         let first_of_several = more && self.segment == 0;
-        // A packet of which segments are left does not complete at the next poll.
+        // A packet with remaining segments does not complete at the next poll.
         self.held = more;
         self.segment = if more { self.segment + 1 } else { 0 };
         first_of_several

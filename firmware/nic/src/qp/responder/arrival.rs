@@ -39,7 +39,7 @@ impl Parked {
         }
     }
 
-    /// Bytes that it takes of the park. An empty packet takes room, too.
+    /// Its bytes in the park. An empty packet counts too.
     pub(crate) fn cost(bytes: usize) -> usize {
         bytes.saturating_add(size_of::<Self>())
     }

@@ -155,8 +155,7 @@ impl Responder {
     ) -> Result<Received, Refusal> {
         let opcode = header.bth.opcode;
         let first = opcode.is_first_or_only();
-        // The headers that select a buffer are copied, so that the same ones are delivered, whatever the sender changes
-        // meanwhile.
+        // The headers that select a buffer are copied, so that the same ones are delivered even if the sender changes meanwhile.
         let mut headers = [0; HEADERS];
         let payload = match qp.listed_tags(cx.core).filter(|_| first) {
             Some(listed) => {
@@ -284,7 +283,7 @@ impl Responder {
         Ok(())
     }
 
-    /// The first packet of a WRITE, with `len` bytes of payload: checks the rights to all that it will write.
+    /// The first packet of a WRITE, with `len` bytes of payload: checks the rights to its whole range.
     fn begin_write<M: Dma>(
         &mut self,
         qp: &Endpoint,

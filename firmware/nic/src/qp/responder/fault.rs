@@ -130,7 +130,7 @@ impl Responder {
             return Ok(());
         };
         if wait.carried_out {
-            // The request was sent again and found its page before this answer. A failure concerns nothing any more.
+            // The request was repeated and found its page before this answer. A failure has no effect any more.
             if repaired && let Some(fault) = Repaired::new(call, cx.now) {
                 fault.report(qp, cx);
             }
@@ -164,8 +164,7 @@ impl Responder {
         }
     }
 
-    /// Notifies the requester that what a request with an RNR NAK lacked is present now, so that it does not wait for
-    /// its timer.
+    /// Notifies the requester that the resource of a request with an RNR NAK is available now, so that it does not wait for its timer.
     pub(super) fn tell_ready(&mut self, qp: &Endpoint, core: &mut Core) {
         if qp.exchanges_ready(core) {
             core.counters.add_in(qp.counters, Counter::ready_notices, 1);
@@ -173,9 +172,8 @@ impl Responder {
         }
     }
 
-    /// Asks for a packet again that was dropped because of a page that is present now. `gap`: a later packet has arrived
-    /// since. Without one, an adapter that has lost the packet would send no NAK: a peer that does not exchange READY
-    /// must wait for its ACK timeout.
+    /// Requests a dropped packet again after its page has become present. `gap`: a later packet has arrived since. Without one, an adapter
+    /// that has lost the packet would send no NAK: a peer that does not exchange READY must wait for its ACK timeout.
     fn end_drop(&mut self, qp: &Endpoint, core: &Core, gap: bool) {
         if gap || qp.exchanges_ready(core) {
             self.ask_again();

@@ -137,7 +137,7 @@ impl Refusal {
         )
     }
 
-    /// A miss in memory that the peer has named, of which `left` bytes from `va` on belong to the message.
+    /// A miss in the peer's range. `left`: bytes of the message from `va` on.
     pub(crate) fn of_key(miss: Miss, va: u64, left: u32, psn: Psn) -> Self {
         match (PlaceError::new(miss, va, left), miss) {
             (PlaceError::Absent(absent, hint), _) => Self::Absent(IngressNeed {

@@ -35,7 +35,7 @@ pub(super) enum Operation {
     Done,
 }
 
-/// Something to send back.
+/// A reply to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reply {
     pub psn: Psn,
@@ -59,10 +59,10 @@ pub(super) enum Answer {
         from: Source,
         /// Packets that have been sent.
         sent: u32,
-        /// The requester has repeated the request, and has not got an RNR NAK since.
+        /// The requester has repeated the request, and has not received an RNR NAK since.
         urged: bool,
     },
-    /// The request with this PSN, which got an RNR NAK, would now be accepted. It is the last reply in the queue.
+    /// The request with this PSN, which was refused by an RNR NAK, would now be accepted. It is the last reply in the queue.
     Ready,
 }
 

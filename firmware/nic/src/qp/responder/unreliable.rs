@@ -12,8 +12,8 @@ use crate::dma::Dma;
 use crate::qp::endpoint::Endpoint;
 use crate::qp::types::Fatal;
 
-/// A UC packet up to so many PSNs before the expected one is a duplicate or was overtaken. Wires repeat and reorder
-/// packets over much shorter distances.
+/// Distance before the expected PSN up to which a UC packet is a duplicate or was overtaken. Wires repeat and reorder packets over much
+/// shorter distances.
 const RECENT: i32 = 1024;
 
 impl Responder {
@@ -23,9 +23,9 @@ impl Responder {
         before(self.expected) || self.jump.is_some_and(|jump| before(jump.from))
     }
 
-    /// PSN check of UC (IBTA 9.8.2.2.1): a damaged message is dropped, and the next first packet begins a message,
-    /// whatever its PSN. A packet from the recent past does not, so that messages are delivered in order and once.
-    /// Returns true if the packet is to be executed.
+    /// PSN check of UC (IBTA 9.8.2.2.1): a damaged message is dropped, and the next first packet begins a message with any PSN, except one
+    /// up to [`RECENT`] PSNs before the expected one, so that messages are delivered in order and once. Returns true if the packet must be
+    /// executed.
     pub(super) fn check_unreliable<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,

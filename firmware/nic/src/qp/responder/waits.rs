@@ -16,7 +16,7 @@ pub(super) struct IngressWait {
     /// The requester has sent the packet again after the driver had mapped the page and before it answered. For
     /// diagnostics only.
     pub carried_out: bool,
-    /// A later packet has arrived since, and got no NAK.
+    /// A later packet has arrived since, without a NAK.
     pub gap: bool,
 }
 
@@ -35,7 +35,7 @@ impl IngressWait {
 /// The handling of a packet whose page was missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PacketFate {
-    /// The requester got an RNR NAK.
+    /// An RNR NAK was sent to the requester.
     Refused,
     Dropped,
     Stalled,
@@ -60,7 +60,7 @@ pub(super) struct ResponderWaits {
     pub reply: Option<PageWait>,
     /// Memory of a received FLUSH that is not durable yet, or has just become durable.
     pub durable: Option<Durable>,
-    /// The last fault of a request, until that is carried out. For diagnostics only.
+    /// The last fault of a request, until the request is executed. For diagnostics only.
     pub repaired: Option<Repaired>,
 }
 
