@@ -130,6 +130,11 @@ struct faultline_mr {
 	u64 readahead_window;
 	bool prefaulting;
 	/*
+	 * A fault was answered together with a MAP that the device then has
+	 * refused: the next fault is answered after its MAP.
+	 */
+	bool map_refused;
+	/*
 	 * Children of an implicit region by address, and those without pages.
 	 * The array's lock protects both; the mutex serializes creation.
 	 */
