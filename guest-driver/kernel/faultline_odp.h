@@ -24,6 +24,8 @@ struct faultline_page_list {
 	/* The MAP that reads `entries`, while `is_posted` is set. */
 	struct faultline_posted map;
 	bool is_posted;
+	/* Set when a present page is found; cleared by the user. */
+	bool has_found;
 	/*
 	 * The fault to answer together with the MAP of its last page, or NULL,
 	 * and the end of what it demands, an address of the process.

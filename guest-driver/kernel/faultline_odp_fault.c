@@ -39,6 +39,8 @@
  */
 #define FAULTLINE_READAHEAD_MAX	SZ_1M
 #define FAULTLINE_READAHEAD_MIN	SZ_64K
+/* Sequential faults without readahead after one that has found no page. */
+#define FAULTLINE_READAHEAD_PAUSE	16
 /* Workers of one address space that fault in pages after the answer. */
 #define FAULTLINE_PREFAULT_WORKERS	2
 /* Must be shorter than the device's fault timeout (60 s). */
@@ -136,16 +138,31 @@ static u64 faultline_odp_readahead(struct faultline_odp *odp,
 
 	spin_lock_irq(&odp->lock);
 	window = mr->readahead_window;
-	if (start >= mr->readahead_start && start <= mr->readahead_end)
+	if (start < mr->readahead_start || start > mr->readahead_end)
+		window = window > FAULTLINE_READAHEAD_MIN ? window / 2 : 0;
+	else if (mr->readahead_pause)
+		mr->readahead_pause--;
+	else
 		window = clamp_t(u64, 2 * window, FAULTLINE_READAHEAD_MIN,
 				 FAULTLINE_READAHEAD_MAX);
-	else
-		window = window > FAULTLINE_READAHEAD_MIN ? window / 2 : 0;
 	mr->readahead_window = window;
 	mr->readahead_start = start + PAGE_SIZE;
 	mr->readahead_end = end + window;
 	spin_unlock_irq(&odp->lock);
 	return window;
+}
+
+/*
+ * No page beyond the message was present: memory that is new to the process is
+ * touched in order. Do without a window for some faults.
+ */
+static void faultline_odp_readahead_failed(struct faultline_odp *odp,
+					   struct faultline_mr *mr)
+{
+	spin_lock_irq(&odp->lock);
+	mr->readahead_window = 0;
+	mr->readahead_pause = FAULTLINE_READAHEAD_PAUSE;
+	spin_unlock_irq(&odp->lock);
 }
 
 /*
@@ -182,8 +199,12 @@ static bool faultline_odp_fault_around(struct faultline_mr *mr,
 		 faultline_odp_populate(mr, list, *start, *end, fault->write,
 					false) > 0;
 	limit = min(limit, *end + window);
-	if (*end < limit)
+	if (*end < limit) {
+		list->has_found = false;
 		faultline_odp_populate(mr, list, *end, limit, false, false);
+		if (!list->has_found)
+			faultline_odp_readahead_failed(odp, mr);
+	}
 	return absent;
 }
 

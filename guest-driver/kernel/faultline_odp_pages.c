@@ -247,6 +247,7 @@ static int faultline_odp_map_range(struct faultline_mr *mr,
 	atomic64_add(odp->npages - mapped, &mr->pages_present);
 	if (err || !some)
 		return err ?: absent;
+	list->has_found = true;
 	if (list->fault && !absent && stop >= list->fault_end) {
 		answer = faultline_fault_answer(mr, list->fault, 0);
 		err = faultline_odp_post_entries(mr, found->start, count, list,
