@@ -75,12 +75,15 @@ enum faultline_wait {
 	FAULTLINE_WAIT_POLL,
 };
 
-/* A command in flight. Lives on the caller's stack. */
+/* A command in flight. It must live until faultline_cmdq_wait() returns. */
 struct faultline_cmd_req {
 	struct completion done;
 	/* The buffer for the completion; comp_size bytes. */
 	void *comp;
+	/* When the command was sent, in nanoseconds. */
+	u64 start;
 	u16 id;
+	u8 opcode;
 	/* 0: in flight, 1: completed, < 0: aborted. Under the queue's lock. */
 	int state;
 };
@@ -385,6 +388,10 @@ void faultline_hw_stop(struct faultline_dev *dev);
 bool faultline_hw_answers(struct faultline_dev *dev);
 void faultline_cmdq_process(struct faultline_cmdq *q);
 void faultline_cmdq_abort(struct faultline_cmdq *q);
+int faultline_cmdq_post(struct faultline_cmdq *q, const void *cmd,
+			const void *behind, struct faultline_cmd_req *req);
+int faultline_cmdq_wait(struct faultline_cmdq *q, struct faultline_cmd_req *req,
+			enum faultline_wait wait);
 int faultline_cmdq_exec(struct faultline_cmdq *q, const void *cmd, void *comp,
 			enum faultline_wait wait);
 

@@ -439,37 +439,44 @@ int faultline_cmd_bind_counters(struct faultline_dev *dev, u32 qpn, u32 set)
 				&params);
 }
 
+static int faultline_tq_status(struct faultline_dev *dev, u8 opcode, u32 key,
+			       const struct faultline_tq_comp *comp)
+{
+	u16 status = le16_to_cpu(comp->status);
+
+	if (status)
+		dev_dbg(&dev->pdev->dev,
+			"translation command %u on key %#x: status %u\n",
+			opcode, key, status);
+	return faultline_status_errno(status);
+}
+
 static int faultline_tq(struct faultline_dev *dev,
 			const struct faultline_tq_cmd *cmd,
 			enum faultline_wait wait, u32 *count)
 {
 	struct faultline_tq_comp comp;
-	u16 status;
 	int err;
 
 	err = faultline_cmdq_exec(&dev->translation, cmd, &comp, wait);
 	if (err)
 		return err;
-	status = le16_to_cpu(comp.status);
 	if (count)
 		*count = le32_to_cpu(comp.count);
-	if (status)
-		dev_dbg(&dev->pdev->dev,
-			"translation command %u on key %#x: status %u\n",
-			cmd->opcode, le32_to_cpu(cmd->key), status);
-	return faultline_status_errno(status);
+	return faultline_tq_status(dev, cmd->opcode, le32_to_cpu(cmd->key),
+				   &comp);
 }
 
 /*
- * Writes `count` page entries of 2^page_shift bytes each from `iova` on.
- * `list` is the DMA address of the entries, or if they are contiguous the
- * first entry itself.
+ * Returns the command that writes `count` page entries of 2^page_shift bytes
+ * each from `iova` on. `list` is the DMA address of the entries, or if they are
+ * contiguous the first entry itself.
  */
-int faultline_tq_map(struct faultline_dev *dev, u32 key, u64 iova, u64 count,
-		     u8 page_shift, u64 list, bool contiguous,
-		     enum faultline_wait wait)
+static struct faultline_tq_cmd
+faultline_tq_map_cmd(u32 key, u64 iova, u64 count, u8 page_shift, u64 list,
+		     bool contiguous)
 {
-	struct faultline_tq_cmd cmd = {
+	return (struct faultline_tq_cmd) {
 		.opcode = FAULTLINE_TQ_MAP,
 		.flags = contiguous ? FAULTLINE_TQ_FLAG_CONTIGUOUS : 0,
 		.key = cpu_to_le32(key),
@@ -478,8 +485,49 @@ int faultline_tq_map(struct faultline_dev *dev, u32 key, u64 iova, u64 count,
 		.list = cpu_to_le64(list),
 		.page_shift = page_shift,
 	};
+}
+
+/* Writes page entries; see faultline_tq_map_cmd(). */
+int faultline_tq_map(struct faultline_dev *dev, u32 key, u64 iova, u64 count,
+		     u8 page_shift, u64 list, bool contiguous,
+		     enum faultline_wait wait)
+{
+	struct faultline_tq_cmd cmd = faultline_tq_map_cmd(key, iova, count,
+							   page_shift, list,
+							   contiguous);
 
 	return faultline_tq(dev, &cmd, wait, NULL);
+}
+
+/*
+ * Does what faultline_tq_map() does, but returns before the entries are
+ * written: faultline_tq_wait() returns the result. The device executes commands
+ * in order, so that a later faultline_tq_invalidate() removes the entries. The
+ * command `resume`, if it is not NULL, is executed directly behind.
+ */
+int faultline_tq_post_map(struct faultline_dev *dev,
+			  struct faultline_posted *posted, u32 key, u64 iova,
+			  u64 count, u8 page_shift, u64 list, bool contiguous,
+			  const struct faultline_tq_cmd *resume)
+{
+	struct faultline_tq_cmd cmd = faultline_tq_map_cmd(key, iova, count,
+							   page_shift, list,
+							   contiguous);
+
+	posted->key = key;
+	posted->req.comp = &posted->comp;
+	return faultline_cmdq_post(&dev->translation, &cmd, resume,
+				   &posted->req);
+}
+
+/* Waits for the MAP that faultline_tq_post_map() has sent. */
+int faultline_tq_wait(struct faultline_dev *dev,
+		      struct faultline_posted *posted)
+{
+	return faultline_cmdq_wait(&dev->translation, &posted->req,
+				   FAULTLINE_WAIT_POLL) ?:
+	       faultline_tq_status(dev, FAULTLINE_TQ_MAP, posted->key,
+				   &posted->comp);
 }
 
 /*
@@ -507,12 +555,12 @@ int faultline_tq_invalidate(struct faultline_dev *dev, u32 key, u64 iova,
 }
 
 /*
- * Answers a page fault with FAULTLINE_OK or the status of its failure. A device
- * that does not know the times requires zero.
+ * Returns the command that answers a page fault with FAULTLINE_OK or the status
+ * of its failure. A device that does not know the times requires zero.
  */
-int faultline_tq_resume(struct faultline_dev *dev, u64 token, u16 status,
-			const struct faultline_fault_times *times,
-			enum faultline_wait wait)
+struct faultline_tq_cmd
+faultline_tq_resume_cmd(struct faultline_dev *dev, u64 token, u16 status,
+			const struct faultline_fault_times *times)
 {
 	struct faultline_tq_cmd cmd = {
 		.opcode = FAULTLINE_TQ_RESUME,
@@ -526,5 +574,15 @@ int faultline_tq_resume(struct faultline_dev *dev, u64 token, u16 status,
 		cmd.post_ns = cpu_to_le32(times->post_ns);
 	}
 	trace_faultline_resume(dev, token, status, times);
-	return faultline_tq(dev, &cmd, wait, NULL);
+	return cmd;
+}
+
+/*
+ * Sends the answer of a page fault. Nothing depends on when the device has
+ * executed the command, or on its status, so nothing waits for it.
+ */
+void faultline_tq_resume(struct faultline_dev *dev,
+			 const struct faultline_tq_cmd *answer)
+{
+	faultline_cmdq_post(&dev->translation, answer, NULL, NULL);
 }

@@ -15,6 +15,13 @@ struct faultline_fault_times {
 	u32 post_ns;
 };
 
+/* A MAP in flight: faultline_tq_post_map(), then faultline_tq_wait(). */
+struct faultline_posted {
+	struct faultline_cmd_req req;
+	struct faultline_tq_comp comp;
+	u32 key;
+};
+
 int faultline_cmd_alloc_uctx(struct faultline_dev *dev, u32 *uctx);
 int faultline_cmd_dealloc_uctx(struct faultline_dev *dev, u32 uctx);
 
@@ -110,10 +117,18 @@ int faultline_cmd_bind_counters(struct faultline_dev *dev, u32 qpn, u32 set);
 int faultline_tq_map(struct faultline_dev *dev, u32 key, u64 iova, u64 count,
 		     u8 page_shift, u64 list, bool contiguous,
 		     enum faultline_wait wait);
+int faultline_tq_post_map(struct faultline_dev *dev,
+			  struct faultline_posted *posted, u32 key, u64 iova,
+			  u64 count, u8 page_shift, u64 list, bool contiguous,
+			  const struct faultline_tq_cmd *resume);
+int faultline_tq_wait(struct faultline_dev *dev,
+		      struct faultline_posted *posted);
 int faultline_tq_invalidate(struct faultline_dev *dev, u32 key, u64 iova,
 			    u64 length, u32 *removed);
-int faultline_tq_resume(struct faultline_dev *dev, u64 token, u16 status,
-			const struct faultline_fault_times *times,
-			enum faultline_wait wait);
+struct faultline_tq_cmd
+faultline_tq_resume_cmd(struct faultline_dev *dev, u64 token, u16 status,
+			const struct faultline_fault_times *times);
+void faultline_tq_resume(struct faultline_dev *dev,
+			 const struct faultline_tq_cmd *answer);
 
 #endif /* FAULTLINE_CMD_H */

@@ -68,6 +68,28 @@ bool faultline_odp_dma_map(struct device *dma_dev, struct ib_umem_odp *odp,
 	return true;
 }
 #endif /* FAULTLINE_HAVE_ODP_HMM_DMA_MAP */
+
+/*
+ * Returns true if a page of a range is mapped for DMA, under the umem_mutex.
+ * The device has entries for such pages only.
+ */
+bool faultline_odp_any_mapped(struct ib_umem_odp *odp, u64 start, u64 end)
+{
+	size_t stop = (end - ib_umem_start(odp)) >> PAGE_SHIFT;
+	size_t i;
+
+	if (!odp->npages)
+		return false;
+	for (i = (start - ib_umem_start(odp)) >> PAGE_SHIFT; i < stop; i++)
+#ifdef FAULTLINE_HAVE_ODP_HMM_DMA_MAP
+		if (odp->map.pfn_list[i] & HMM_PFN_DMA_MAPPED)
+			return true;
+#else
+		if (odp->dma_list[i])
+			return true;
+#endif
+	return false;
+}
 #endif /* CONFIG_INFINIBAND_ON_DEMAND_PAGING */
 
 /* Newer kernels have an operation for each of these commands. */

@@ -103,6 +103,7 @@ static inline int faultline_hmm_walk(struct hmm_range *range)
 bool faultline_odp_dma_map(struct device *dma_dev, struct ib_umem_odp *odp,
 			   size_t index, unsigned long pfn, bool *write,
 			   dma_addr_t *addr);
+bool faultline_odp_any_mapped(struct ib_umem_odp *odp, u64 start, u64 end);
 #endif
 
 /*

@@ -6,9 +6,9 @@
  *
  * Locking: faultline_cmdq.lock (taken in interrupts) protects the rings of a
  * command queue, their indices, and the requests in flight. No other lock of
- * the driver is taken under it. faultline_cmdq_exec() sleeps: its callers hold
- * no spinlock, but may hold mutexes, also in MMU notifiers. Therefore it
- * allocates no memory.
+ * the driver is taken under it. faultline_cmdq_post() and faultline_cmdq_wait()
+ * sleep: their callers hold no spinlock, but may hold mutexes, also in MMU
+ * notifiers. Therefore they allocate no memory.
  *
  * faultline_dev.clock_lock serializes reads of the clock. Doorbells need no
  * lock, and are rung in any context and under any lock.
@@ -28,6 +28,7 @@
 #define FAULTLINE_DB_SPIN_NS	(20ULL * NSEC_PER_USEC)
 /* Time to poll for an answer before sleeping: most commands take less. */
 #define FAULTLINE_CMD_SPIN_NS	(50ULL * NSEC_PER_USEC)
+#define FAULTLINE_CMD_TIMEOUT_NS	((u64)FAULTLINE_CMD_TIMEOUT_MS * NSEC_PER_MSEC)
 /* Attempts before a ring counts as full; enough to skip invalid entries. */
 #define FAULTLINE_DB_TRIES	(4 * FAULTLINE_DB_RING_ENTRIES)
 
@@ -262,14 +263,37 @@ void faultline_cmdq_abort(struct faultline_cmdq *q)
 	spin_unlock_irqrestore(&q->lock, flags);
 }
 
-/* Puts a command into the ring. Returns -EBUSY if the ring is full. */
+/* Puts a command into the ring, which has room. The queue's lock is held. */
+static void faultline_cmdq_put(struct faultline_cmdq *q, const void *cmd,
+			       struct faultline_cmd_req *req)
+{
+	u32 slot = q->producer % FAULTLINE_CMDQ_DEPTH;
+	u8 *entry = q->sq + slot * q->cmd_size;
+
+	memcpy(entry, cmd, q->cmd_size);
+	/* The id has the same offset in both kinds of commands. */
+	BUILD_BUG_ON(offsetof(struct faultline_admin_hdr, id) !=
+		     offsetof(struct faultline_tq_cmd, id));
+	*(__le16 *)(entry + offsetof(struct faultline_admin_hdr, id)) =
+		cpu_to_le16((u16)q->producer);
+	if (req) {
+		req->id = q->producer;
+		req->state = 0;
+	}
+	q->reqs[slot] = req;
+	q->producer++;
+}
+
+/*
+ * Puts a command, and `behind` it if there is one, into the ring. Returns
+ * -EBUSY if the ring is full.
+ */
 static int faultline_cmdq_try_post(struct faultline_cmdq *q, const void *cmd,
+				   const void *behind,
 				   struct faultline_cmd_req *req)
 {
 	unsigned long flags;
 	int err = 0;
-	u32 slot;
-	u8 *entry;
 
 	spin_lock_irqsave(&q->lock, flags);
 	if (q->stopped || faultline_is_dead(q->dev)) {
@@ -277,29 +301,21 @@ static int faultline_cmdq_try_post(struct faultline_cmdq *q, const void *cmd,
 		goto out;
 	}
 	__faultline_cmdq_process(q);
-	if (q->producer - q->consumer >= FAULTLINE_CMDQ_DEPTH) {
+	if (q->producer - q->consumer + !!behind >= FAULTLINE_CMDQ_DEPTH) {
 		err = -EBUSY;
 		goto out;
 	}
-	slot = q->producer % FAULTLINE_CMDQ_DEPTH;
-	entry = q->sq + slot * q->cmd_size;
-	memcpy(entry, cmd, q->cmd_size);
-	req->id = q->producer;
-	req->state = 0;
-	/* The id has the same offset in both kinds of commands. */
-	BUILD_BUG_ON(offsetof(struct faultline_admin_hdr, id) !=
-		     offsetof(struct faultline_tq_cmd, id));
-	*(__le16 *)(entry + offsetof(struct faultline_admin_hdr, id)) =
-		cpu_to_le16(req->id);
-	q->reqs[slot] = req;
-	q->producer++;
-	/* The device sees the entry before the doorbell. */
+	faultline_cmdq_put(q, cmd, req);
+	if (behind)
+		faultline_cmdq_put(q, behind, NULL);
+	/* The device sees the entries before the doorbell. */
 	faultline_doorbell(q->dev, q->db_type, 0, q->producer);
 out:
 	spin_unlock_irqrestore(&q->lock, flags);
 	return err;
 }
 
+/* Returns true if two commands fit, or if none will be taken any more. */
 static bool faultline_cmdq_has_room(struct faultline_cmdq *q)
 {
 	unsigned long flags;
@@ -308,22 +324,49 @@ static bool faultline_cmdq_has_room(struct faultline_cmdq *q)
 	spin_lock_irqsave(&q->lock, flags);
 	if (!q->stopped)
 		__faultline_cmdq_process(q);
-	room = q->stopped || q->producer - q->consumer < FAULTLINE_CMDQ_DEPTH;
+	room = q->stopped ||
+	       q->producer - q->consumer + 1 < FAULTLINE_CMDQ_DEPTH;
 	spin_unlock_irqrestore(&q->lock, flags);
 	return room;
 }
 
-static int faultline_cmdq_post(struct faultline_cmdq *q, const void *cmd,
-			       struct faultline_cmd_req *req, u64 deadline)
+static void faultline_cmdq_timeout(struct faultline_cmdq *q, u8 opcode)
 {
+	faultline_err(q->dev, "%s: command %#x timed out\n", q->name, opcode);
+	faultline_fail(q->dev, "command timeout");
+}
+
+/*
+ * Sends a command, and with the same doorbell a command `behind` it, which may
+ * be NULL. The device executes both in order. `req`, which may be NULL, is for
+ * faultline_cmdq_wait() for the first one; nothing waits for the other one.
+ * Returns 0, or -EIO if the device is dead: then it has stopped all DMA.
+ * Sleeps while the ring is full.
+ */
+int faultline_cmdq_post(struct faultline_cmdq *q, const void *cmd,
+			const void *behind, struct faultline_cmd_req *req)
+{
+	u64 start = ktime_get_mono_fast_ns();
+	u64 deadline = start + FAULTLINE_CMD_TIMEOUT_NS;
 	int err;
 
-	while ((err = faultline_cmdq_try_post(q, cmd, req)) == -EBUSY) {
-		if (ktime_get_mono_fast_ns() > deadline)
-			return -ETIMEDOUT;
+	might_sleep();
+	if (req) {
+		init_completion(&req->done);
+		req->opcode = *(const u8 *)cmd;
+		req->start = start;
+	}
+	while ((err = faultline_cmdq_try_post(q, cmd, behind, req)) == -EBUSY) {
+		if (ktime_get_mono_fast_ns() > deadline) {
+			faultline_cmdq_timeout(q, *(const u8 *)cmd);
+			err = -EIO;
+			break;
+		}
 		wait_event_timeout(q->space, faultline_cmdq_has_room(q),
 				   msecs_to_jiffies(FAULTLINE_CMD_POLL_MS));
 	}
+	if (err)
+		wait_for_completion(&q->dev->quiesced);
 	return err;
 }
 
@@ -359,26 +402,19 @@ static int faultline_cmdq_withdraw(struct faultline_cmdq *q,
 	return state;
 }
 
-static int __faultline_cmdq_exec(struct faultline_cmdq *q, const void *cmd,
-				 void *comp, enum faultline_wait wait)
+static int __faultline_cmdq_wait(struct faultline_cmdq *q,
+				 struct faultline_cmd_req *req,
+				 enum faultline_wait wait)
 {
-	struct faultline_cmd_req req = { .comp = comp };
+	u64 deadline = req->start + FAULTLINE_CMD_TIMEOUT_NS;
 	u64 start = ktime_get_mono_fast_ns();
-	u64 deadline = start + (u64)FAULTLINE_CMD_TIMEOUT_MS * NSEC_PER_MSEC;
 	u64 now;
-	int err, state;
-
-	init_completion(&req.done);
-	err = faultline_cmdq_post(q, cmd, &req, deadline);
-	if (err == -EIO)
-		return err;
-	if (err)
-		goto timeout;
+	int state;
 
 	for (;;) {
-		state = faultline_cmdq_look(q, &req);
+		state = faultline_cmdq_look(q, req);
 		if (!state && faultline_is_dead(q->dev))
-			state = faultline_cmdq_withdraw(q, &req);
+			state = faultline_cmdq_withdraw(q, req);
 		if (state)
 			return state < 0 ? state : 0;
 		now = ktime_get_mono_fast_ns();
@@ -389,34 +425,39 @@ static int __faultline_cmdq_exec(struct faultline_cmdq *q, const void *cmd,
 		else if (wait == FAULTLINE_WAIT_POLL)
 			usleep_range(10, 50);
 		else
-			wait_for_completion_timeout(&req.done,
+			wait_for_completion_timeout(&req->done,
 						    msecs_to_jiffies(FAULTLINE_CMD_POLL_MS));
 	}
-	state = faultline_cmdq_withdraw(q, &req);
-	if (state > 0)
-		return 0;
-timeout:
-	faultline_err(q->dev, "%s: command %#x timed out\n", q->name,
-		      *(const u8 *)cmd);
-	faultline_fail(q->dev, "command timeout");
-	return -EIO;
+	return faultline_cmdq_withdraw(q, req) > 0 ? 0 : -ETIMEDOUT;
 }
 
 /*
- * Sends a command and waits for its completion. Returns 0 if it has completed,
- * with any status, or -EIO if the device is dead: then it has stopped all DMA.
- * Sleeps.
+ * Waits for the completion of a command that faultline_cmdq_post() has sent.
+ * Returns 0 if it has completed, with any status, or -EIO if the device is
+ * dead: then it has stopped all DMA. Sleeps.
  */
-int faultline_cmdq_exec(struct faultline_cmdq *q, const void *cmd, void *comp,
+int faultline_cmdq_wait(struct faultline_cmdq *q, struct faultline_cmd_req *req,
 			enum faultline_wait wait)
 {
 	int err;
 
 	might_sleep();
-	err = __faultline_cmdq_exec(q, cmd, comp, wait);
+	err = __faultline_cmdq_wait(q, req, wait);
+	if (err == -ETIMEDOUT)
+		faultline_cmdq_timeout(q, req->opcode);
 	if (err)
 		wait_for_completion(&q->dev->quiesced);
-	return err;
+	return err ? -EIO : 0;
+}
+
+/* Sends a command and waits for its completion. Sleeps. */
+int faultline_cmdq_exec(struct faultline_cmdq *q, const void *cmd, void *comp,
+			enum faultline_wait wait)
+{
+	struct faultline_cmd_req req = { .comp = comp };
+
+	return faultline_cmdq_post(q, cmd, NULL, &req) ?:
+	       faultline_cmdq_wait(q, &req, wait);
 }
 
 static int faultline_cmdq_init(struct faultline_dev *dev,

@@ -123,12 +123,19 @@ struct faultline_mr {
 	/*
 	 * Under faultline_odp.lock: the range in which the next fault begins if
 	 * faults are sequential, the number of bytes to map beyond the message,
-	 * and whether a worker faults in further pages.
+	 * the number of sequential faults before the next try to do so, and
+	 * whether a worker faults in further pages.
 	 */
 	u64 readahead_start;
 	u64 readahead_end;
 	u64 readahead_window;
+	unsigned int readahead_pause;
 	bool prefaulting;
+	/*
+	 * A fault was answered together with a MAP that the device then has
+	 * refused: the next fault is answered after its MAP.
+	 */
+	bool map_refused;
 	/*
 	 * Children of an implicit region by address, and those without pages.
 	 * The array's lock protects both; the mutex serializes creation.

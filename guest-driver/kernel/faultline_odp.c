@@ -114,6 +114,9 @@ static bool faultline_odp_invalidate(struct mmu_interval_notifier *mni,
 	start = max_t(u64, ib_umem_start(odp), PAGE_ALIGN_DOWN(range->start));
 	/* When the process exits, range->end is ULONG_MAX. */
 	end = PAGE_ALIGN(min_t(u64, ib_umem_end(odp), range->end));
+	/* The device has no entry in the range, and none is on the way. */
+	if (!faultline_odp_any_mapped(odp, start, end))
+		goto out;
 	/*
 	 * If the range covers a part of a huge page, its whole entry is
 	 * removed, and the rest faults again.

@@ -7,6 +7,7 @@
 
 #include <rdma/ib_umem_odp.h>
 
+#include "faultline_cmd.h"
 #include "faultline_ib.h"
 
 /* Page faults that are served at the same time. */
@@ -20,6 +21,17 @@ struct faultline_page_list {
 	__le64 *entries;
 	dma_addr_t dma;
 	unsigned long *pfns;
+	/* The MAP that reads `entries`, while `is_posted` is set. */
+	struct faultline_posted map;
+	bool is_posted;
+	/* Set when a present page is found; cleared by the user. */
+	bool has_found;
+	/*
+	 * The fault to answer together with the MAP of its last page, or NULL,
+	 * and the end of what it demands, an address of the process.
+	 */
+	struct faultline_fault *fault;
+	u64 fault_end;
 	/* In faultline_odp.free_lists, if it is one of those for faults. */
 	struct list_head free;
 };
@@ -38,6 +50,9 @@ struct faultline_fault {
 	u64 hint;
 	u32 key;
 	bool write;
+	bool is_answered;
+	/* When a worker began to serve it. */
+	u64 begin_ns;
 };
 
 /* The fault workers of one user. All under faultline_odp.lock. */
@@ -129,6 +144,9 @@ int faultline_odp_populate(struct faultline_mr *mr,
 int faultline_odp_faults_alloc(struct faultline_dev *dev,
 			       struct faultline_odp *odp);
 void faultline_odp_faults_free(struct faultline_odp *odp);
+struct faultline_tq_cmd faultline_fault_answer(struct faultline_mr *mr,
+					       struct faultline_fault *fault,
+					       int err);
 
 /* faultline_odp_share.c */
 struct faultline_odp_share *

@@ -4,10 +4,13 @@
  *
  * The device raises a page fault when an access to an on-demand region finds
  * no entry. The interrupt of the fault event queue copies the event and queues
- * a work item. The work item gets the pages, writes the device's entries, and
- * answers the fault with faultline_tq_resume(). It also maps pages behind the
- * demanded ones, as far as they are present. After the answer it faults in
- * absent pages that the same message needs next.
+ * a work item. The work item gets the pages and sends MAP, which writes the
+ * device's entries, and RESUME, which answers the fault, with one doorbell: the
+ * device executes both in order. If it refuses MAP, the access faults again.
+ *
+ * After the answer the work item maps pages behind the demanded ones, as far as
+ * they are present, and faults in absent pages that the same message needs
+ * next.
  *
  * Faults that get no answer end after the device's own fault timeout, 60 s.
  *
@@ -36,6 +39,8 @@
  */
 #define FAULTLINE_READAHEAD_MAX	SZ_1M
 #define FAULTLINE_READAHEAD_MIN	SZ_64K
+/* Sequential faults without readahead after one that has found no page. */
+#define FAULTLINE_READAHEAD_PAUSE	16
 /* Workers of one address space that fault in pages after the answer. */
 #define FAULTLINE_PREFAULT_WORKERS	2
 /* Must be shorter than the device's fault timeout (60 s). */
@@ -91,10 +96,15 @@ static bool faultline_odp_should_retry(struct faultline_mr *mr, u64 addr,
 	}
 }
 
-/* Maps the pages that a fault demands. */
+/*
+ * Maps the pages that a fault demands. The fault is answered together with the
+ * last MAP, before the device has executed it, unless the region's previous
+ * fault was answered so and its MAP refused. Otherwise the access and the
+ * refusal could follow each other without end.
+ */
 static int faultline_odp_serve(struct faultline_mr *mr,
 			       struct faultline_page_list *list,
-			       const struct faultline_fault *fault)
+			       struct faultline_fault *fault)
 {
 	struct faultline_dev *dev = fault->dev;
 	unsigned long deadline = jiffies + FAULTLINE_FAULT_TIMEOUT;
@@ -105,11 +115,15 @@ static int faultline_odp_serve(struct faultline_mr *mr,
 	err = faultline_odp_range(mr, fault->va, fault->bytes, &addr, &end);
 	if (err)
 		return err;
+	if (!READ_ONCE(mr->map_refused))
+		list->fault = fault;
+	list->fault_end = end;
 	do {
 		err = faultline_odp_populate(mr, list, addr, end, fault->write,
 					     true);
 	} while (faultline_odp_should_retry(mr, addr, end, err, &nomem) &&
 		 time_before(jiffies, deadline) && !faultline_is_dead(dev));
+	list->fault = NULL;
 	return err;
 }
 
@@ -124,16 +138,31 @@ static u64 faultline_odp_readahead(struct faultline_odp *odp,
 
 	spin_lock_irq(&odp->lock);
 	window = mr->readahead_window;
-	if (start >= mr->readahead_start && start <= mr->readahead_end)
+	if (start < mr->readahead_start || start > mr->readahead_end)
+		window = window > FAULTLINE_READAHEAD_MIN ? window / 2 : 0;
+	else if (mr->readahead_pause)
+		mr->readahead_pause--;
+	else
 		window = clamp_t(u64, 2 * window, FAULTLINE_READAHEAD_MIN,
 				 FAULTLINE_READAHEAD_MAX);
-	else
-		window = window > FAULTLINE_READAHEAD_MIN ? window / 2 : 0;
 	mr->readahead_window = window;
 	mr->readahead_start = start + PAGE_SIZE;
 	mr->readahead_end = end + window;
 	spin_unlock_irq(&odp->lock);
 	return window;
+}
+
+/*
+ * No page beyond the message was present: memory that is new to the process is
+ * touched in order. Do without a window for some faults.
+ */
+static void faultline_odp_readahead_failed(struct faultline_odp *odp,
+					   struct faultline_mr *mr)
+{
+	spin_lock_irq(&odp->lock);
+	mr->readahead_window = 0;
+	mr->readahead_pause = FAULTLINE_READAHEAD_PAUSE;
+	spin_unlock_irq(&odp->lock);
 }
 
 /*
@@ -170,8 +199,12 @@ static bool faultline_odp_fault_around(struct faultline_mr *mr,
 		 faultline_odp_populate(mr, list, *start, *end, fault->write,
 					false) > 0;
 	limit = min(limit, *end + window);
-	if (*end < limit)
+	if (*end < limit) {
+		list->has_found = false;
 		faultline_odp_populate(mr, list, *end, limit, false, false);
+		if (!list->has_found)
+			faultline_odp_readahead_failed(odp, mr);
+	}
 	return absent;
 }
 
@@ -221,6 +254,21 @@ static void faultline_odp_prefault(struct faultline_odp *odp,
 	spin_unlock_irq(&odp->lock);
 }
 
+/*
+ * Maps pages that the device will probably need next: no access waits for them.
+ */
+static void faultline_odp_read_ahead(struct faultline_mr *mr,
+				     struct faultline_page_list *list,
+				     const struct faultline_fault *fault)
+{
+	struct faultline_odp *odp = fault->dev->odp;
+	u64 start, end;
+
+	if (faultline_odp_fault_around(mr, list, fault, &start, &end) &&
+	    faultline_odp_prefault_begin(odp, mr))
+		faultline_odp_prefault(odp, mr, list, start, end, fault->write);
+}
+
 static void faultline_fault_free(struct faultline_fault *fault)
 {
 	struct faultline_odp *odp = fault->dev->odp;
@@ -255,6 +303,64 @@ static void faultline_fault_measure(struct faultline_dev *dev,
 				      mapped - begin);
 }
 
+/* Answers a fault of no region with an error. */
+static void faultline_fault_refuse(struct faultline_dev *dev, u64 token,
+				   u16 status, u64 read)
+{
+	struct faultline_fault_times times;
+	struct faultline_tq_cmd answer;
+	u64 now = ktime_get_ns();
+
+	faultline_fault_measure(dev, NULL, read, now, now, &times);
+	answer = faultline_tq_resume_cmd(dev, token, status, &times);
+	faultline_tq_resume(dev, &answer);
+}
+
+/*
+ * Returns the answer of a fault, which the caller sends at once, and accounts
+ * for the fault: after the answer a peer's request may complete, and its
+ * process may read the counters.
+ */
+struct faultline_tq_cmd faultline_fault_answer(struct faultline_mr *mr,
+					       struct faultline_fault *fault,
+					       int err)
+{
+	struct faultline_fault_times times;
+	u64 mapped = ktime_get_ns();
+
+	fault->is_answered = true;
+	trace_faultline_serve(fault->dev, fault, err);
+	atomic64_inc(&mr->page_faults);
+	if (!err)
+		atomic64_inc(&mr->page_faults_handled);
+	faultline_fault_measure(fault->dev, mr, fault->read_ns, fault->begin_ns,
+				mapped, &times);
+	return faultline_tq_resume_cmd(fault->dev, fault->token,
+				       err ? FAULTLINE_BAD_RANGE : FAULTLINE_OK,
+				       &times);
+}
+
+/* Maps the pages of a fault and answers it. Returns 0 if they are mapped. */
+static int faultline_fault_serve(struct faultline_mr *mr,
+				 struct faultline_page_list *list,
+				 struct faultline_fault *fault)
+{
+	struct faultline_tq_cmd answer;
+	int err;
+
+	fault->begin_ns = ktime_get_ns();
+	fault->is_answered = false;
+	err = faultline_odp_serve(mr, list, fault);
+	if (fault->is_answered)
+		return err;
+	/* The device has taken the entries, if there are any. */
+	if (!err)
+		WRITE_ONCE(mr->map_refused, false);
+	answer = faultline_fault_answer(mr, fault, err);
+	faultline_tq_resume(fault->dev, &answer);
+	return err;
+}
+
 static void faultline_fault_work(struct work_struct *work)
 {
 	struct faultline_fault *fault =
@@ -263,12 +369,8 @@ static void faultline_fault_work(struct work_struct *work)
 	struct faultline_odp *odp = dev->odp;
 	struct faultline_mr *mr = faultline_odp_mr_get(dev, fault->key);
 	struct faultline_page_list *list;
-	struct faultline_fault_times times;
-	u64 begin = ktime_get_ns();
 	u64 read = fault->read_ns;
 	u64 token = fault->token;
-	u64 start, end, mapped;
-	int err;
 
 	/*
 	 * The region may have been deregistered since the fault was raised.
@@ -277,9 +379,7 @@ static void faultline_fault_work(struct work_struct *work)
 	if (!mr) {
 		trace_faultline_serve(dev, fault, -ENOENT);
 		faultline_fault_free(fault);
-		faultline_fault_measure(dev, NULL, read, begin, begin, &times);
-		faultline_tq_resume(dev, token, FAULTLINE_BAD_MKEY, &times,
-				    FAULTLINE_WAIT_POLL);
+		faultline_fault_refuse(dev, token, FAULTLINE_BAD_MKEY, read);
 		return;
 	}
 	if (!faultline_odp_share_begin(odp, mr->share, fault)) {
@@ -287,35 +387,14 @@ static void faultline_fault_work(struct work_struct *work)
 		return;
 	}
 	list = faultline_page_list_get(odp);
-	begin = ktime_get_ns();
-	err = faultline_odp_serve(mr, list, fault);
-	mapped = ktime_get_ns();
-	trace_faultline_serve(dev, fault, err);
-	atomic64_inc(&mr->page_faults);
-	if (!err)
-		atomic64_inc(&mr->page_faults_handled);
-	if (!err && faultline_odp_fault_around(mr, list, fault, &start, &end) &&
-	    faultline_odp_prefault_begin(odp, mr)) {
-		/*
-		 * Keep `fault` until the pages are present: a work item that
-		 * is queued again would wait for the end of this function.
-		 */
-		faultline_fault_measure(dev, mr, read, begin, mapped, &times);
-		faultline_tq_resume(dev, token, FAULTLINE_OK, &times,
-				    FAULTLINE_WAIT_POLL);
-		faultline_odp_prefault(odp, mr, list, start, end, fault->write);
-		faultline_fault_free(fault);
-	} else {
-		/*
-		 * Free the fault before the answer: after it the device may
-		 * raise another fault, and the number of free ones is limited.
-		 */
-		faultline_fault_free(fault);
-		faultline_fault_measure(dev, mr, read, begin, mapped, &times);
-		faultline_tq_resume(dev, token,
-				    err ? FAULTLINE_BAD_RANGE : FAULTLINE_OK,
-				    &times, FAULTLINE_WAIT_POLL);
-	}
+	if (!faultline_fault_serve(mr, list, fault))
+		faultline_odp_read_ahead(mr, list, fault);
+	/*
+	 * The device may have raised another fault since the answer: each
+	 * worker may keep one fault. A work item that is queued again would
+	 * wait for the end of this function.
+	 */
+	faultline_fault_free(fault);
 	faultline_page_list_put(odp, list);
 	/* The share exists as long as the reference on the region. */
 	faultline_odp_share_end(odp, mr->share);
@@ -335,14 +414,8 @@ static void faultline_refuse_work(struct work_struct *work)
 	struct faultline_refusal *refusal =
 		container_of(work, struct faultline_refusal, work);
 
-	struct faultline_fault_times times;
-	u64 now = ktime_get_ns();
-
-	faultline_fault_measure(refusal->dev, NULL, refusal->read_ns, now, now,
-				&times);
-	faultline_tq_resume(refusal->dev, refusal->token,
-			    FAULTLINE_NO_RESOURCES, &times,
-			    FAULTLINE_WAIT_POLL);
+	faultline_fault_refuse(refusal->dev, refusal->token,
+			       FAULTLINE_NO_RESOURCES, refusal->read_ns);
 	kfree(refusal);
 }
 

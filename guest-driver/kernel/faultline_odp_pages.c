@@ -5,8 +5,9 @@
  * faultline_odp_populate() writes device entries for pages of a process.
  * HMM finds the pages and, if asked to, faults in absent ones as the process
  * itself would. Under the umem_mutex the driver then checks that no page of
- * the range was invalidated meanwhile, maps the pages for DMA and writes the
- * device's entries. After an invalidation it repeats the walk.
+ * the range was invalidated meanwhile, maps the pages for DMA and sends the
+ * entries to the device. After an invalidation it repeats the walk. It waits
+ * for the device without the mutex.
  *
  * Locking: the walk takes the mmap_lock, may sleep for long, and runs without
  * any lock of the driver. The umem_mutex of the region (or of the child of an
@@ -161,21 +162,48 @@ static bool faultline_odp_is_huge(const struct faultline_mr *mr,
 	return true;
 }
 
-/* Writes the entries of a range to the device, under the umem_mutex. */
-static int faultline_odp_write_entries(struct faultline_mr *mr, u64 start,
-				       size_t count,
-				       const struct faultline_page_list *list)
+/*
+ * Sends the entries of a range to the device, under the umem_mutex. A later
+ * invalidation takes the mutex and sends its command behind this one, so that
+ * it removes these entries, although nothing has waited for them.
+ */
+static int faultline_odp_post_entries(struct faultline_mr *mr, u64 start,
+				      size_t count,
+				      struct faultline_page_list *list,
+				      const struct faultline_tq_cmd *resume)
 {
 	struct faultline_dev *dev = to_fdev(mr->ibmr.device);
-	u64 iova = faultline_odp_iova(mr, start);
+	bool huge = faultline_odp_is_huge(mr, list->entries, start, count);
+	int err;
 
-	if (faultline_odp_is_huge(mr, list->entries, start, count))
-		return faultline_tq_map(dev, mr->ibmr.lkey, iova, 1,
-					FAULTLINE_HUGE_SHIFT,
-					le64_to_cpu(list->entries[0]), true,
-					FAULTLINE_WAIT_POLL);
-	return faultline_tq_map(dev, mr->ibmr.lkey, iova, count, PAGE_SHIFT,
-				list->dma, false, FAULTLINE_WAIT_POLL);
+	err = faultline_tq_post_map(dev, &list->map, mr->ibmr.lkey,
+				    faultline_odp_iova(mr, start),
+				    huge ? 1 : count,
+				    huge ? FAULTLINE_HUGE_SHIFT : PAGE_SHIFT,
+				    huge ? le64_to_cpu(list->entries[0]) :
+					   list->dma,
+				    huge, resume);
+	list->is_posted = !err;
+	return err;
+}
+
+/*
+ * Waits until the device has the entries, if any were sent. If it refuses them
+ * although the fault is answered, the access faults again.
+ */
+static int faultline_odp_finish(struct faultline_mr *mr,
+				struct faultline_page_list *list)
+{
+	int err;
+
+	if (!list->is_posted)
+		return 0;
+	list->is_posted = false;
+	err = faultline_tq_wait(to_fdev(mr->ibmr.device), &list->map);
+	if (!err || !list->fault || !list->fault->is_answered)
+		return err;
+	WRITE_ONCE(mr->map_refused, true);
+	return 0;
 }
 
 /*
@@ -198,6 +226,7 @@ static int faultline_odp_map_range(struct faultline_mr *mr,
 	size_t count = (found->end - found->start) >> PAGE_SHIFT;
 	struct faultline_dev *dev = to_fdev(mr->ibmr.device);
 	bool some = false, absent = false;
+	struct faultline_tq_cmd answer;
 	int mapped = odp->npages;
 	int err = 0;
 	size_t i;
@@ -218,7 +247,15 @@ static int faultline_odp_map_range(struct faultline_mr *mr,
 	atomic64_add(odp->npages - mapped, &mr->pages_present);
 	if (err || !some)
 		return err ?: absent;
-	err = faultline_odp_write_entries(mr, found->start, count, list);
+	list->has_found = true;
+	if (list->fault && !absent && stop >= list->fault_end) {
+		answer = faultline_fault_answer(mr, list->fault, 0);
+		err = faultline_odp_post_entries(mr, found->start, count, list,
+						 &answer);
+	} else {
+		err = faultline_odp_post_entries(mr, found->start, count, list,
+						 NULL);
+	}
 	return err ?: absent;
 }
 
@@ -265,7 +302,7 @@ static int faultline_odp_map_chunk(struct faultline_mr *mr,
 		.hmm_pfns = list->pfns,
 	};
 	bool again = true;
-	int ret;
+	int ret, err;
 
 	if (fault)
 		range.default_flags = HMM_PFN_REQ_FAULT |
@@ -297,6 +334,9 @@ static int faultline_odp_map_chunk(struct faultline_mr *mr,
 			ret = faultline_odp_map_range(mr, odp, list, &range,
 						      start, stop, write);
 		mutex_unlock(&odp->umem_mutex);
+		err = faultline_odp_finish(mr, list);
+		if (err)
+			ret = err;
 	} while (again && time_before(jiffies, deadline));
 	mmput_async(mm);
 	return ret;

@@ -63,12 +63,33 @@ uint64_t now_ms(void)
 	return (uint64_t)time.tv_sec * 1000 + time.tv_nsec / 1000000;
 }
 
+uint64_t now_ns(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return (uint64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
 void sleep_ms(unsigned int ms)
 {
 	struct timespec time = { ms / 1000, (long)(ms % 1000) * 1000000 };
 
 	while (nanosleep(&time, &time) && errno == EINTR)
 		;
+}
+
+static int by_value(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+uint64_t median(uint64_t *values, size_t count)
+{
+	qsort(values, count, sizeof(*values), by_value);
+	return values[count / 2];
 }
 
 /* --- data ------------------------------------------------------------- */

@@ -29,7 +29,11 @@ __attribute__((noreturn, format(printf, 1, 2))) void die(const char *format, ...
 __attribute__((format(printf, 1, 2))) void say(const char *format, ...);
 
 uint64_t now_ms(void);
+uint64_t now_ns(void);
 void sleep_ms(unsigned int ms);
+
+/* The median of some values, which it sorts. */
+uint64_t median(uint64_t *values, size_t count);
 
 /* --- data ------------------------------------------------------------- */
 

@@ -14,7 +14,6 @@
  */
 #include <inttypes.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "common.h"
 
@@ -22,14 +21,6 @@
 #define TIMEOUT_NS 60000000000ULL
 
 static const uint64_t limits_ms[] = { 10, 50, 100, 200 };
-
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec * 1000000000ULL + ts.tv_nsec;
-}
 
 static void spin(uint64_t ns)
 {

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "common.h"
@@ -17,21 +16,6 @@
 #define MIB (1UL << 20)
 #define TIMES 9
 #define NOBODY 65534
-
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec * 1000000000ULL + ts.tv_nsec;
-}
-
-static int by_value(const void *a, const void *b)
-{
-	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-
-	return (x > y) - (x < y);
-}
 
 static void *fresh(size_t length)
 {
@@ -60,8 +44,7 @@ static uint64_t registration(struct device *device, size_t length, bool on_deman
 		WANT(!ibv_dereg_mr(mr));
 		munmap(memory, length);
 	}
-	qsort(took, TIMES, sizeof(*took), by_value);
-	return took[TIMES / 2];
+	return median(took, TIMES);
 }
 
 /* Whether an ordinary user may register twice of what he may lock. */

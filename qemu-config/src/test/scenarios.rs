@@ -122,6 +122,16 @@ pub const TESTS: &[Row<Test>] = &[
         in_guests,
     ),
     row::<Test>(
+        "refused_map",
+        "A refused entry costs one more fault.",
+        in_guests,
+    ),
+    row::<Test>(
+        "refused_maps",
+        "A second refusal ends the access.",
+        in_guests,
+    ),
+    row::<Test>(
         "rnr_storm",
         "A hundred RNR NAKs end no connection with a retry count of 7.",
         in_guests,

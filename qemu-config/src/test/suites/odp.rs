@@ -3,7 +3,7 @@
 
 use super::row::{FILLED, GuestSuite, GuestTest, Sides, alone, perf, suite, verbs};
 use crate::test::facts::On::{Both, First, Nothing};
-use crate::test::facts::{Runs, runs};
+use crate::test::facts::{Runs, by_name, runs};
 
 pub const SUITE: GuestSuite = suite(
     "odp",
@@ -61,6 +61,11 @@ const TESTS: &[GuestTest] = &[
         .faulting(Sides::Client)
         .shows("Sequential accesses fault rarely; no unnamed page is allocated.")
         .runs(MEMORY),
+    alone("fault_cost", "fault_cost 3")
+        .on_cpus(2)
+        .faulting(Sides::Client)
+        .shows("First touches fault once; prints their cost.")
+        .runs(by_name("figures of a machine that does nothing else")),
     alone("huge_entries", "odp_faults huge")
         .faulting(Sides::Client)
         .shows("A huge page takes one fault, until a part of it is invalidated.")
