@@ -55,10 +55,7 @@ const TESTS: &[GuestTest] = &[
         .runs(runs(Nothing, First, "stuck_pages, with more targets")),
     alone("stuck_contexts", "odp_stuck /mnt/dax contexts")
         .faulting(Sides::Client)
-        .shows(
-            "The same for another user's process, while a dozen contexts of one user have \
-             three quarters of the places.",
-        ),
+        .shows("The same beside a dozen contexts of another user."),
     alone("slow_page_behind", "odp_faults slow /mnt/dax")
         .faulting(Sides::Client)
         .shows("A page is written while its successor is awaited."),
