@@ -49,7 +49,7 @@ impl<O: Outside> Fabric<O> {
         sent: &mut TxFrame,
         len: usize,
     ) {
-        let port = self.nics.get_mut(from);
+        let port = self.nics.awake_port(from);
         let sender = port.as_ref().map_or(0, |port| port.nic.last_sender());
         let mut frame = FrameMut::ByReference(sent);
         let place = (from, Direction::Tx);

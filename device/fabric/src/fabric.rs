@@ -152,6 +152,12 @@ impl<O: Outside> Fabric<O> {
         nics.chain(rules).chain(links).chain(holds).min()
     }
 
+    /// True if it has neither external ports nor modelled links: frames come from NICs only.
+    #[inline]
+    pub fn is_closed(&self) -> bool {
+        self.externals.is_empty() && self.links.is_empty()
+    }
+
     /// True if there is something to do that no deadline announces, other than doorbells and frames of other fabrics.
     #[inline(always)]
     pub fn has_work(&self, out: &O) -> bool {

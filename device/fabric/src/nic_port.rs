@@ -38,6 +38,7 @@ impl NicPort {
     }
 
     /// When its next timer is due. A function without bus mastering is not run, so its timers are not handled until bus mastering is on.
+    #[inline]
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         match self.bus_master {
             true => self.nic.next_deadline(),
@@ -57,6 +58,10 @@ impl NicPort {
     #[inline]
     pub(crate) fn may_rest(&self) -> bool {
         let nic = &self.nic;
+        // Its turns begin with bus mastering, which ends the rest.
+        if !self.bus_master {
+            return !nic.has_diagnostics();
+        }
         !self.link_changed && !nic.has_events() && !nic.may_send() && !nic.waits_for_pause()
     }
 

@@ -22,6 +22,8 @@ pub struct Nics {
     ports: ByPort<NicPort>,
     /// By port: when the rest of its NIC ends, if nothing happens before. A port without a NIC rests for ever.
     rests_until: Box<[Instant]>,
+    /// No rest ends before. [`AWAKE`] from the change of a NIC until the end of a pass after which all rest.
+    all_rest_until: Instant,
 }
 
 impl Nics {
@@ -30,6 +32,7 @@ impl Nics {
         Self {
             ports: ByPort::new(ports),
             rests_until: vec![NEVER; ports].into_boxed_slice(),
+            all_rest_until: AWAKE,
         }
     }
 
@@ -49,10 +52,18 @@ impl Nics {
     #[inline]
     pub fn get_mut(&mut self, id: PortId) -> Option<&mut NicPort> {
         let port = self.ports.get_mut(id)?;
+        self.all_rest_until = AWAKE;
         if let Some(until) = self.rests_until.get_mut(id) {
             *until = AWAKE;
         }
         Some(port)
+    }
+
+    /// The same, of a NIC whose rest this pass has ended.
+    #[inline]
+    pub(crate) fn awake_port(&mut self, id: PortId) -> Option<&mut NicPort> {
+        debug_assert!(self.ports.get(id).is_none() || self.is_awake(id));
+        self.ports.get_mut(id)
     }
 
     /// The NICs, with their ports.
@@ -90,6 +101,7 @@ impl Nics {
 
     /// Replaces the NIC of a port. Returns the previous one. A port that the process does not have keeps none.
     pub fn replace(&mut self, id: PortId, port: Option<NicPort>) -> Option<NicPort> {
+        self.all_rest_until = AWAKE;
         if let Some(until) = self.rests_until.get_mut(id) {
             *until = port.as_ref().map_or(NEVER, |_| AWAKE);
         }
@@ -100,6 +112,29 @@ impl Nics {
     #[inline]
     pub fn rests(&self, id: PortId, now: Instant) -> bool {
         self.rests_until.get(id).is_none_or(|until| *until > now)
+    }
+
+    /// True if no NIC was changed since [`Nics::come_to_rest`] has found that all rest.
+    #[inline]
+    pub fn all_rest(&self) -> bool {
+        self.all_rest_until != AWAKE
+    }
+
+    /// The same, and no rest has ended at this time: no NIC has anything to do, but perhaps doorbells.
+    #[inline]
+    pub fn all_rest_at(&self, now: Instant) -> bool {
+        self.all_rest_until > now
+    }
+
+    /// To be called at the end of a pass. Returns true if all NICs rest, and did not at the end of the last pass.
+    #[inline]
+    pub fn come_to_rest(&mut self) -> bool {
+        if self.all_rest() {
+            return false;
+        }
+        let ends = self.rests_until.iter().copied();
+        self.all_rest_until = ends.min().unwrap_or(NEVER);
+        self.all_rest()
     }
 
     /// True if the NIC of a port does not rest: it has had a turn, or was changed.
@@ -116,7 +151,38 @@ impl Nics {
         if let (Some(port), Some(until)) = (self.ports.get(id), self.rests_until.get_mut(id))
             && port.may_rest()
         {
-            *until = port.nic.next_deadline().unwrap_or(NEVER);
+            *until = port.next_deadline().unwrap_or(NEVER);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use faultline_nic::{Nic, NicConfig};
+    use faultline_wire::MacAddr;
+
+    #[test]
+    fn all_rest_until_the_first_deadline_or_a_change() {
+        let mut nics = Nics::new(3);
+        for id in 0..2 {
+            let config = NicConfig::new(MacAddr([2, 0, 0, 0, 0, 1]));
+            nics.replace(id, Some(NicPort::new(Nic::new(config))));
+            assert!(!nics.come_to_rest(), "a new NIC is awake");
+        }
+        nics.rests_until[..2].copy_from_slice(&[Instant(7), Instant(5)]);
+        assert!(!nics.all_rest(), "the pass has not ended");
+        assert!(nics.come_to_rest());
+        assert!(!nics.come_to_rest(), "they rested before");
+        assert!(nics.all_rest_at(Instant(4)));
+        assert!(!nics.all_rest_at(Instant(5)) && nics.all_rest());
+        assert!(nics.get_mut(2).is_none() && nics.all_rest());
+        assert!(nics.get_mut(0).is_some() && !nics.all_rest());
+        assert!(!nics.come_to_rest());
+        nics.let_rest(0);
+        assert!(nics.rests(0, Instant(5)), "it has no deadline");
+        assert!(nics.come_to_rest());
+        nics.replace(1, None);
+        assert!(!nics.all_rest(), "a NIC was taken away");
     }
 }

@@ -85,12 +85,16 @@ impl<O: Outside> Fabric<O> {
         of_links | of_externals
     }
 
-    /// Begins the turn of a NIC; `None` without bus mastering.
+    /// Begins the turn of a NIC; `None` without bus mastering: then it rests.
     #[inline(always)]
     pub fn turn(&mut self, id: PortId) -> Option<Turn<'_, O::Memory>> {
+        if !self.nics.get(id)?.bus_master {
+            self.nics.let_rest(id);
+            return None;
+        }
         Some(Turn {
             id,
-            port: self.nics.get_mut(id).filter(|port| port.bus_master)?,
+            port: self.nics.get_mut(id)?,
             memory: self.memories.get(id)?,
             rules: self.rules.as_deref_mut(),
             switch: &mut self.switch,
@@ -128,7 +132,7 @@ impl<O: Outside> Fabric<O> {
         let mut further = FURTHER_TURNS;
         let mut worked = false;
         let mut frame = TxFrame::default();
-        while let (Some(port), Some(memory)) = (self.nics.get_mut(id), self.memories.get(id)) {
+        while let (Some(port), Some(memory)) = (self.nics.awake_port(id), self.memories.get(id)) {
             let before = port.nic.work();
             let most = if single { 0 } else { turn.octets() };
             if !port.nic.poll_transmit(now, memory, most, &mut frame) {
@@ -172,6 +176,9 @@ impl<O: Outside> Fabric<O> {
     pub fn end_pass(&mut self, out: &mut O, now: Instant) -> bool {
         self.flush_externals();
         let mut worked = false;
+        if self.nics.all_rest() {
+            return worked;
+        }
         for id in 0..self.nics.ports() {
             // One that rests has neither interrupts nor diagnostics.
             if self.nics.is_awake(id) {

@@ -1,7 +1,7 @@
 //! Memory that is shared with a guest: its RAM and the doorbell pages.
 //!
 //! This is the only crate of the workspace that contains `unsafe`. Other crates access
-//! guest memory through the methods of [`GuestMemory`], [`SharedPages`], [`MemFd`] and
+//! guest memory through the methods of [`GuestMemory`], [`SharedPages`], [`WatchedWords`], [`MemFd`] and
 //! [`MappedFile`]. None of them returns a reference into the memory: another process may change
 //! it at any time, and a `&[u8]` promises the compiler that it does not change.
 //!
@@ -60,6 +60,7 @@ mod pages;
 mod raw;
 mod sigbus;
 mod tap;
+mod watched;
 
 pub use file::{MappedFile, MemFd};
 pub use file_maps::FileMaps;
@@ -69,3 +70,4 @@ pub use map::{MapError, NewMap, Rights};
 pub use mapping::{AccessError, Mapping, PAGE_SIZE};
 pub use pages::{Page, SharedPages};
 pub use tap::set_tap_header;
+pub use watched::WatchedWords;

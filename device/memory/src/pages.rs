@@ -285,6 +285,11 @@ impl<'a> Page<'a> {
         compare_exchange_u64
     );
 
+    /// The word at `offset`.
+    pub(crate) fn word(&self, offset: usize) -> ptr::NonNull<AtomicU64> {
+        ptr::NonNull::from(self.at64(offset))
+    }
+
     /// Copies bytes from `offset` on, up to the end of the page, and returns how many.
     pub fn read(&self, offset: usize, buf: &mut [u8]) -> usize {
         let len = buf.len().min(PAGE_SIZE.saturating_sub(offset));

@@ -289,6 +289,7 @@ impl<'a, M: Dma> Context<'a, M> {
     }
 
     /// Copies a payload, from byte `taken` on, to segments of this guest's memory, and moves `taken` on.
+    #[inline]
     pub(crate) fn copy_payload(
         &mut self,
         segments: &Segments,

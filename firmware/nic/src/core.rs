@@ -316,6 +316,7 @@ impl Core {
     }
 
     /// Accounts for the look-ups in page tables since the last call.
+    #[inline]
     pub(crate) fn charge_lookups(&mut self, now: Instant) {
         let (hits, all_misses) = self.mkeys.tlb.counts();
         self.counters.set(Counter::tlb_hits, hits);
@@ -420,6 +421,7 @@ impl Core {
     }
 
     /// Whether a completion of this queue pair was lost, so that it is about to fail.
+    #[inline]
     pub(crate) fn has_lost_completion(&self, qpn: u32) -> bool {
         self.lost_completions.contains(&qpn)
     }

@@ -102,10 +102,15 @@ impl Nic {
     }
 
     /// Delivers copies of a frame that arrives or leaves to the flows that receive every frame.
+    #[inline]
     pub(crate) fn sniff<M: Dma>(&mut self, now: Instant, mem: &M, frame: &TxFrame, sender: &M) {
-        if !self.steering.has_sniffers() {
-            return;
+        if self.steering.has_sniffers() {
+            self.sniff_packets(now, mem, frame, sender);
         }
+    }
+
+    #[inline(never)]
+    fn sniff_packets<M: Dma>(&mut self, now: Instant, mem: &M, frame: &TxFrame, sender: &M) {
         for index in 0..frame.packets {
             match frame.packet_bytes(index, sender) {
                 Ok(bytes) => self.sniff_octets(now, mem, &bytes),

@@ -195,6 +195,7 @@ impl TxFrame {
     }
 
     /// Octets on the wire, without FCS; of all packets, if it is a run.
+    #[inline]
     pub fn len(&self) -> usize {
         match &self.kind {
             FrameKind::Roce(header) if self.packets > 1 => {
@@ -217,6 +218,7 @@ impl TxFrame {
     }
 
     /// The part that a receiver copies: the payload, or all of a raw frame.
+    #[inline]
     pub(crate) fn view<'a, M: Dma>(&'a self, mem: &'a M) -> Payload<'a, M> {
         if !self.own.is_empty() {
             return Payload::Bytes(&self.own);

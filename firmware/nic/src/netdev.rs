@@ -28,6 +28,7 @@ impl Netdev {
     }
 
     /// True if the driver has requested frames to this address.
+    #[inline]
     pub(crate) fn wants(&self, dst: MacAddr) -> bool {
         dst == self.mac
             || dst.is_broadcast()
@@ -37,6 +38,7 @@ impl Netdev {
     }
 
     /// Whether the interface is up.
+    #[inline]
     pub(crate) fn is_up(&self) -> bool {
         self.flags & NETDEV_UP != 0
     }

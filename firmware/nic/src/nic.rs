@@ -634,10 +634,15 @@ impl Nic {
     }
 
     /// Tells the driver once that the device has stopped.
+    #[inline]
     pub(crate) fn report_fatal(&mut self, now: Instant) {
-        if self.core.fatal == 0 || self.fatal_reported {
-            return;
+        if self.core.fatal != 0 && !self.fatal_reported {
+            self.report_first_fatal(now);
         }
+    }
+
+    #[cold]
+    fn report_first_fatal(&mut self, now: Instant) {
         self.fatal_reported = true;
         let cause = self.core.fatal;
         self.core.diagnose(now, Diagnostic::Fatal { cause });

@@ -59,6 +59,7 @@ impl<M> Copy for Payload<'_, M> {}
 
 impl<'a, M: Dma> Payload<'a, M> {
     /// A head that the NIC has written, and `len` bytes in segments of guest memory.
+    #[inline]
     pub(crate) fn guest(head: &'a [u8], mem: &'a M, segments: &'a [Segment], len: usize) -> Self {
         Self::Guest {
             head,
@@ -70,6 +71,7 @@ impl<'a, M: Dma> Payload<'a, M> {
     }
 
     /// Bytes.
+    #[inline]
     pub fn len(&self) -> usize {
         match self {
             Self::Guest { len, .. } => *len,
@@ -107,6 +109,7 @@ impl<'a, M: Dma> Payload<'a, M> {
     }
 
     /// Copies `len` bytes from offset `skip` to guest memory at `dst`. Bytes beyond the payload are left out.
+    #[inline]
     pub fn copy_to(&self, skip: usize, to: &M, dst: u64, len: usize) -> Result<(), CopyError> {
         match self {
             Self::Bytes(bytes) => match bytes.get(skip..(skip + len).min(bytes.len())) {

@@ -15,6 +15,7 @@ pub struct Segment {
 pub type Segments = SmallVec<[Segment; 4]>;
 
 /// Appends a segment, or lengthens the last one if it follows directly.
+#[inline]
 pub(crate) fn push_segment(segments: &mut Segments, addr: u64, len: u32) {
     if len == 0 {
         return;
@@ -30,6 +31,7 @@ pub(crate) fn push_segment(segments: &mut Segments, addr: u64, len: u32) {
 }
 
 /// True if memory at `addr` directly follows the last segment.
+#[inline]
 pub(crate) fn follows(segments: &Segments, addr: u64) -> bool {
     segments
         .last()

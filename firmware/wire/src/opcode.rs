@@ -203,6 +203,16 @@ pub struct OpcodeInfo {
     pub payload: bool,
 }
 
+/// In the table of properties, for bytes that are no opcode.
+const UNKNOWN: OpcodeInfo = OpcodeInfo {
+    service: Service::Cnp,
+    kind: OpKind::Cnp,
+    position: Position::Only,
+    headers: Headers::empty(),
+    transport_len: BTH_LEN,
+    payload: false,
+};
+
 macro_rules! opcodes {
     ($($(#[doc = $doc:literal])* $name:ident = $value:literal,
         $service:ident $kind:ident $position:ident [$($header:ident)*] $payload:ident;)*) => {
@@ -234,22 +244,29 @@ macro_rules! opcodes {
                 })
             }
 
+            /// Properties by the byte of the opcode. Those of bytes that are no opcode are of no use.
+            const INFO: &'static [OpcodeInfo; 256] = &{
+                let mut table = [UNKNOWN; 256];
+                $(
+                    let headers = Headers::empty()$(.union(Headers::$header))*;
+                    table[$value] = OpcodeInfo {
+                        service: Service::$service,
+                        kind: OpKind::$kind,
+                        position: Position::$position,
+                        headers,
+                        transport_len: BTH_LEN + headers.wire_len(),
+                        payload: $payload,
+                    };
+                )*
+                table
+            };
+
             /// Properties of the packets of this opcode.
+            // Asked several times for each packet, so it is a look-up without a branch.
             #[inline(always)]
+            #[allow(clippy::indexing_slicing, reason = "the table has an entry for each byte")]
             pub const fn info(self) -> &'static OpcodeInfo {
-                match self {
-                    $(Self::$name => const {
-                        let headers = Headers::empty()$(.union(Headers::$header))*;
-                        &OpcodeInfo {
-                            service: Service::$service,
-                            kind: OpKind::$kind,
-                            position: Position::$position,
-                            headers,
-                            transport_len: BTH_LEN + headers.wire_len(),
-                            payload: $payload,
-                        }
-                    },)*
-                }
+                &Self::INFO[self as usize]
             }
         }
     };
@@ -385,6 +402,7 @@ impl Opcode {
     /// The same operation in another service; `None` if that service does not have it (READ over
     /// UC, anything but SEND ONLY over UD) and for a CNP. An operation of a manufacturer is the same in
     /// all reliable services.
+    #[inline]
     pub const fn with_service(self, service: Service) -> Option<Self> {
         use Service::{Cnp, Manufacturer, Rc, Uc, Ud, Xrc};
         let base = match (self.info().service, service) {

@@ -404,3 +404,33 @@ impl Fabric {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use faultline_abi::doorbell::{NOP, RING_ENTRIES};
+
+    /// While all NICs rest, passes and looks read a list of slots, which has to follow the rings.
+    #[test]
+    fn each_doorbell_is_seen_after_a_rest() {
+        let sizes = Sizes {
+            nics: 3,
+            ..Sizes::default()
+        };
+        let mut fabric = Fabric::new(&sizes).unwrap();
+        for round in 0..=RING_ENTRIES {
+            let host = (round % 3) as usize;
+            let page = match round % 2 {
+                0 => 0,
+                _ => fabric.hosts[host].uctx,
+            };
+            fabric.settle().unwrap();
+            assert!(!fabric.processes().look(), "doorbell {round} was not rung");
+            fabric.hosts[host].driver.ring(page, NOP, 0, 0);
+            assert!(fabric.processes().look(), "look for doorbell {round}");
+            assert!(fabric.processes().step(), "pass with doorbell {round}");
+        }
+        fabric.settle().unwrap();
+        assert!(!fabric.processes().look());
+    }
+}

@@ -13,13 +13,14 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use crossbeam_channel::TryRecvError;
-use faultline_abi::doorbell::Doorbell;
+use faultline_abi::doorbell::{Doorbell, TYPE_BITS};
 use faultline_capture::Captures;
 use faultline_config::{Config, PollMode};
 use faultline_fabric::by_port::ByPort;
 use faultline_fabric::holds::Holds;
 use faultline_fabric::shared_pauses::SharedPauses;
 use faultline_fabric::{AGING, Fabric, PortId, Switch};
+use faultline_memory::WatchedWords;
 use faultline_nic::{Instant, Remains};
 use faultline_telemetry::{DoorbellPath, Recorder, TraceEvent};
 
@@ -98,6 +99,10 @@ pub struct Engine {
     pub fabric: Fabric<EngineIo>,
     /// What is around the fabric.
     pub io: EngineIo,
+    /// The slots of the next doorbells, by which a pass without work sees that there are none. Made at the end of the pass after
+    /// which all NICs rest, and of use while they do ([`Nics::all_rest`](faultline_fabric::nics::Nics::all_rest)): whatever changes
+    /// the pages of a NIC, or takes a doorbell, changes the NIC.
+    next_slots: WatchedWords,
     /// A frame of another engine as octets.
     pub(crate) octets: Vec<u8>,
     requests: Requests<Self>,
@@ -155,6 +160,7 @@ impl Engine {
                 links: parts.links,
                 requests: parts.requests.look(),
             },
+            next_slots: WatchedWords::default(),
             octets: Vec::new(),
             requests: parts.requests,
             mode: config.poll,
@@ -257,7 +263,7 @@ impl Engine {
         if self.io.captures.is_on() {
             self.io.captures.begin_pass(self.now());
         }
-        let mut worked = self.take_requests();
+        let mut worked = self.io.requests.may_wait() && self.take_requests();
         if self.clock.is_stopped() {
             self.end_scenario_pause();
         }
@@ -269,7 +275,12 @@ impl Engine {
             let now = self.now();
             self.fabric.take_diagnostics(&mut self.io, now);
         } else {
-            worked |= self.run_ports(self.clock.at(real), worked);
+            let now = self.clock.at(real);
+            if self.pass_began.is_none() && self.has_nothing_to_do(now) {
+                self.stats.passes = self.stats.passes.wrapping_add(1);
+            } else {
+                worked |= self.run_ports(now, worked);
+            }
         }
         worked
     }
@@ -321,7 +332,24 @@ impl Engine {
         worked
     }
 
+    /// True if [`Engine::run_ports`] would find nothing, as far as a few words can tell.
+    #[inline(always)]
+    fn has_nothing_to_do(&self, now: Instant) -> bool {
+        self.fabric.nics.all_rest_at(now)
+            && self.is_alone()
+            && self.scenario.is_none()
+            && !self.io.captures.is_on()
+            && !self.next_slots.any(TYPE_BITS)
+    }
+
+    /// True if frames come from its own NICs only, and go to them without delay.
+    #[inline(always)]
+    fn is_alone(&self) -> bool {
+        self.io.links.is_empty() && self.fabric.is_closed()
+    }
+
     /// Handles all ports once. Returns true if there was work.
+    #[inline(never)]
     fn run_ports(&mut self, mut now: Instant, mut worked: bool) -> bool {
         if let Some(began) = self.pass_began {
             let time = Duration::from_nanos(now.0.saturating_sub(began.0));
@@ -341,9 +369,10 @@ impl Engine {
             (now, worked) = (later, worked | has_taken);
         }
         worked |= self.fabric.take_frames(&mut self.io, now);
-        let nics = self.fabric.nics.ports();
-        for id in 0..nics {
-            worked |= self.run_nic(id, now);
+        if !self.fabric.nics.all_rest_at(now) || self.next_slots.any(TYPE_BITS) {
+            for id in 0..self.fabric.nics.ports() {
+                worked |= self.run_nic(id, now);
+            }
         }
         worked |= self.fabric.end_pass(&mut self.io, now);
         if self.scenario.is_some() {
@@ -354,6 +383,9 @@ impl Engine {
             self.io.captures.flush();
         }
         self.io.links.wake_peers();
+        if self.fabric.nics.come_to_rest() {
+            self.watch_doorbells();
+        }
         self.pass_began = worked.then_some(start);
         if let (before, Some((steps, began))) = before {
             self.compare_steps(before, steps);
@@ -430,11 +462,9 @@ impl Engine {
 
     /// Executes the queued requests. Requests that arrive during this are left for the next pass, so that a thread that sends
     /// requests faster than they are executed cannot occupy the engine.
+    #[inline(never)]
     fn take_requests(&mut self) -> bool {
         let mut any = false;
-        if !self.io.requests.may_wait() {
-            return any;
-        }
         for _ in 0..self.requests.count().max(1) {
             match self.requests.take() {
                 Ok(request) => {
@@ -449,6 +479,42 @@ impl Engine {
             }
         }
         any
+    }
+
+    /// Makes the list of slots that a pass without work reads.
+    #[inline(never)]
+    fn watch_doorbells(&mut self) {
+        self.next_slots.clear();
+        for (id, io) in self.io.nics.iter() {
+            let port = self.fabric.nics.get(id);
+            if port.is_some_and(|port| port.bus_master) {
+                io.watch(&mut self.next_slots);
+            }
+        }
+    }
+
+    /// Returns true if a page has a doorbell that was not taken, or perhaps if a slot is to be freed again, which a pass does.
+    #[inline(always)]
+    fn has_doorbell(&self) -> bool {
+        match self.fabric.nics.all_rest() {
+            true => self.next_slots.any(TYPE_BITS),
+            false => self.has_doorbell_in_pages(),
+        }
+    }
+
+    #[inline(never)]
+    fn has_doorbell_in_pages(&self) -> bool {
+        let is_rung = |(id, io): (PortId, &NicIo)| {
+            let port = self.fabric.nics.get(id);
+            port.is_some_and(|port| port.bus_master) && io.has_doorbell()
+        };
+        self.io.nics.iter().any(is_rung)
+    }
+
+    /// Returns true if something has come from outside of this engine's NICs, or can go there again.
+    #[inline(never)]
+    fn has_frame(&self) -> bool {
+        self.fabric.has_work(&self.io) || self.has_link_work()
     }
 
     /// The turn of a NIC. Returns true if there was work.
@@ -507,13 +573,9 @@ impl Sleeper for Engine {
     }
 
     fn has_work(&self) -> bool {
-        let has_doorbell = |(id, io): (PortId, &NicIo)| {
-            let port = self.fabric.nics.get(id);
-            port.is_some_and(|port| port.bus_master) && io.has_doorbell()
-        };
-        let is_rung = || self.io.nics.iter().any(has_doorbell);
-        let has_frame = || self.fabric.has_work(&self.io) || self.has_link_work();
-        self.io.requests.may_wait() || !self.clock.is_stopped() && (is_rung() || has_frame())
+        let has_frame = || !self.is_alone() && self.has_frame();
+        self.io.requests.may_wait()
+            || !self.clock.is_stopped() && (self.has_doorbell() || has_frame())
     }
 
     /// Waits until a thread wakes the engine, or a deadline or the heartbeat is due.

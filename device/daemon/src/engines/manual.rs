@@ -184,6 +184,19 @@ mod tests {
     }
 
     #[test]
+    fn nics_rest_without_bus_mastering_and_wake_up_with_it() {
+        let mut engines = engines();
+        let all_rest = |engines: &ManualEngines| engines.engines[0].fabric.nics.all_rest();
+        engines.pass(0);
+        assert!(all_rest(&engines));
+        let memory = MemFd::new(1 << 20).unwrap();
+        engines.attach(1, 0, &memory).unwrap();
+        assert!(!all_rest(&engines));
+        engines.pass(0);
+        assert!(all_rest(&engines));
+    }
+
+    #[test]
     fn registers_are_those_of_the_nic() {
         let mut engines = engines();
         assert_eq!(engines.read_register(1, regs::MAGIC).unwrap(), MAGIC);

@@ -19,7 +19,7 @@ pub struct DoorbellRing<'a>(pub Page<'a>);
     clippy::arithmetic_side_effects,
     reason = "an offset in the page, as DoorbellPage has RING_ENTRIES entries"
 )]
-const fn slot(index: u64) -> usize {
+pub(crate) const fn slot(index: u64) -> usize {
     RING + (index % doorbell::RING_ENTRIES) as usize * 8
 }
 

@@ -10,7 +10,7 @@ use faultline_abi::{regs, ring};
 use faultline_fabric::PortId;
 use faultline_fabric::nic_port::NicPort;
 use faultline_fabric::turn::Turn;
-use faultline_memory::{PAGE_SIZE, Rights, SharedPages};
+use faultline_memory::{PAGE_SIZE, Rights, SharedPages, WatchedWords};
 use faultline_nic::{DEVICE_MEMORY, Instant, Nic, NicConfig, Remains, TURN_WORK};
 use faultline_scenario::rules::Rules;
 use faultline_telemetry::{DoorbellPath, FrameEvent, Recorder, TraceEvent};
@@ -327,6 +327,16 @@ impl NicIo {
             }
         }
         any
+    }
+
+    /// Adds the slots of the next doorbells of all pages to a list. Each has one of [`TYPE_BITS`](faultline_abi::doorbell::TYPE_BITS) if
+    /// [`NicIo::poll_doorbells`] has something to do.
+    pub(crate) fn watch(&self, slots: &mut WatchedWords) {
+        let next = |polled: &Polled| {
+            let slot = doorbell_ring::slot(polled.consumer);
+            (polled.page as usize, slot)
+        };
+        slots.add(&self.pages, self.polled.iter().map(next));
     }
 
     /// Returns true if [`NicIo::poll_doorbells`] has something to do.

@@ -43,6 +43,7 @@ impl Nic {
     }
 
     /// Counts the last frame, in the set of the queue pair that sends it.
+    #[inline]
     pub(super) fn count_sent(&mut self, set: CounterSet, frame: &TxFrame) {
         let len = self.last_len as u64;
         let counters = &mut self.core.counters;

@@ -45,6 +45,7 @@ impl<'a, M> RocePackets<'a, M> {
 
 impl Nic {
     /// True if the NIC receives frames to this address.
+    #[inline]
     pub fn accepts(&self, dst: MacAddr) -> bool {
         // The filter of the netdev does not include the groups of queue pairs.
         dst.is_multicast()
@@ -298,6 +299,7 @@ impl Nic {
         self.core.diagnose(now, Diagnostic::StallEnded { after });
     }
 
+    #[inline]
     pub(crate) fn count_received(&mut self, packets: u32, len: usize) {
         self.core
             .counters
@@ -305,6 +307,7 @@ impl Nic {
         self.core.counters.add(Counter::rx_bytes, len as u64);
     }
 
+    #[inline]
     fn receive_roce<M: Dma>(&mut self, now: Instant, mem: &M, arrived: RocePackets<'_, M>) {
         let header = arrived.header;
         let set = self.set_for(header);
@@ -351,10 +354,12 @@ impl Nic {
     }
 
     /// The counter set of the queue pair that this header addresses, or that of the device.
+    #[inline]
     fn set_for(&mut self, header: &RoceHeader) -> CounterSet {
-        let for_qp = self.core.is_own_address(header.ethernet.dst)
+        let for_qp = self.core.counters.has_sets()
+            && self.core.is_own_address(header.ethernet.dst)
             && header.bth.opcode.info().service != Service::Cnp;
-        if !for_qp || !self.core.counters.has_sets() {
+        if !for_qp {
             return CounterSet::DEVICE;
         }
         let qp = self.queues.qp_mut(header.bth.dest_qp);

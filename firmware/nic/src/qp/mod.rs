@@ -217,6 +217,7 @@ impl Qp {
 
     /// Makes `frame` the next packet, or a run of as many as carry `most` bytes. Returns false if there is none. What this QP
     /// sent before has been delivered or copied.
+    #[inline]
     pub(crate) fn poll_transmit<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
@@ -250,12 +251,14 @@ impl Qp {
     }
 
     /// How many full packets carry this many bytes; at least one.
+    #[inline]
     fn packets_of(&self, bytes: usize) -> u32 {
         let packets = len32(bytes).checked_div(self.endpoint.mtu);
         packets.unwrap_or(1).max(1)
     }
 
     /// The next reply or request.
+    #[inline]
     fn poll_packet<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
@@ -338,6 +341,7 @@ impl Qp {
     }
 
     /// Ends the send queue if the requester reports a failure.
+    #[inline]
     fn check_send_queue<M: Dma, T>(
         &mut self,
         cx: &mut Context<'_, M>,
@@ -435,6 +439,7 @@ impl Qp {
 
     /// Ensures that the core calls when the requester's next deadline is due. The core may call earlier, so moving a
     /// deadline to a later time costs nothing.
+    #[inline]
     fn sync_timer(&mut self, core: &mut Core) {
         let sending = self.congestion.as_ref().and_then(|known| known.deadline());
         if let Some(at) = earlier(self.requester.deadline(), sending)

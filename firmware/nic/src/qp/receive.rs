@@ -94,6 +94,7 @@ impl Qp {
     }
 
     /// Receives a packet of a connection. Returns false if it has stopped the ingress and must be held.
+    #[inline]
     fn receive_connected<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
@@ -134,6 +135,7 @@ impl Qp {
         self.check_received(cx, received)
     }
 
+    #[inline]
     fn receive_by_responder<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
@@ -145,6 +147,7 @@ impl Qp {
     }
 
     /// Acts on the result of the responder. Returns false if the packet has stopped the ingress and must be held.
+    #[inline]
     pub(super) fn check_received<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,

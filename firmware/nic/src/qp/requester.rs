@@ -172,6 +172,7 @@ impl Requester {
     }
 
     /// Whether work requests are posted that have not been read.
+    #[inline]
     fn has_posted(&self) -> bool {
         self.fetched != self.producer
     }
@@ -184,6 +185,7 @@ impl Requester {
     }
 
     /// Adds a work request, which gets the next PSNs.
+    #[inline]
     fn append(&mut self, budget: &Budget, mut wr: SendWr) {
         wr.first = self.next;
         self.next = wr.end();
@@ -193,6 +195,7 @@ impl Requester {
         self.push(budget, wr);
     }
 
+    #[inline]
     fn push(&mut self, budget: &Budget, wr: SendWr) {
         self.pending.push(wr);
         self.room.get_or_insert_with(|| budget.none());
@@ -206,6 +209,7 @@ impl Requester {
         wr
     }
 
+    #[inline]
     fn account(&mut self) {
         let bytes = self.pending.bytes();
         if let Some(room) = &mut self.room
@@ -216,6 +220,7 @@ impl Requester {
     }
 
     /// True if another request may begin. If the budget is used up, one is executed at a time.
+    #[inline]
     fn may_begin(&self, budget: &Budget) -> bool {
         self.pending.is_empty() || !budget.is_spent()
     }
@@ -314,6 +319,7 @@ impl Requester {
     }
 
     /// PSN of the packet that is sent next.
+    #[inline]
     fn cursor_psn(&self) -> Psn {
         match self.pending.get(self.cursor) {
             Some(wr) => wr.first.add(self.cursor_packet),
@@ -322,6 +328,7 @@ impl Requester {
     }
 
     /// Moves the cursor to the next work request.
+    #[inline]
     fn pass(&mut self) {
         self.cursor = self.cursor.saturating_add(1);
         self.cursor_packet = 0;
@@ -419,6 +426,7 @@ impl Requester {
     }
 
     /// True if everything that has begun has been sent.
+    #[inline]
     fn at_end(&self) -> bool {
         self.cursor == self.pending.len()
     }
@@ -488,6 +496,7 @@ impl Requester {
     }
 
     /// True if packets at the cursor can't be sent before a page is present.
+    #[inline]
     fn waits_for_page(&self) -> bool {
         self.page
             .is_some_and(|wait| self.cursor_psn().diff(wait.psn) >= 0)
@@ -495,6 +504,7 @@ impl Requester {
 
     /// True if an answer of the peer is outstanding. Requests from a missing page on do not count: they are sent, or
     /// sent again, when the page is present.
+    #[inline]
     fn awaits_ack(&self) -> bool {
         let until = match &self.page {
             Some(wait) if wait.psn.diff(self.high) < 0 => wait.psn,
@@ -579,6 +589,7 @@ impl Requester {
     }
 
     /// True if a work request is one of those that an adapter with damming loses.
+    #[inline]
     fn is_dammed(&self, index: u32) -> bool {
         self.dammed
             .is_some_and(|(from, until)| index.wrapping_sub(from) < until.wrapping_sub(from))

@@ -174,6 +174,7 @@ impl Responder {
     }
 
     /// Receives a packet or frame, and executes it if it is the expected one. Addresses and P_Key have been checked.
+    #[inline]
     pub(crate) fn receive<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -192,6 +193,7 @@ impl Responder {
     }
 
     /// Receives a request packet of a connection.
+    #[inline]
     fn receive_request<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -266,6 +268,7 @@ impl Responder {
         Ok(Received::Done)
     }
 
+    #[inline]
     fn request_taken<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) {
         self.fault_done(qp, cx);
         self.nak_sent = false;

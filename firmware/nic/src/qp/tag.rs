@@ -69,6 +69,7 @@ impl Endpoint {
     }
 
     /// The FIN that is due after this work request, if it is the READ of a rendezvous.
+    #[inline]
     pub(super) fn fin_after(&self, core: &mut Core, wr: &SendWr, index: u32) -> Option<SendWr> {
         let Some(DeviceRequest::Read { slot, .. }) = wr.device else {
             return None;

@@ -68,11 +68,13 @@ impl QpType {
     }
 
     /// Whether lost packets are sent again.
+    #[inline]
     pub fn is_reliable(self) -> bool {
         matches!(self, Self::Rc | Self::XrcIni | Self::XrcTgt)
     }
 
     /// Whether there is one peer.
+    #[inline]
     pub fn is_connected(self) -> bool {
         self.is_reliable() || self == Self::Uc
     }

@@ -112,6 +112,7 @@ pub(super) enum SendOp {
 impl SendOp {
     /// Parses the operation of an entry of the ring of a queue pair of this type. Fields that the operation does not
     /// use must be zero where the manual says so.
+    #[inline]
     fn parse(kind: QpType, wqe: &SqWqe) -> Result<Self, Failure> {
         match kind {
             QpType::Ud | QpType::Gsi => Self::parse_datagram(wqe),
@@ -151,6 +152,7 @@ impl SendOp {
         }
     }
 
+    #[inline]
     fn parse_connected(wqe: &SqWqe) -> Result<Self, Failure> {
         let remote = Remote {
             addr: wqe.remote_addr.get(),
@@ -370,6 +372,7 @@ pub(super) struct SendWr {
 
 impl SendWr {
     /// A request without data.
+    #[inline]
     pub(crate) fn new(index: u32, op: Option<SendOp>) -> Self {
         Self {
             index,
@@ -428,8 +431,8 @@ impl SendWr {
         if wqe.reserved0 != 0 || wqe.flags & !KNOWN != 0 {
             return Err(RESERVED);
         }
-        let op = SendOp::parse(config.kind, wqe);
-        self.op = op.ok();
+        // That the operation is invalid is reported last.
+        let parsed = SendOp::parse(config.kind, wqe).map(|op| self.op = Some(op));
         let data = SQ_WQE_DATA as usize;
         let inline_len = wqe.inline_len.get();
         let is_inline = wqe.flags & WR_FLAG_INLINE != 0;
@@ -448,7 +451,9 @@ impl SendWr {
         if is_inline {
             self.inline = Some((entry + data as u64, inline_len));
         }
-        if wqe.num_sge > 0 && end > FIRST {
+        if wqe.num_sge == 0 {
+            // Nearly all that have inline data.
+        } else if end > FIRST {
             let mut whole = [0; 1 << wr::MAX_STRIDE_SHIFT];
             let (start, rest) = whole.split_at_mut_checked(FIRST).ok_or(FETCH)?;
             start.copy_from_slice(&first);
@@ -463,7 +468,7 @@ impl SendWr {
             .ok()
             .filter(|len| *len <= MAX_MSG_SIZE)
             .ok_or(LENGTH)?;
-        op.map(drop)
+        parsed
     }
 
     /// PSN after its last one.

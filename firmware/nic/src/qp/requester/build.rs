@@ -107,6 +107,7 @@ fn build_error(miss: Miss, part: &SgPart, psn: u32) -> BuildError {
 
 impl Requester {
     /// Appends the pieces of guest memory behind a range of the message of a work request.
+    #[inline]
     pub(in crate::qp) fn gather(
         &self,
         qp: &Endpoint,
@@ -313,6 +314,7 @@ impl Requester {
 }
 
 /// Appends the inline data in a range of the message. Returns offset and number of the bytes that the SGEs hold.
+#[inline]
 fn gather_inline(wr: &SendWr, offset: u32, len: u32, out: &mut Segments) -> (u64, u64) {
     let Some((at, inline_len)) = wr.inline else {
         return (offset.into(), len.into());

@@ -63,6 +63,7 @@ impl Credits {
     }
 
     /// True if no packet with this PSN may be sent now.
+    #[inline]
     pub(super) fn hold_back(&self, psn: Psn) -> bool {
         self.probe.is_some_and(|probe| psn.diff(probe.psn) > 0)
     }
@@ -73,6 +74,7 @@ impl Credits {
     }
 
     /// Packet `packet` of a message was sent.
+    #[inline]
     pub(super) fn sent(&mut self, wr: &SendWr, packet: u32) {
         if self.begins_limited(wr, packet) {
             self.probe = Some(Probe {

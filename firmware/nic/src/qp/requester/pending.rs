@@ -42,6 +42,7 @@ fn far_sges(wr: &SendWr) -> usize {
 }
 
 impl Pending {
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         self.requests.len()
     }
@@ -50,10 +51,12 @@ impl Pending {
         self.requests.is_empty()
     }
 
+    #[inline]
     pub(crate) fn front(&self) -> Option<&SendWr> {
         self.requests.front()
     }
 
+    #[inline]
     pub(crate) fn get(&self, position: usize) -> Option<&SendWr> {
         self.requests.get(position)
     }
@@ -64,6 +67,7 @@ impl Pending {
     }
 
     /// Adds a request that begins.
+    #[inline]
     pub(crate) fn push(&mut self, wr: SendWr) {
         self.far_sges += far_sges(&wr);
         if wr.awaits_response() {
@@ -81,6 +85,7 @@ impl Pending {
     }
 
     /// Removes the oldest request.
+    #[inline]
     pub(crate) fn drop_front(&mut self) {
         if let Some(wr) = self.requests.front() {
             let far_sges = far_sges(wr);
@@ -90,6 +95,7 @@ impl Pending {
     }
 
     /// Accounts for the removal of the oldest request. A queue that was long returns memory when it is empty.
+    #[inline]
     fn popped(&mut self, far_sges: usize) {
         self.awaiting.pop_front_if(|number| *number == self.first);
         self.first += 1;

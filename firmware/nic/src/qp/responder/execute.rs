@@ -85,6 +85,7 @@ impl Responder {
     }
 
     /// First, middle, last in order, and lengths that fit the position (IBTA 9.7.4.1.3, 9.7.4.1.6).
+    #[inline]
     fn check_opcode_sequence(
         &self,
         qp: &Endpoint,
@@ -128,6 +129,7 @@ impl Responder {
 
     /// The user of memory keys that a request acts as: the QP in its own protection domain, or in that of the SRQ of an
     /// XRC request, which must be of the target's XRC domain (IBTA annex A14).
+    #[inline]
     pub(super) fn request_user(
         &self,
         qp: &Endpoint,
