@@ -10,7 +10,8 @@ set -eu
 
 SESSION=faultline
 CLIENT=/sys/devices/virtual/rnbd-client/ctl
-PATHS=/sys/devices/virtual/rtrs-client/$SESSION/paths
+OF_SESSION=/sys/devices/virtual/rtrs-client/$SESSION
+PATHS=$OF_SESSION/paths
 
 server() {
 	modprobe brd rd_nr=2 rd_size=65536
@@ -37,9 +38,11 @@ connections() { cat $PATHS/*/stats/reconnects | awk '{ n += $1 } END { print n }
 
 reconnected() { [ "$(connections)" -gt "$1" ] && grep -q '^connected' $PATHS/*/state; }
 
+# The session ends when the server has answered. Until then rnbd-client warns when it is removed (WARN_ON in rnbd_destroy_sessions()).
 unmapped() {
 	echo normal >/sys/block/rnbd0/rnbd/unmap_device
 	lab_until 20 test ! -e /sys/block/rnbd0
+	lab_until 20 test ! -e $OF_SESSION
 }
 
 client() {

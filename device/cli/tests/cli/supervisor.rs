@@ -145,7 +145,7 @@ fn sighup_does_not_end_a_server_if_the_next_would_not_start() {
         ("engines = 65\n", "faultline.toml"),
         (
             "[[nic]]\nname = \"other\"\nsocket = \"other\"\n",
-            "not the NICs of the supervisor",
+            "are not those of the supervisor",
         ),
     ] {
         std::fs::write(&file, mistake).unwrap();
