@@ -5,6 +5,7 @@
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const char usage[] =
 	"odp_torture [options]              the victim, whose memory is under attack\n"
@@ -18,10 +19,25 @@ static const char usage[] =
 	"  --implicit       one region over the whole address space\n"
 	"  --same-iova      addresses on the wire are the memory's own\n"
 	"  --pinned         pinned regions and no events: a check of this program and the NIC\n"
+	"  --policy NAME    what the victim's queue pairs do about absent pages: rnr, drop, stall\n"
 	"  --aligned        messages of one packet that begin with a page (for rdma_rxe)\n"
 	"  --dax FOLDER     areas are files in this folder, as far as that is possible\n"
 	"  --port N         of the control connection (18600)\n"
 	"The device and its GID are RDMA_DEV and GID_INDEX of the environment.\n";
+
+static const struct fault_policy *policy_named(const char *name)
+{
+	static const struct fault_policy policies[] = {
+		{ "rnr", FAULTLINEDV_FAULT_RNR, "page_fault_rnr" },
+		{ "drop", FAULTLINEDV_FAULT_DROP, "page_fault_drops" },
+		{ "stall", FAULTLINEDV_FAULT_STALL, "stalls" },
+	};
+
+	for (size_t i = 0; i < sizeof(policies) / sizeof(*policies); i++)
+		if (!strcmp(name, policies[i].name))
+			return &policies[i];
+	die("there is no fault policy %s", name);
+}
 
 int main(int argc, char **argv)
 {
@@ -33,6 +49,7 @@ int main(int argc, char **argv)
 		{ "implicit", no_argument, NULL, 'i' },
 		{ "same-iova", no_argument, NULL, 'I' },
 		{ "pinned", no_argument, NULL, 'P' },
+		{ "policy", required_argument, NULL, 'f' },
 		{ "aligned", no_argument, NULL, '1' },
 		{ "dax", required_argument, NULL, 'd' },
 		{ "port", required_argument, NULL, 'p' },
@@ -66,6 +83,9 @@ int main(int argc, char **argv)
 			break;
 		case 'P':
 			options.pinned = true;
+			break;
+		case 'f':
+			options.policy = policy_named(optarg);
 			break;
 		case '1':
 			options.aligned = true;

@@ -37,7 +37,16 @@
 #ifndef FAULTLINE_GUEST_TORTURE_H
 #define FAULTLINE_GUEST_TORTURE_H
 
+#include <infiniband/faultlinedv.h>
+
 #include "common.h"
+
+/* What a queue pair does about absent pages, and the device's counter of that. */
+struct fault_policy {
+	const char *name;
+	enum faultlinedv_fault_policy number;
+	const char *counter;
+};
 
 enum kind { KEEP, KEEP_HUGE, KEEP_PAIRS, LOSE, GO, GO_REGION, KINDS };
 
@@ -143,6 +152,8 @@ struct options {
 	bool same_iova;
 	/* A check of this program itself: pinned regions, and events only if they are named. */
 	bool pinned;
+	/* Of the victim's queue pairs; NULL: the device's. */
+	const struct fault_policy *policy;
 	/*
 	 * Every packet begins with a page: all that rdma_rxe gets right, which ignores the offset into an
 	 * on-demand page (Linux 7.2). Both sides need it.

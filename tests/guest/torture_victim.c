@@ -278,6 +278,16 @@ static struct area *area_for(const struct greeting *greeting, struct device *dev
 	return area;
 }
 
+static void set_policy(const struct endpoint *end, const struct options *options)
+{
+	int error = 0;
+
+	if (options->policy)
+		error = faultlinedv_set_fault_policy(end->qp, options->policy->number);
+	if (error)
+		die("cannot set a fault policy: %s", strerror(error));
+}
+
 static void end_create(int link, const struct greeting *greeting, struct device *device,
 		       const struct options *options, uint8_t *books, struct ibv_mr *books_mr,
 		       struct ibv_mr *implicit)
@@ -312,10 +322,12 @@ static void end_create(int link, const struct greeting *greeting, struct device 
 	endpoint_create(&end->lane, device, 1, end->receives ? end->receives : 1);
 	endpoint_meet(&end->lane, link);
 	endpoint_start(&end->lane);
+	set_policy(&end->lane, options);
 	if (has_steady(end->area->kind, end->use)) {
 		endpoint_create(&end->steady, device, 1, 1);
 		endpoint_meet(&end->steady, link);
 		endpoint_start(&end->steady);
+		set_policy(&end->steady, options);
 	}
 	post_receives(end);
 	send_all(link, &(char){ 0 }, 1);
@@ -400,8 +412,11 @@ int victim(const struct options *options)
 	uint8_t *books;
 	size_t wrong = 0;
 	char command = 0;
+	long applied = 0;
 
 	device_open(&device);
+	if (options->policy)
+		applied = device_counter(&device, options->policy->counter);
 	if (!options->pinned)
 		device_needs_odp(&device, options->implicit);
 	books = anonymous(MAX_LANES * PAGE);
@@ -472,6 +487,12 @@ int victim(const struct options *options)
 	say("wrong bytes or failures received %zu, wrong after fork or in memory without a region %zu, "
 	    "pinned pages of the regions %lld, kernel complaints %u, events without effect %u",
 	    wrong, events_wrong, (long long)pinned, complaints, idle);
+	if (options->policy) {
+		applied = device_counter(&device, options->policy->counter) - applied;
+		say("the policy %s was applied %ld times", options->policy->name, applied);
+		if (applied <= 0)
+			wrong++;
+	}
 	answer = wrong || events_wrong || pinned || complaints || idle || !landed_whole;
 	command = answer;
 	try_send(main_link, &command, 1);

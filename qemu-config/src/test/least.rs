@@ -97,6 +97,16 @@ const TABLE: &[Least] = &[
         "R1: invalidations and frames on different engines",
     ),
     seconds("wire-tcp::torture", 10, "R1: frames of another emulator"),
+    seconds(
+        "torture::everything_drop",
+        15,
+        "R7: packets for absent pages are dropped",
+    ),
+    seconds(
+        "torture::everything_stall",
+        15,
+        "R7: all packets wait for an absent page",
+    ),
     seconds("wire-vxlan::torture", 10, "R1: frames of another emulator"),
     seconds("wire-unix::torture", 10, "R1: frames of another emulator"),
     seconds("wire-bridge::torture", 10, "R1: frames of another emulator"),

@@ -22,6 +22,13 @@ const PARTS: &str = "One group of events does no harm.";
 const EVENTS: &str = "No event of memory causes a wrong byte, status or completion, or leaves a \
     page pinned.";
 
+const POLICIES: &str = "The same under this fault policy.";
+const POLICY: Runs = runs(
+    Nothing,
+    First,
+    "everything_short, with other fault policies",
+);
+
 const TESTS: &[GuestTest] = &[
     // The program must find no fault where none exists, on regions that every device supports.
     torture("pinned", "", "--pinned", 5).shows("The control: pinned regions, no events."),
@@ -85,6 +92,14 @@ const TESTS: &[GuestTest] = &[
     torture("everything_implicit", "", "--implicit", 20)
         .faulting(Sides::Both)
         .shows("The same holds in one implicit region."),
+    torture("everything_drop", "--policy drop", "", 15)
+        .faulting(Sides::Both)
+        .shows(POLICIES)
+        .runs(POLICY),
+    torture("everything_stall", "--policy stall", "", 15)
+        .faulting(Sides::Both)
+        .shows(POLICIES)
+        .runs(POLICY),
     // These guests have swap space.
     pair("story", "odp_story", 18610)
         .expecting("as it should be")
