@@ -233,7 +233,7 @@ int faultline_odp_attach(struct faultline_mr *mr)
 	struct faultline_dev *dev = to_fdev(mr->ibmr.device);
 	struct ib_umem_odp *odp = to_ib_umem_odp(mr->umem);
 	u64 start = mr->umem->address;
-	struct faultline_page_list list;
+	struct faultline_page_list list = {};
 	int err;
 
 	refcount_set(&mr->users, 1);
