@@ -50,10 +50,12 @@ const TESTS: &[GuestTest] = &[
         .faulting(Sides::Client)
         .shows("A process's faults are served while forty of another wait."),
     alone("stuck_targets", "odp_stuck /mnt/dax xrc")
+        .within(180)
         .faulting(Sides::Client)
         .shows("The same, with more XRC targets than places for faults.")
         .runs(runs(Nothing, First, "stuck_pages, with more targets")),
     alone("stuck_contexts", "odp_stuck /mnt/dax contexts")
+        .within(180)
         .faulting(Sides::Client)
         .shows("The same beside a dozen contexts of another user."),
     alone("slow_page_behind", "odp_faults slow /mnt/dax")
