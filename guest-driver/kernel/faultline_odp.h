@@ -28,7 +28,7 @@ struct faultline_page_list {
 	bool has_found;
 	/*
 	 * The fault to answer together with the MAP of its last page, or NULL,
-	 * and the end of what it demands, an address of the process.
+	 * and the end of the demanded range, an address of the process.
 	 */
 	struct faultline_fault *fault;
 	u64 fault_end;

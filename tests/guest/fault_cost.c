@@ -177,7 +177,7 @@ static void latency(struct bench *bench, const char *name)
 	fresh_close(bench, &fresh);
 }
 
-/* `depth` requests at a time on each of some queue pairs, each of which takes every `pairs`-th page. */
+/* `depth` requests at a time on each of `pairs` queue pairs, which take pages in turn. */
 static void throughput(struct bench *bench, unsigned int pairs, unsigned int depth)
 {
 	struct fresh fresh = fresh_open(bench);
@@ -208,7 +208,7 @@ static void throughput(struct bench *bench, unsigned int pairs, unsigned int dep
 	fresh_close(bench, &fresh);
 }
 
-/* The notifier of memory of which the device has no entry. */
+/* The cost of the notifier for memory without entries in the device. */
 static void discard(struct bench *bench)
 {
 	static uint64_t took[PAGES];

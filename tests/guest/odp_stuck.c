@@ -23,7 +23,7 @@
 
 /* More than there are faults served at once. */
 #define STUCK 40
-/* Faults that the device takes at once, and more. */
+/* Faults that the device takes at once, and a larger number of targets. */
 #define PLACES 1024
 #define STUCK_TARGETS 1100
 /* Without a limit for users, as many contexts could take all places: each can have half of what is free. */

@@ -11,7 +11,7 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// A frame of which only the headers are known. Its payload, pad bytes and invariant CRC are zeros and not judged.
+    /// A frame with known headers only. Its payload, pad bytes and invariant CRC are zeros and not judged.
     pub fn of_headers(octets: &'a [u8]) -> Self {
         Self {
             octets,

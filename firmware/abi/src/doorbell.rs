@@ -121,7 +121,7 @@ pub const fn lap_bit(index: u64, lap_shift: u32) -> u64 {
     !(index >> lap_shift) & 1
 }
 
-/// Bits of a slot of which one is set if it holds a doorbell, of any lap.
+/// Bits of the type in a slot. At least one is set if the slot holds a doorbell, of any lap.
 pub const TYPE_BITS: u64 = TYPE_MASK << TYPE_SHIFT;
 
 /// Returns true if a slot holds a doorbell, of any lap.

@@ -264,7 +264,7 @@ macro_rules! opcodes {
             /// Properties of the packets of this opcode.
             // Asked several times for each packet, so it is a look-up without a branch.
             #[inline(always)]
-            #[allow(clippy::indexing_slicing, reason = "the table has an entry for each byte")]
+            #[expect(clippy::indexing_slicing, reason = "the table has an entry for each byte")]
             pub const fn info(self) -> &'static OpcodeInfo {
                 &Self::INFO[self as usize]
             }

@@ -112,7 +112,7 @@ impl Refused {
     fn write(&mut self, output: &mut impl Write, line: &[u8]) {
         let mut text = Vec::new();
         if let Some(reason) = &self.reason {
-            // The newline ends a line of which only a part was written.
+            // The newline ends a partly written line.
             let lines = self.lines;
             text.extend(format!("\n{lines} log lines were lost: {reason}\n").as_bytes());
         }

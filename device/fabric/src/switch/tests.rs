@@ -43,7 +43,7 @@ fn a_frame_reaches_members_of_its_vlan_only() {
     assert_eq!(route(0, 0, 1, None), Route::NoMember, "from the cache");
     assert_eq!(route(2, 9, 1, tagged(10)), Route::NoMember);
     assert_eq!(route(2, 9, 1, tagged(20)), Route::To(1));
-    // A port sends with the tag of a VLAN of which it is not a member, or without a tag.
+    // A port sends with the tag of a VLAN that it does not belong to, or without a tag.
     assert_eq!(route(0, 0, 1, tagged(20)), Route::NoMember);
     assert_eq!(route(3, 5, 1, tagged(4095)), Route::NoMember);
     // Its own VLAN, by its tag or a priority.

@@ -84,8 +84,8 @@ impl Share {
 }
 
 impl User {
-    /// As many places of a context would limit a context as the user's places limit the user: a user may have three times as many as are free,
-    /// a context as many as are free.
+    /// Its places, comparable with those of a context: a user may have three times as many places as are free, a context as many as are
+    /// free.
     fn counted(&self, index: u32) -> usize {
         if index == NOBODY { 0 } else { self.places / 3 }
     }
