@@ -362,10 +362,14 @@ impl<O: Outside> Fabric<O> {
             return false;
         };
         // Octets are filtered in `receive`, because a rule may keep them until the NIC has another address.
-        if let Frame::ByReference(frame) = frame
-            && !port.nic.accepts(frame.dst())
-        {
-            return false;
+        if let Frame::ByReference(sent) = frame {
+            if !port.nic.accepts(sent.dst()) {
+                return false;
+            }
+            if sent.packets > 1 && port.faults.drops_packets() {
+                self.arrive_singly(out, now, (from, to), frame);
+                return false;
+            }
         }
         let place = (to, Direction::Rx);
         let fate = port.fate(place.1, frame);
@@ -377,6 +381,20 @@ impl<O: Outside> Fabric<O> {
             return false;
         }
         self.receive(out, now, (from, to), frame)
+    }
+
+    /// The packets of a frame arrive at a NIC one by one, because some of them are to be dropped there.
+    #[cold]
+    fn arrive_singly(
+        &mut self,
+        out: &mut O,
+        now: Instant,
+        (from, to): (PortId, PortId),
+        frame: Frame<'_>,
+    ) {
+        self.for_each_packet(out, from, frame, |fabric, out, octets| {
+            fabric.arrive_at_nic(out, now, (from, to), Frame::Octets(octets));
+        });
     }
 
     /// Drops a frame at a NIC if its fate is not [`Fate::Passed`] or rules take it. Returns its fate in this case, and the rule.

@@ -1,7 +1,7 @@
 //! The NICs of an engine, their memory, the switch, and the other stations of frames.
 
 use faultline_abi::doorbell::Doorbell;
-use faultline_nic::Instant;
+use faultline_nic::{Instant, TxFrame};
 use faultline_scenario::rules::Rules;
 
 use crate::by_port::ByPort;
@@ -41,6 +41,8 @@ pub struct Fabric<O: Outside> {
     pub rules: Option<Box<Rules>>,
     /// Frames that rules have kept are being passed.
     pub(crate) passes_kept: bool,
+    /// The frame of a sending NIC, while none sends.
+    pub(crate) sent: Option<Box<TxFrame>>,
     /// Buffer for a frame as octets.
     pub(crate) octets: Vec<u8>,
     /// Buffer for a frame as octets whose VLAN tag the switch replaces.
@@ -83,6 +85,7 @@ impl<O: Outside> Fabric<O> {
             shared_pauses,
             rules: None,
             passes_kept: false,
+            sent: None,
             octets: Vec::new(),
             tagged: Vec::new(),
             sender_of_other: 0,

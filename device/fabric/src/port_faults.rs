@@ -83,7 +83,14 @@ impl PortFaults {
         self.impaired = self.mtu.is_some() || self.tx_drops > 0 || self.rx_drops > 0;
     }
 
-    /// Returns the fate of a frame here. A run of packets is dropped as a whole.
+    /// True if packets are to be dropped by request.
+    #[inline(always)]
+    pub(crate) fn drops_packets(&self) -> bool {
+        self.impaired && (self.tx_drops > 0 || self.rx_drops > 0)
+    }
+
+    /// Returns the fate of a frame here. A frame of several packets is dropped as a whole: while
+    /// [packets are dropped](Self::drops_packets), they pass singly.
     #[inline(always)]
     pub fn fate(&mut self, direction: Direction, frame: Frame<'_>) -> Fate {
         match self.impaired {

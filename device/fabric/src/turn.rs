@@ -7,7 +7,7 @@
 //!
 //! A NIC that [rests](crate::nics) and has no doorbells needs no turn.
 
-use faultline_nic::{Dma, Instant, TxFrame};
+use faultline_nic::{Dma, Instant};
 use faultline_scenario::rules::Rules;
 use faultline_wire::PrioritySet;
 
@@ -127,11 +127,15 @@ impl<O: Outside> Fabric<O> {
         if may_send && self.nics.iter().any(pauses) {
             return false;
         }
-        let single = self.passes_single_packets();
+        let drops = self
+            .nics
+            .get(id)
+            .is_some_and(|port| port.faults.drops_packets());
+        let single = drops || self.passes_single_packets();
         let mut turn = self.begin_turn();
         let mut further = FURTHER_TURNS;
         let mut worked = false;
-        let mut frame = TxFrame::default();
+        let mut frame = self.sent.take().unwrap_or_default();
         while let (Some(port), Some(memory)) = (self.nics.awake_port(id), self.memories.get(id)) {
             let before = port.nic.work();
             let most = if single { 0 } else { turn.octets() };
@@ -153,6 +157,7 @@ impl<O: Outside> Fabric<O> {
                 further = further.saturating_sub(1);
             }
         }
+        self.sent = Some(frame);
         worked
     }
 

@@ -534,7 +534,7 @@ impl GuestMemory {
     ///
     /// [`AccessError`] of either side (the source is checked first; each table counts its own errors);
     /// nothing is then written.
-    #[inline]
+    #[inline(always)]
     pub fn copy_from(
         &self,
         dst: u64,

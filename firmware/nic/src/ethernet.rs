@@ -11,7 +11,7 @@ use crate::config::MAX_MTU;
 use crate::context::Context;
 use crate::counters::CounterSet;
 use crate::dma::Dma;
-use crate::frame::{Frame, FrameKind, TxFrame};
+use crate::frame::{Frame, FrameKind, Packets, TxFrame};
 use crate::ingress::HeldFrame;
 use crate::netdev::Netdev;
 use crate::nic::Nic;
@@ -262,7 +262,7 @@ impl Nic {
             let mut cx = Context::new(&mut self.core, now, mem, qp.endpoint.counters);
             cx.count(Counter::rx_mcast_copies);
             cx.core.charge(work::of_frames(1, payload.len()));
-            if qp.receive(&mut cx, (header, Origin::Unknown), 1, payload) > 0 {
+            if qp.receive(&mut cx, (Packets::one(header), Origin::Unknown), payload) > 0 {
                 continue;
             }
             // This copy has stopped the ingress, so it is held.

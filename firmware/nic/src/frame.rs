@@ -9,8 +9,17 @@
 //! Where both ends are in the process, several packets of one message may be handed over as one frame, a *run*,
 //! as a host does with segmentation and receive offload: the header is that of the first packet, the others are
 //! MIDDLE packets with the PSNs that follow, and every packet carries the same number of bytes. No run holds the
-//! last packet of a message. A receiver that does not expect the whole run next takes it apart
-//! (`packet_of_run`), so a run is always equivalent to its packets.
+//! last packet of a message. A receiver that does not expect the whole run next takes it apart, so a run is always
+//! equivalent to its packets.
+//!
+//! # Trains
+//!
+//! Successive messages of a queue pair that have one packet each may be handed over as one frame, too, a *train*: SENDs or
+//! WRITEs of equal length, without immediate data. The header is that of the first packet, the others have the PSNs that
+//! follow, and each WRITE has its own [`Target`]. A receiver executes a train packet by packet, so a train is always
+//! equivalent to its packets.
+//!
+//! The opcode tells which: a frame of several packets with an ONLY opcode is a train.
 
 #![expect(
     clippy::arithmetic_side_effects,
@@ -51,6 +60,15 @@ pub enum FrameKind {
     },
 }
 
+/// Memory of the peer that a WRITE of a train names in its RETH. The length is that of each payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Virtual address.
+    pub addr: u64,
+    /// Remote key.
+    pub rkey: u32,
+}
+
 /// A payload that the NIC has made itself.
 pub(crate) type Own = SmallVec<[u8; HEADERS]>;
 
@@ -66,24 +84,74 @@ pub struct TxFrame {
     pub payload: Segments,
     /// Sum of the segments.
     pub payload_len: usize,
-    /// Packets in the run; 1 for all frames but runs.
+    /// Packets in the run or train; 1 for all other frames.
     pub packets: u32,
+    /// Targets of a train of WRITEs, one for each packet; else empty.
+    pub targets: Vec<Target>,
     /// A payload that the NIC has made itself, instead of one in the memory of a guest. Empty: it has made none.
     pub own: Own,
 }
 
-/// Header of packet `index` of a run whose first packet has this header.
-pub(crate) fn packet_of_run(first: &RoceHeader, index: u32, packets: u32) -> RoceHeader {
-    let mut header = *first;
-    // Only the last packet of a run may request an acknowledgement.
-    header.bth.ack_req &= index + 1 == packets;
-    if index > 0 {
-        header.bth.psn = first.bth.psn.add(index);
-        header.bth.opcode = following(first.bth.opcode);
-        header.reth = None;
-        header.aeth = None;
+/// RoCE packets of one frame: a packet, a run, or a train.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Packets<'a> {
+    /// Header of the first.
+    pub first: &'a RoceHeader,
+    /// Their number.
+    pub count: u32,
+    /// Targets of a train of WRITEs.
+    pub targets: &'a [Target],
+}
+
+impl<'a> Packets<'a> {
+    /// One packet.
+    #[inline]
+    pub(crate) fn one(header: &'a RoceHeader) -> Self {
+        Self {
+            first: header,
+            count: 1,
+            targets: &[],
+        }
     }
-    header
+
+    /// True if they are messages of one packet each.
+    #[inline]
+    pub(crate) fn is_train(&self) -> bool {
+        self.count > 1 && is_only(self.first.bth.opcode)
+    }
+
+    /// Header of packet `index`.
+    pub(crate) fn header(&self, index: u32) -> RoceHeader {
+        let mut header = *self.first;
+        if self.is_train() {
+            self.set_place(&mut header, index);
+            return header;
+        }
+        // Only the last packet of a run may request an acknowledgement.
+        header.bth.ack_req &= index + 1 == self.count;
+        if index > 0 {
+            header.bth.psn = self.first.bth.psn.add(index);
+            header.bth.opcode = following(self.first.bth.opcode);
+            header.reth = None;
+            header.aeth = None;
+        }
+        header
+    }
+
+    /// Makes the header of a packet of a train that of packet `index`.
+    #[inline]
+    pub(crate) fn set_place(&self, header: &mut RoceHeader, index: u32) {
+        header.bth.psn = self.first.bth.psn.add(index);
+        if let (Some(reth), Some(target)) = (&mut header.reth, self.targets.get(index as usize)) {
+            (reth.addr, reth.rkey) = (target.addr, target.rkey);
+        }
+    }
+}
+
+/// True for the opcode of a message of one packet.
+#[inline]
+fn is_only(opcode: Opcode) -> bool {
+    opcode.is_first_or_only() && opcode.is_last_or_only()
 }
 
 /// Opcode of the packets of a run behind the first.
@@ -104,6 +172,7 @@ impl Default for TxFrame {
             payload: Segments::new(),
             payload_len: 0,
             packets: 1,
+            targets: Vec::new(),
             own: Own::new(),
         }
     }
@@ -130,6 +199,7 @@ impl TxFrame {
         self.payload.clear();
         self.payload_len = 0;
         self.packets = 1;
+        self.targets.clear();
         self.own.clear();
     }
 
@@ -194,7 +264,7 @@ impl TxFrame {
         }
     }
 
-    /// Octets on the wire, without FCS; of all packets, if it is a run.
+    /// Octets on the wire, without FCS, of all packets.
     #[inline]
     pub fn len(&self) -> usize {
         match &self.kind {
@@ -202,6 +272,9 @@ impl TxFrame {
                 let each = self.payload_len / self.packets as usize;
                 let others = self.packets as usize - 1;
                 let first = header.frame_len(each);
+                if is_only(header.bth.opcode) {
+                    return first * self.packets as usize;
+                }
                 // Only the first may have headers that the others do not have.
                 let other = following(header.bth.opcode).info();
                 let saved = header.transport_len() - other.transport_len;
@@ -230,7 +303,7 @@ impl TxFrame {
         Payload::guest(head, mem, &self.payload, self.payload_len)
     }
 
-    /// Packet `index` of a run as octets, with padding and invariant CRC.
+    /// Packet `index` as octets, with padding and invariant CRC.
     pub fn packet_bytes<M: Dma>(&self, index: u32, mem: &M) -> Result<Vec<u8>, DmaError> {
         let mut bytes = Vec::new();
         self.write_packet(index, mem, &mut bytes)?;
@@ -248,15 +321,25 @@ impl TxFrame {
         self.append_start(index, usize::MAX, mem, bytes).map(drop)
     }
 
-    /// The headers of packet `index` of a run; `None` if the frame is not RoCE.
-    pub fn packet_header(&self, index: u32) -> Option<RoceHeader> {
+    /// Its packets; `None` if the frame is not RoCE.
+    #[inline]
+    pub(crate) fn roce_packets(&self) -> Option<Packets<'_>> {
         match &self.kind {
-            FrameKind::Roce(first) => Some(packet_of_run(first, index, self.packets)),
+            FrameKind::Roce(first) => Some(Packets {
+                first,
+                count: self.packets,
+                targets: &self.targets,
+            }),
             FrameKind::Raw { .. } => None,
         }
     }
 
-    /// Appends the first octets of packet `index` of a run to a buffer, `most` at most, and returns the length of the whole packet.
+    /// The headers of packet `index`; `None` if the frame is not RoCE.
+    pub fn packet_header(&self, index: u32) -> Option<RoceHeader> {
+        Some(self.roce_packets()?.header(index))
+    }
+
+    /// Appends the first octets of packet `index` to a buffer, `most` at most, and returns the length of the whole packet.
     /// What is not appended is not read, and only a whole packet has its invariant CRC.
     pub fn append_start<M: Dma>(
         &self,

@@ -108,6 +108,24 @@ impl<'a, M: Dma> Payload<'a, M> {
         }
     }
 
+    /// The first `len` bytes, and the others. Segments before the others are not looked at again.
+    #[inline]
+    pub(crate) fn split_at(self, len: usize) -> (Self, Self) {
+        let (first, mut rest) = (
+            self.part(0, len),
+            self.part(len, self.len().saturating_sub(len)),
+        );
+        if let Self::Guest { segments, skip, .. } = &mut rest {
+            while let Some((segment, later)) = segments.split_first()
+                && segment.len as usize <= *skip
+            {
+                *skip -= segment.len as usize;
+                *segments = later;
+            }
+        }
+        (first, rest)
+    }
+
     /// Copies `len` bytes from offset `skip` to guest memory at `dst`. Bytes beyond the payload are left out.
     #[inline]
     pub fn copy_to(&self, skip: usize, to: &M, dst: u64, len: usize) -> Result<(), CopyError> {

@@ -47,6 +47,7 @@ mod reserved;
 mod resize;
 mod rss;
 mod tags;
+mod trains;
 mod transport;
 mod turns;
 mod unreliable;

@@ -81,6 +81,7 @@ impl LinkFrame {
         }
         copy.payload_len = frame.payload_len;
         copy.packets = frame.packets;
+        copy.targets.clone_from(&frame.targets);
         copy.own.clone_from(&frame.own);
         self.contents = Contents::Typed;
         Ok(())

@@ -154,7 +154,7 @@ impl Dma for Ram {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn copy_from(&self, dst: u64, src: &Self, src_addr: u64, len: usize) -> Result<(), DmaError> {
         self.memory
             .copy_from(dst, &src.memory, src_addr, len)

@@ -10,7 +10,7 @@ use super::{BURST, Nic};
 use crate::counters::CounterSet;
 use crate::diagnostic::{Diagnostic, DropCause, OverrunQueue};
 use crate::dma::Dma;
-use crate::frame::{Frame, FrameKind, TxFrame, packet_of_run};
+use crate::frame::{Frame, FrameKind, Packets, TxFrame};
 use crate::ingress::HeldFrame;
 use crate::origin::Origin;
 use crate::payload::Payload;
@@ -18,13 +18,11 @@ use crate::steering::FrameTarget;
 use crate::time::{Instant, Nanos};
 use crate::work;
 
-/// RoCE packets of one frame: one packet, or a run of them.
+/// RoCE packets of one frame that arrive.
 struct RocePackets<'a, M> {
-    /// Header of the first.
-    header: &'a RoceHeader,
+    packets: Packets<'a>,
     /// Known properties of their sender.
     origin: Origin,
-    packets: u32,
     /// Payload of all of them.
     payload: Payload<'a, M>,
     /// The opcode is reserved; [`packet::parse_reserved`] has put another into the header.
@@ -34,9 +32,8 @@ struct RocePackets<'a, M> {
 impl<'a, M> RocePackets<'a, M> {
     fn one(header: &'a RoceHeader, origin: Origin, payload: Payload<'a, M>) -> Self {
         Self {
-            header,
+            packets: Packets::one(header),
             origin,
-            packets: 1,
             payload,
             is_reserved: false,
         }
@@ -73,11 +70,13 @@ impl Nic {
         match &frame.kind {
             FrameKind::Roce(header) => {
                 self.count_received(frame.packets, len);
-                let packets = frame.packets;
                 let arrived = RocePackets {
-                    header,
+                    packets: Packets {
+                        first: header,
+                        count: frame.packets,
+                        targets: &frame.targets,
+                    },
                     origin: frame.origin(),
-                    packets,
                     payload,
                     is_reserved: false,
                 };
@@ -213,16 +212,13 @@ impl Nic {
     /// Holds a frame that was delivered by reference, packet by packet.
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "packets of a run are equal parts of its payload"
+        reason = "packets of a frame are equal parts of its payload"
     )]
     pub(crate) fn hold_frame<M: Dma>(&mut self, now: Instant, frame: &TxFrame, sender: &M) {
         let payload = frame.view(sender);
         let each = payload.len() / frame.packets.max(1) as usize;
         for index in 0..frame.packets {
-            let header = match &frame.kind {
-                FrameKind::Roce(header) => Some(packet_of_run(header, index, frame.packets)),
-                FrameKind::Raw { .. } => None,
-            };
+            let header = frame.packet_header(index);
             match payload.part(index as usize * each, each).to_vec() {
                 Ok(bytes) => self.hold(
                     now,
@@ -309,10 +305,10 @@ impl Nic {
 
     #[inline]
     fn receive_roce<M: Dma>(&mut self, now: Instant, mem: &M, arrived: RocePackets<'_, M>) {
-        let header = arrived.header;
+        let header = arrived.packets.first;
         let set = self.set_for(header);
         let is_multicast = header.bth.dest_qp == MULTICAST_QPN;
-        let (payload, packets) = (arrived.payload.len(), arrived.packets);
+        let (payload, packets) = (arrived.payload.len(), arrived.packets.count);
         let counters = &mut self.core.counters;
         counters.add_in(set, Counter::rx_roce_packets, u64::from(packets));
         // Of another NIC, for example one behind a bridge in the guest.
@@ -369,7 +365,7 @@ impl Nic {
     /// Delivers packets to a queue pair. A packet that stops the ingress is held, with later ones.
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "packets of a run are equal parts of its payload"
+        reason = "packets of a frame are equal parts of its payload"
     )]
     fn deliver_to_qp<M: Dma>(
         &mut self,
@@ -379,9 +375,8 @@ impl Nic {
         arrived: RocePackets<'_, M>,
     ) {
         let RocePackets {
-            header,
-            origin,
             packets,
+            origin,
             payload,
             is_reserved,
         } = arrived;
@@ -390,19 +385,19 @@ impl Nic {
             return;
         };
         let traffic = &mut qp.endpoint.traffic;
-        traffic.rx_packets = traffic.rx_packets.wrapping_add(u64::from(packets));
+        traffic.rx_packets = traffic.rx_packets.wrapping_add(u64::from(packets.count));
         traffic.rx_bytes = traffic.rx_bytes.wrapping_add(payload.len() as u64);
         let taken = match is_reserved {
-            true => qp.refuse_reserved(&mut cx, (header, origin)),
-            false => qp.receive(&mut cx, (header, origin), packets, payload),
+            true => qp.refuse_reserved(&mut cx, (packets.first, origin)),
+            false => qp.receive(&mut cx, (packets, origin), payload),
         };
         self.core.charge_lookups(now);
         self.core.charge_queue_pair(now, qpn);
-        self.core.charge_payload(now, payload.len(), packets);
+        self.core.charge_payload(now, payload.len(), packets.count);
         // One of them has stopped the ingress: that packet and later ones are held.
-        let each = payload.len() / packets.max(1) as usize;
-        for index in (taken..packets).rev() {
-            let packet = Some((packet_of_run(header, index, packets), origin));
+        let each = payload.len() / packets.count.max(1) as usize;
+        for index in (taken..packets.count).rev() {
+            let packet = Some((packets.header(index), origin));
             let part = payload.part(index as usize * each, each);
             self.context(now, mem)
                 .put_back(packet, FrameTarget::untagged(qpn), part);

@@ -4,6 +4,7 @@ use faultline_abi::admin::Counter;
 use faultline_wire::packet::RoceHeader;
 
 use super::Qp;
+use super::types::FrameRoom;
 use crate::congestion::Congestion;
 use crate::context::Context;
 use crate::dma::Dma;
@@ -83,12 +84,12 @@ impl Qp {
             self.sync_timer(cx.core);
             return false;
         }
-        // Packets are spaced, so they are not sent in runs.
-        let most = match congestion.is_limited() {
-            true => 1,
-            false => self.packets_of(most),
+        // Packets are spaced, so each is sent alone.
+        let room = match congestion.is_limited() {
+            true => FrameRoom::ONE_PACKET,
+            false => self.room(most),
         };
-        let found = self.poll_packet(cx, most, frame);
+        let found = self.poll_packet(cx, room, frame);
         if found
             && frame.payload_len > 0
             && let Some(congestion) = &mut self.congestion

@@ -53,7 +53,7 @@ use requester::{Requester, Sent};
 use responder::Responder;
 pub use state_counts::StateCounts;
 pub(crate) use types::QpConfig;
-use types::{Failure, Fatal};
+use types::{Failure, Fatal, FrameRoom};
 pub use types::{Psns, QpType, State, StateCause};
 pub(crate) use work_queue::WorkQueue;
 use work_request::{DeviceRequest, SendWr};
@@ -215,7 +215,7 @@ impl Qp {
         self.ready.left(core, self.endpoint.number);
     }
 
-    /// Makes `frame` the next packet, or a run of as many as carry `most` bytes. Returns false if there is none. What this QP
+    /// Makes `frame` the next packet, or a run or train of as many as carry `most` bytes. Returns false if there is none. What this QP
     /// sent before has been delivered or copied.
     #[inline]
     pub(crate) fn poll_transmit<M: Dma>(
@@ -237,8 +237,8 @@ impl Qp {
         if self.congestion.is_some() {
             return self.poll_congested(cx, most, frame);
         }
-        let most = self.packets_of(most);
-        self.poll_packet(cx, most, frame)
+        let room = self.room(most);
+        self.poll_packet(cx, room, frame)
     }
 
     /// The entry of the GID table from which its last packet is sent.
@@ -250,11 +250,15 @@ impl Qp {
         }
     }
 
-    /// How many full packets carry this many bytes; at least one.
+    /// What a frame may carry, given the most bytes of its payload.
     #[inline]
-    fn packets_of(&self, bytes: usize) -> u32 {
-        let packets = len32(bytes).checked_div(self.endpoint.mtu);
-        packets.unwrap_or(1).max(1)
+    fn room(&self, bytes: usize) -> FrameRoom {
+        let bytes = len32(bytes);
+        let packets = bytes.checked_div(self.endpoint.mtu);
+        FrameRoom {
+            run: packets.unwrap_or(1).max(1),
+            train: bytes,
+        }
     }
 
     /// The next reply or request.
@@ -262,7 +266,7 @@ impl Qp {
     fn poll_packet<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
-        most: u32,
+        room: FrameRoom,
         frame: &mut TxFrame,
     ) -> bool {
         if self.responder.has_replies()
@@ -270,34 +274,35 @@ impl Qp {
         {
             self.wait(cx.core, wait);
             // Completions and local operations need no packet.
-            return self.poll_send_queue(cx, most, frame);
+            return self.poll_send_queue(cx, room, frame);
         }
         // While a READ is answered, every other packet may be a request: a peer that reads does not keep this
         // side from sending.
         let own_turn = self.responder.is_answering_read() && std::mem::take(&mut self.answered);
-        if own_turn && self.poll_send_queue(cx, most, frame) {
+        if own_turn && self.poll_send_queue(cx, room, frame) {
             return true;
         }
-        if self.poll_reply(cx, most, frame) {
+        if self.poll_reply(cx, room, frame) {
             self.answered = true;
             return true;
         }
-        self.poll_send_queue(cx, most, frame)
+        self.poll_send_queue(cx, room, frame)
     }
 
     /// Makes `frame` the next reply packet.
+    #[inline(always)]
     fn poll_reply<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
-        most: u32,
+        room: FrameRoom,
         frame: &mut TxFrame,
     ) -> bool {
-        match self.responder.poll(&self.endpoint, cx, most, frame) {
+        match self.responder.poll(&self.endpoint, cx, room.run, frame) {
             Ok(found) => found,
             Err(fatal) => {
                 self.fail_with(cx, fatal);
                 // The next packet is the NAK with the reason. It needs no memory, so no page can be missing.
-                let polled = self.responder.poll(&self.endpoint, cx, most, frame);
+                let polled = self.responder.poll(&self.endpoint, cx, room.run, frame);
                 polled.unwrap_or(false)
             }
         }
@@ -319,12 +324,12 @@ impl Qp {
     fn poll_send_queue<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
-        most: u32,
+        room: FrameRoom,
         frame: &mut TxFrame,
     ) -> bool {
         let (requester, qp) = (&mut self.requester, &self.endpoint);
         let polled = match qp.config.kind {
-            QpType::Rc | QpType::Uc | QpType::XrcIni => requester.poll(qp, cx, most, frame),
+            QpType::Rc | QpType::Uc | QpType::XrcIni => requester.poll(qp, cx, room, frame),
             QpType::XrcTgt => return false,
             QpType::Ud | QpType::Gsi => requester.poll_datagram(qp, cx, frame),
             QpType::Raw => requester.poll_raw(qp, cx, frame),

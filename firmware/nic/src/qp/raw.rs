@@ -20,7 +20,7 @@ use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
 use crate::ethernet::longest_frame;
-use crate::frame::{Frame, FrameKind, Own, TxFrame};
+use crate::frame::{Frame, FrameKind, TxFrame};
 use crate::headers::Head;
 use crate::headers::{MAX_HEADERS, ParsedHeaders};
 use crate::number::len32;
@@ -322,8 +322,7 @@ fn raw_frame(
         },
         payload,
         payload_len,
-        own: Own::new(),
-        packets: 1,
+        ..TxFrame::default()
     }
 }
 

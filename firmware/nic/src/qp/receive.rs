@@ -1,7 +1,7 @@
 //! Packets that arrive at a queue pair: the checks that all transports share, and which half takes them.
 
 use faultline_abi::admin::Counter;
-use faultline_wire::bth::Bth;
+use faultline_wire::bth::{Bth, Psn};
 use faultline_wire::ip::CONGESTION_EXPERIENCED;
 use faultline_wire::packet::RoceHeader;
 
@@ -10,23 +10,23 @@ use super::responder::{Arrival, Received};
 use super::types::{Fatal, QpType};
 use crate::context::Context;
 use crate::dma::Dma;
-use crate::frame::{Frame, packet_of_run};
+use crate::frame::{Frame, Packets};
 use crate::origin::Origin;
 use crate::payload::Payload;
 
 impl Qp {
-    /// Receives a packet or a run of them from a sender with origin `origin`, with the checks that all transports share (IBTA 9.6).
+    /// Receives the packets of a frame from a sender with origin `origin`, with the checks that all transports share (IBTA 9.6).
     /// Returns the number of packets that have been handled; the next one has stopped the ingress.
     pub(crate) fn receive<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
-        (header, origin): (&RoceHeader, Origin),
-        packets: u32,
+        (packets, origin): (Packets<'_>, Origin),
         payload: Payload<'_, M>,
     ) -> u32 {
+        let (header, count) = (packets.first, packets.count);
         if let Some(counter) = self.bars(header) {
             cx.count(counter);
-            return packets;
+            return count;
         }
         let is_marked = header.ip.ecn() == CONGESTION_EXPERIENCED;
         if is_marked {
@@ -37,27 +37,68 @@ impl Qp {
         }
         if !self.endpoint.is_from_peer(header, origin) {
             cx.count(Counter::rx_bad_source);
-            return packets;
+            return count;
         }
         if is_marked {
             self.notify_congestion(cx);
         }
         self.endpoint.note_peer(origin);
-        if packets == 1 {
+        if count == 1 {
             return u32::from(self.receive_connected(cx, header, payload));
         }
-        if self.receive_run(cx, header, packets, payload) {
-            return packets;
+        if packets.is_train() {
+            return self.receive_train(cx, packets, payload);
         }
-        let each = payload.len().checked_div(packets as usize).unwrap_or(0);
-        for index in 0..packets {
-            let header = packet_of_run(header, index, packets);
+        if self.receive_run(cx, header, count, payload) {
+            return count;
+        }
+        let each = payload.len().checked_div(count as usize).unwrap_or(0);
+        for index in 0..count {
+            let header = packets.header(index);
             let part = payload.part((index as usize).saturating_mul(each), each);
             if !self.receive_connected(cx, &header, part) {
                 return index;
             }
         }
-        packets
+        count
+    }
+
+    /// Receives the messages of a train. Returns the number of those that have been handled.
+    fn receive_train<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        packets: Packets<'_>,
+        payload: Payload<'_, M>,
+    ) -> u32 {
+        let each = payload.len().checked_div(packets.count as usize);
+        let (mut header, mut rest) = (*packets.first, payload);
+        let before = self.responder.expected_psn();
+        for index in 0..packets.count {
+            packets.set_place(&mut header, index);
+            // The acknowledgement of the last message includes the others.
+            let is_last = index.wrapping_add(1) == packets.count;
+            header.bth.ack_req = packets.first.bth.ack_req && is_last;
+            let part;
+            (part, rest) = rest.split_at(each.unwrap_or(0));
+            let is_handled = self.receive_connected(cx, &header, part);
+            if !is_handled || (is_last && self.responder.expected_psn() != header.bth.psn.next()) {
+                // The last message was not executed.
+                self.acknowledge_since(cx, before, packets.first.bth.ack_req);
+            }
+            if !is_handled {
+                return index;
+            }
+        }
+        packets.count
+    }
+
+    /// Acknowledges the messages of a train that were executed, if they ask for it. `before`: the expected PSN before the train.
+    #[cold]
+    fn acknowledge_since<M: Dma>(&mut self, cx: &mut Context<'_, M>, before: Psn, asks: bool) {
+        if asks && self.responder.expected_psn() != before {
+            self.responder.acknowledge_executed(&self.endpoint, cx.core);
+            self.wake(cx.core);
+        }
     }
 
     /// The counter of the reason why this queue pair takes no packet with these values of its BTH.

@@ -15,6 +15,7 @@ mod gone_back;
 mod local;
 mod pending;
 mod response;
+mod train;
 mod unconnected;
 mod window;
 
@@ -29,7 +30,7 @@ use faultline_wire::bth::Psn;
 
 use super::endpoint::Endpoint;
 use super::page_wait::{LOST_BUFFER, PageWait, Repaired, await_page};
-use super::types::{Failure, QpType, State};
+use super::types::{Failure, FrameRoom, QpType, State};
 use super::work_request::{SendOp, SendWr};
 use crate::budget::{Budget, Held};
 use crate::context::Context;
@@ -327,10 +328,10 @@ impl Requester {
         }
     }
 
-    /// Moves the cursor to the next work request.
+    /// Moves the cursor over work requests.
     #[inline]
-    fn pass(&mut self) {
-        self.cursor = self.cursor.saturating_add(1);
+    fn pass(&mut self, requests: usize) {
+        self.cursor = self.cursor.saturating_add(requests);
         self.cursor_packet = 0;
         self.pending.reach(self.cursor);
     }
@@ -343,7 +344,7 @@ impl Requester {
                 self.cursor_packet = psn.diff(wr.first).max(0) as u32;
                 return;
             }
-            self.pass();
+            self.pass(1);
         }
     }
 
@@ -352,14 +353,14 @@ impl Requester {
         self.pending.oldest_awaiting().filter(|at| *at < before)
     }
 
-    /// Connections: completes what needs no packet and is due, then makes `frame` the next request packet, or a run of
-    /// up to `most`.
+    /// Connections: completes what needs no packet and is due, then makes `frame` the next request packet, or a run or
+    /// train that begins with it.
     #[inline]
     pub(crate) fn poll<M: Dma>(
         &mut self,
         qp: &Endpoint,
         cx: &mut Context<'_, M>,
-        most: u32,
+        room: FrameRoom,
         frame: &mut TxFrame,
     ) -> Result<Sent, Failure> {
         if !qp.state.sends() {
@@ -402,8 +403,9 @@ impl Requester {
             if let Some(wait) = qp.must_wait(cx.core) {
                 return Ok(Sent::Paused(wait));
             }
-            match self.build(qp, cx.core, most, frame) {
+            match self.build(qp, cx.core, room.run, frame) {
                 Ok(()) => {
+                    self.extend_to_train(qp, cx, room.train, frame);
                     self.after_send(qp, cx, frame.packets);
                     if !self.is_dammed(index) {
                         return Ok(Sent::Frame);
@@ -575,8 +577,10 @@ impl Requester {
         if after.diff(self.high) > 0 {
             self.high = after;
         }
-        if next_packet >= psns {
-            self.pass();
+        if psns == 1 {
+            self.pass(packets as usize);
+        } else if next_packet >= psns {
+            self.pass(1);
         } else {
             self.cursor_packet = next_packet;
         }

@@ -303,6 +303,20 @@ impl QpConfig {
     }
 }
 
+/// The most that a frame of a queue pair may carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FrameRoom {
+    /// Packets of a run.
+    pub run: u32,
+    /// Bytes of payload of a train. 0: no train.
+    pub train: u32,
+}
+
+impl FrameRoom {
+    /// Each frame is one packet.
+    pub(crate) const ONE_PACKET: Self = Self { run: 1, train: 0 };
+}
+
 /// The next PSNs of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Psns {

@@ -9,6 +9,7 @@ use faultline_abi::cqe;
 use faultline_abi::wqe::WR_FLAG_SOLICITED;
 use faultline_wire::XrcEth;
 use faultline_wire::atomic::AtomicEth;
+use faultline_wire::bth::Psn;
 use faultline_wire::opcode::Opcode;
 use faultline_wire::reth::Reth;
 
@@ -107,7 +108,7 @@ fn build_error(miss: Miss, part: &SgPart, psn: u32) -> BuildError {
 
 impl Requester {
     /// Appends the pieces of guest memory behind a range of the message of a work request.
-    #[inline]
+    #[inline(always)]
     pub(in crate::qp) fn gather(
         &self,
         qp: &Endpoint,
@@ -216,12 +217,11 @@ impl Requester {
                 srqn: wr.remote_srqn,
             });
         }
-        let asks = |packet: u32| psn.add(packet).get().is_multiple_of(ACK_EVERY);
         let fills = |window: i32| psn.add(frame.packets).diff(self.unacked) >= window;
         header.bth.ack_req = qp.is_reliable()
             && (last
                 || self.credits.begins_limited(wr, self.cursor_packet)
-                || (0..frame.packets).any(asks)
+                || asks_within(psn, frame.packets)
                 || self.window.small().is_some_and(fills));
         // Only a message that takes a receive request can cause an event (IBTA 9.2.3).
         let may_solicit = last && wr.takes_receive_request();
@@ -311,6 +311,14 @@ impl Requester {
         let range = MessageRange::to_send(offset, len);
         self.gather(qp, core, wr, range, &mut frame.payload)
     }
+}
+
+/// True if one of this number of PSNs, from `first` on, is one of those that ask for an acknowledgement.
+#[inline]
+fn asks_within(first: Psn, packets: u32) -> bool {
+    // PSNs wrap at a multiple of ACK_EVERY.
+    let before_next = (ACK_EVERY - first.get() % ACK_EVERY) % ACK_EVERY;
+    before_next < packets
 }
 
 /// Appends the inline data in a range of the message. Returns offset and number of the bytes that the SGEs hold.

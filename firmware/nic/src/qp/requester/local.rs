@@ -69,6 +69,6 @@ impl Requester {
             }
             wr.done = true;
         }
-        self.pass();
+        self.pass(1);
     }
 }

@@ -77,11 +77,19 @@ impl Responder {
             self.message = None;
             self.end_message();
         }
-        // A request whose completion was lost is not acknowledged: this queue pair is about to fail.
-        if qp.is_reliable() && header.bth.ack_req && !cx.core.has_lost_completion(qp.number) {
-            self.acknowledge(self.expected.prev(), Syndrome::ACK);
+        if header.bth.ack_req {
+            self.acknowledge_executed(qp, cx.core);
         }
         Ok(received)
+    }
+
+    /// Acknowledges all requests that were executed. A request whose completion was lost is not acknowledged: its queue pair is about to
+    /// fail.
+    #[inline]
+    pub(in crate::qp) fn acknowledge_executed(&mut self, qp: &Endpoint, core: &Core) {
+        if qp.is_reliable() && !core.has_lost_completion(qp.number) {
+            self.acknowledge(self.expected.prev(), Syndrome::ACK);
+        }
     }
 
     /// First, middle, last in order, and lengths that fit the position (IBTA 9.7.4.1.3, 9.7.4.1.6).

@@ -1,0 +1,317 @@
+//! Trains: what a burst of small messages comes to if NICs hand frames over by reference, compared with the same burst packet by packet.
+
+use faultline_abi::admin::Counter;
+use faultline_abi::cqe::Cqe;
+use faultline_abi::qp::{QPS_RTS, QPT_RC, QPT_UC};
+use faultline_abi::wqe as wr;
+use faultline_nic::FaultPolicy;
+use faultline_simulator::pager::{self, Pager};
+use faultline_simulator::{Pair, Rng, Send, World};
+
+/// Bytes of each region: the source of messages, then where they land.
+const REGION: u64 = 256 << 10;
+const LANDING: u64 = 128 << 10;
+/// Octets of a full packet.
+const MTU: u64 = 1024;
+/// Virtual address of the region on demand.
+const VA: u64 = 0x5500_0000_0000;
+/// Most requests of a plan; all fit into the queues.
+const MOST: usize = 200;
+
+/// What differs between plans.
+#[derive(Clone, Copy, Debug)]
+struct Options {
+    kind: u8,
+    /// Target of the WRITEs: a region on demand with this policy, else a pinned one.
+    policy: Option<FaultPolicy>,
+    /// Some receives are posted only after a while.
+    is_late: bool,
+    /// One request has a wrong key.
+    is_wrong: bool,
+    by_reference: bool,
+}
+
+/// Everything that software can see afterwards.
+#[derive(Debug, PartialEq, Eq)]
+struct Outcome {
+    completions: [Vec<(u32, u8, u8, u32, u32, u8)>; 2],
+    landed: Vec<u8>,
+    /// Next PSNs. Not of a requester in error: how many requests had begun before the error came is a matter of time.
+    psns: [(u32, u32); 2],
+    states: [u8; 2],
+}
+
+/// A request of a plan.
+struct Request {
+    opcode: u8,
+    flags: u8,
+    imm: [u8; 4],
+    len: u64,
+    from: u64,
+    to: u64,
+    is_inline: bool,
+    is_wrong: bool,
+}
+
+fn takes_receive(opcode: u8) -> bool {
+    matches!(opcode, wr::WR_SEND | wr::WR_SEND_IMM | wr::WR_WRITE_IMM)
+}
+
+/// Bursts of requests that are alike, so that there are trains, between others that end them.
+fn plan(rng: &mut Rng, options: &Options) -> Vec<Request> {
+    let mut requests = Vec::new();
+    while requests.len() < MOST {
+        let opcode = match rng.below(8) {
+            0 => wr::WR_SEND_IMM,
+            1 => wr::WR_WRITE_IMM,
+            2..=4 => wr::WR_SEND,
+            _ => wr::WR_WRITE,
+        };
+        let lengths = [0, 1, 8, 16, 64, 200, MTU, MTU + 1, 3 * MTU];
+        let len = lengths[rng.below(lengths.len() as u64) as usize];
+        let is_inline = (1..=64).contains(&len) && rng.chance(400);
+        let flags = match rng.below(12) {
+            0 => wr::WR_FLAG_SIGNALED | wr::WR_FLAG_FENCE,
+            1 | 2 => wr::WR_FLAG_SIGNALED | wr::WR_FLAG_SOLICITED,
+            _ => wr::WR_FLAG_SIGNALED,
+        };
+        for _ in 0..=rng.below(60) {
+            requests.push(Request {
+                opcode,
+                flags,
+                imm: (requests.len() as u32).to_be_bytes(),
+                len,
+                from: rng.below(LANDING - len),
+                to: rng.below(LANDING - len),
+                is_inline,
+                is_wrong: false,
+            });
+        }
+    }
+    requests.truncate(MOST);
+    if options.is_wrong {
+        let wrong = rng.below(MOST as u64) as usize;
+        requests[wrong].is_wrong = true;
+    }
+    requests
+}
+
+fn post_receives(world: &mut World, pair: &mut Pair, tags: std::ops::Range<u32>) {
+    let mr = pair.mr[1];
+    for tag in tags {
+        let at = mr.va + u64::from(tag) * 4 % (LANDING - 4 * MTU);
+        let sge = (at, 4 * MTU as u32, mr.key);
+        world.hosts[1]
+            .driver
+            .post_recv(&mut pair.qp[1], tag, &[sge]);
+    }
+}
+
+/// Carries out a plan. Returns the outcome, and how many messages of one packet left together with others.
+fn outcome(seed: u64, options: Options) -> (Outcome, u64) {
+    let mut world = World::with_config(2, seed, |config| {
+        config.fault_policy = options.policy.unwrap_or_default();
+    });
+    if options.by_reference {
+        world.hand_over_by_reference();
+    }
+    let mut pair = world.connect(options.kind, REGION, |c| {
+        let psn = 0xff_ffc0 + (seed as u32 & 31);
+        (c.sq_psn, c.rq_psn) = (psn, psn);
+        (c.timeout, c.retry_cnt, c.rnr_retry, c.min_rnr_timer) = (12, 7, 7, 1);
+    });
+    let mut pager = Pager::new(&mut world, 1, 64, 6);
+    let on_demand = pager.register(&mut world, VA, LANDING);
+    let (target, key) = match options.policy {
+        Some(_) => (VA, pager.regions[on_demand].key),
+        None => (pair.mr[1].va + LANDING, pair.mr[1].key),
+    };
+    let mut rng = Rng::new(seed);
+    let data: Vec<u8> = (0..LANDING).map(|_| rng.next_u64() as u8).collect();
+    world.hosts[0].driver.write_mr(&pair.mr[0], 0, &data);
+    let requests = plan(&mut rng, &options);
+    let receives = requests
+        .iter()
+        .filter(|request| takes_receive(request.opcode));
+    let receives = receives.count() as u32;
+    let early = match options.is_late {
+        true => receives / 3,
+        false => receives,
+    };
+    post_receives(&mut world, &mut pair, 0..early);
+    world.start_trace();
+    let source = pair.mr[0];
+    for request in &requests {
+        let from = request.from as usize;
+        let send = Send {
+            opcode: request.opcode,
+            flags: request.flags,
+            imm: request.imm,
+            sges: &[(source.va + request.from, request.len as u32, source.key)],
+            inline: None,
+            remote_addr: target + request.to,
+            rkey: if request.is_wrong { key ^ 0x100 } else { key },
+            ..Send::default()
+        };
+        let inline = Send {
+            sges: &[],
+            inline: Some(&data[from..from + request.len as usize]),
+            ..send
+        };
+        let send = if request.is_inline { inline } else { send };
+        world.hosts[0].driver.write_send(&mut pair.qp[0], &send);
+        // Bursts of several requests for one doorbell, and now and then a single one.
+        if rng.chance(100) {
+            world.hosts[0].driver.ring_sends(&pair.qp[0]);
+        }
+    }
+    world.hosts[0].driver.ring_sends(&pair.qp[0]);
+    if options.is_late {
+        world.run_for(300_000);
+        post_receives(&mut world, &mut pair, early..receives);
+    }
+    pager::run(&mut world, &mut [&mut pager]);
+    let coupled = coupled(&world, &requests, &pair);
+    let landed = match options.policy {
+        Some(_) => pager.read(&world, on_demand, 0, LANDING as usize),
+        None => world.hosts[1]
+            .driver
+            .read_mr(&pair.mr[1], LANDING, LANDING as usize),
+    };
+    pager.check_free(&world);
+    let completions = [0, 1].map(|host| {
+        let found = world.completions(host, &mut pair.cq[host]);
+        found.iter().map(seen).collect()
+    });
+    let query = [0, 1].map(|host| {
+        world.hosts[host]
+            .driver
+            .query_qp(pair.qp[host].qpn)
+            .unwrap()
+    });
+    let outcome = Outcome {
+        completions,
+        landed,
+        psns: query.map(|attr| match attr.state {
+            QPS_RTS => (attr.sq_psn.get(), attr.rq_psn.get()),
+            _ => (0, attr.rq_psn.get()),
+        }),
+        states: [0, 1].map(|host: usize| query[host].state),
+    };
+    (outcome, coupled)
+}
+
+fn seen(cqe: &Cqe) -> (u32, u8, u8, u32, u32, u8) {
+    let Cqe {
+        wqe,
+        status,
+        opcode,
+        byte_len,
+        imm,
+        flags,
+        ..
+    } = cqe;
+    (
+        wqe.get(),
+        *status,
+        *opcode,
+        byte_len.get(),
+        imm.get(),
+        *flags,
+    )
+}
+
+/// Packets that the requester has sent behind the first one of their frame, if it has sent no message of several packets.
+fn coupled(world: &World, requests: &[Request], pair: &Pair) -> u64 {
+    if requests.iter().any(|request| request.len > MTU) {
+        return 0;
+    }
+    let frames = world.take_trace().into_iter();
+    let frames = frames.filter(|(host, header)| *host == 0 && header.bth.dest_qp == pair.qp[1].qpn);
+    let packets = world.with_nic(0, |nic| nic.counters().get(Counter::tx_roce_packets));
+    packets.saturating_sub(frames.count() as u64)
+}
+
+/// Compares plans of both forms. Returns how many messages were in trains.
+fn compare(seeds: std::ops::Range<u64>, options: Options) -> u64 {
+    let mut trains = 0;
+    for seed in seeds {
+        let (packets, none) = outcome(seed, options);
+        let by_reference = Options {
+            by_reference: true,
+            ..options
+        };
+        let (frames, coupled) = outcome(seed, by_reference);
+        assert!(
+            packets == frames,
+            "seed {seed}, {options:?}:\n{packets:?}\n{frames:?}"
+        );
+        assert_eq!(none, 0, "octets are single packets");
+        trains += coupled;
+    }
+    trains
+}
+
+const PLAIN: Options = Options {
+    kind: QPT_RC,
+    policy: None,
+    is_late: false,
+    is_wrong: false,
+    by_reference: false,
+};
+
+#[test]
+fn a_train_is_equivalent_to_its_packets() {
+    for kind in [QPT_RC, QPT_UC] {
+        let trains = compare(0..60, Options { kind, ..PLAIN });
+        assert!(trains > 100, "{trains} messages in trains");
+    }
+}
+
+#[test]
+fn a_train_whose_message_has_a_wrong_key_ends_there() {
+    let is_wrong = true;
+    compare(100..140, Options { is_wrong, ..PLAIN });
+}
+
+#[test]
+fn a_train_waits_for_receives() {
+    let is_late = true;
+    compare(200..230, Options { is_late, ..PLAIN });
+}
+
+#[test]
+fn a_train_stops_at_an_absent_page() {
+    for policy in [FaultPolicy::Rnr, FaultPolicy::Drop, FaultPolicy::Stall] {
+        let policy = Some(policy);
+        compare(300..320, Options { policy, ..PLAIN });
+    }
+}
+
+/// Without a NAK, as under policy `drop`, the requester learns of the messages before an absent page by their acknowledgement only.
+#[test]
+fn the_messages_before_an_absent_page_are_acknowledged_at_once() {
+    let mut world = World::with_config(2, 1, |config| config.fault_policy = FaultPolicy::Drop);
+    world.hand_over_by_reference();
+    let mut pair = world.connect(QPT_RC, REGION, |c| c.timeout = 16);
+    let mut pager = Pager::new(&mut world, 1, 8, 4);
+    let on_demand = pager.register(&mut world, VA, LANDING);
+    pager.map_page(&mut world, on_demand, VA >> 12, true);
+    let (source, key) = (pair.mr[0], pager.regions[on_demand].key);
+    for at in [0, 8, 16, 4096, 24] {
+        let send = Send {
+            opcode: wr::WR_WRITE,
+            sges: &[(source.va, 8, source.key)],
+            remote_addr: VA + at,
+            rkey: key,
+            ..Send::default()
+        };
+        world.hosts[0].driver.write_send(&mut pair.qp[0], &send);
+    }
+    world.hosts[0].driver.ring_sends(&pair.qp[0]);
+    world.run_for(1_000);
+    let done = world.completions(0, &mut pair.cq[0]);
+    assert_eq!(done.len(), 3, "{done:?}");
+    pager::run(&mut world, &mut [&mut pager]);
+    assert_eq!(world.completions(0, &mut pair.cq[0]).len(), 2);
+}
