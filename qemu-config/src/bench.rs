@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use serde_json::json;
 
+use crate::benchmark_page::{self, Section};
 use crate::cluster::{Cluster, Nic, Plan};
 use crate::command::say;
 use crate::emulator::Profile;
@@ -46,6 +47,9 @@ pub struct How {
     /// Write these counts into the repository instead of comparing
     #[arg(long, requires = "counts")]
     pub bless: bool,
+    /// Without guests: write all figures into docs/benchmark-results.md as well
+    #[arg(long, conflicts_with_all = ["only", "counts", "against"])]
+    pub docs: bool,
     /// Without guests: this version in turns with another one, whose `faultline` this is; ratios
     #[arg(long, value_name = "BINARY", conflicts_with = "counts")]
     pub against: Option<PathBuf>,
@@ -54,8 +58,20 @@ pub struct How {
 impl How {
     /// True if times are measured on this machine alone.
     pub fn is_usual(&self) -> bool {
-        !self.counts && self.against.is_none()
+        !self.counts && !self.docs && self.against.is_none()
     }
+}
+
+/// Runs the whole benchmark of the harness, and writes its figures into the documents.
+pub fn documented(workspace: &Workspace, json: Option<&Path>) -> Result<bool> {
+    let machine = benchmark_page::machine();
+    let own = workspace.new_run("bench")?.join("figures.json");
+    let figures = json.unwrap_or(&own);
+    // A figure that misses its target is written, too.
+    let all_met = harness(workspace, Some(figures), None, None)?;
+    let table = benchmark_page::times(figures, &machine)?;
+    benchmark_page::write(workspace, Section::Times, &table)?;
+    Ok(all_met)
 }
 
 /// Runs the harness's benchmark, against another emulator if one is given.

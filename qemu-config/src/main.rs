@@ -4,6 +4,7 @@
 mod agent;
 mod bench;
 mod bench_netdev;
+mod benchmark_page;
 mod cluster;
 mod command;
 mod counts;
@@ -548,7 +549,7 @@ fn measure(how: &bench::How, what: Option<BenchCommand>) -> Result<bool> {
     let (json, only) = (how.json.as_deref(), how.only.as_deref());
     anyhow::ensure!(
         what.is_none() || how.is_usual(),
-        "--counts and --against go without a word after `bench`"
+        "--counts, --docs and --against go without a word after `bench`"
     );
     let workspace = Workspace::find()?;
     match what {
@@ -556,6 +557,7 @@ fn measure(how: &bench::How, what: Option<BenchCommand>) -> Result<bool> {
             let bless = how.bless;
             counts::run(&workspace, &counts::Request { only, json, bless })
         }
+        None if how.docs => bench::documented(&workspace, json),
         None => bench::harness(&workspace, json, only, how.against.as_deref()),
         Some(BenchCommand::Wire) => bench::harness(&workspace, json, Some("wire"), None),
         Some(BenchCommand::Sight) => bench::harness(&workspace, json, Some("sight"), None),
@@ -665,7 +667,12 @@ mod tests {
 
     #[test]
     fn counts_go_with_no_other_way_to_measure() {
-        for words in [&["--counts", "--against", "faultline"][..], &["--bless"]] {
+        let docs = ["--docs", "--only", "latency"];
+        for words in [
+            &["--counts", "--against", "faultline"][..],
+            &["--bless"],
+            &docs,
+        ] {
             let words = ["lab", "bench"].iter().chain(words);
             assert!(Cli::try_parse_from(words.clone()).is_err(), "{words:?}");
         }

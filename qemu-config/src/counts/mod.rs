@@ -18,6 +18,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 
 use crate::bench::write_records;
+use crate::benchmark_page::{self, Section};
 use crate::command::{capture, say, tail};
 use crate::emulator::{Build, Profile};
 use crate::host;
@@ -80,6 +81,23 @@ pub fn run(workspace: &Workspace, request: &Request<'_>) -> Result<bool> {
         write_records(json, &records(&counted, &before))?;
     }
     if request.bless {
+        if request.only.is_none() {
+            let rows = counted.iter().map(|shape| {
+                let Shape {
+                    instructions,
+                    i1_misses,
+                    ..
+                } = shape.counts;
+                (
+                    shape.name.as_str(),
+                    shape.operation.as_str(),
+                    instructions,
+                    i1_misses,
+                )
+            });
+            let table = benchmark_page::instructions(&compiler, rows);
+            benchmark_page::write(workspace, Section::Instructions, &table)?;
+        }
         let shapes = counted.into_iter().map(|shape| (shape.name, shape.counts));
         let mut after = Baseline {
             compiler,
@@ -98,6 +116,16 @@ pub fn run(workspace: &Workspace, request: &Request<'_>) -> Result<bool> {
         println!("\n{complaint}");
     }
     Ok(complaints.is_empty())
+}
+
+/// Instructions of each shape in the baseline.
+#[cfg(test)]
+pub fn instructions_of_baseline(workspace: &Workspace) -> Result<Vec<(String, f64)>> {
+    let baseline = Baseline::read(&workspace.root().join(BASELINE))?;
+    let shapes = baseline.shapes.into_iter();
+    Ok(shapes
+        .map(|(name, shape)| (name, shape.instructions))
+        .collect())
 }
 
 /// The step of the suite `host`. Returns why nothing was compared, if so.
