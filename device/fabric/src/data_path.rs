@@ -208,7 +208,7 @@ impl<O: Outside> Fabric<O> {
                 if let Some((src, _)) = frame.as_frame().addresses()
                     && let Some(port) = self.nics.get_mut(from)
                 {
-                    port.nic.source_refused();
+                    port.nic.source_refused(frame.as_frame().packets());
                     out.seen(now, Seen::ForgedSource(from, src));
                 }
             }
@@ -392,9 +392,13 @@ impl<O: Outside> Fabric<O> {
         (from, to): (PortId, PortId),
         frame: Frame<'_>,
     ) {
-        self.for_each_packet(out, from, frame, |fabric, out, octets| {
+        let unread = self.for_each_packet(out, from, frame, |fabric, out, octets| {
             fabric.arrive_at_nic(out, now, (from, to), Frame::Octets(octets));
         });
+        // The memory of a NIC of another fabric was read there.
+        if let Some(port) = self.nics.get_mut(from) {
+            port.nic.payload_not_read(unread);
+        }
     }
 
     /// Drops a frame at a NIC if its fate is not [`Fate::Passed`] or rules take it. Returns its fate in this case, and the rule.

@@ -126,7 +126,7 @@ impl<O: Outside> Fabric<O> {
         unread: u32,
     ) {
         if let Some(port) = self.nics.get_mut(from) {
-            (0..unread).for_each(|_| port.nic.payload_not_read());
+            port.nic.payload_not_read(unread);
         }
         if let Some(index) = to.checked_sub(self.nics.ports())
             && let Some(port) = self.externals.get_mut(index)

@@ -26,7 +26,7 @@ pub struct Mark {
 #[derive(Clone, Copy, Debug)]
 pub enum Frame<'a> {
     /// A frame of a NIC of the process: typed headers, and a payload in the memory that the fabric has for the port at which the frame
-    /// came in. It may be a run of packets.
+    /// came in. It may be several packets.
     ByReference(&'a TxFrame),
     /// One packet as octets.
     Octets(Octets<'a>),

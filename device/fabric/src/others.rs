@@ -44,7 +44,7 @@ impl<O: Outside> Fabric<O> {
         if let Some(port) = self.nics.get_mut(from) {
             let sender = port.nic.last_sender();
             if !out.cross(now, (from, sender), to, frame, self.memories.get(from)) {
-                port.nic.payload_not_read();
+                port.nic.payload_not_read(frame.packets());
             }
             self.hold_sender(from, to);
         }

@@ -70,7 +70,7 @@ pub enum TraceEvent {
     Nic(Diagnostic),
 }
 
-/// A frame, or a run of packets of one message (see `faultline_nic::FrameKind`).
+/// A frame: a packet, or several packets of a queue pair (see `faultline_nic::TxFrame`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FrameEvent {
     /// Index of the NIC that has taken it; [`FrameEvent::NO_NIC`] if none has, or if it was sent to all.
@@ -85,7 +85,7 @@ pub struct FrameEvent {
     pub dst_qpn: u32,
     /// PSN of the first packet.
     pub psn: u32,
-    /// Packets in the run.
+    /// Its packets.
     pub packets: u16,
     /// Bytes on the wire, without FCS, of all packets.
     pub bytes: u32,

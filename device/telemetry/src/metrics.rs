@@ -22,7 +22,7 @@ fn increment(count: &mut u64) {
 /// What was sent or received with one opcode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Frames; a run of packets is one.
+    /// Frames; several packets may be one.
     pub frames: u64,
     /// Packets.
     pub packets: u64,

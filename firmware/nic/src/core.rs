@@ -315,6 +315,14 @@ impl Core {
         earlier(of_faults, earlier(of_queues, delayed))
     }
 
+    /// True if the NIC takes time for a packet after which the next one leaves later.
+    #[inline]
+    pub(crate) fn delays_packets(&self) -> bool {
+        self.config.lookup.0 > 0
+            || self.config.latency.payload_unit > 0
+            || self.injections.has(Point::Lookup)
+    }
+
     /// Accounts for the look-ups in page tables since the last call.
     #[inline]
     pub(crate) fn charge_lookups(&mut self, now: Instant) {

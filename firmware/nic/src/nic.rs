@@ -275,14 +275,16 @@ impl Nic {
         self.core.counters.inc(Counter::register_errors);
     }
 
-    /// The switch has dropped a frame of this NIC because its source address belongs to another port.
-    pub fn source_refused(&mut self) {
-        self.core.counters.inc(Counter::tx_bad_source);
+    /// The switch has dropped packets of this NIC because their source address belongs to another port.
+    pub fn source_refused(&mut self, packets: u32) {
+        self.core
+            .counters
+            .add(Counter::tx_bad_source, packets.into());
     }
 
-    /// The caller has dropped a frame of this NIC because it could not copy its payload from the memory of the guest.
-    pub fn payload_not_read(&mut self) {
-        self.core.counters.inc(Counter::dma_errors);
+    /// The caller has dropped packets of this NIC because it could not copy their payload from the memory of the guest.
+    pub fn payload_not_read(&mut self, packets: u32) {
+        self.core.counters.add(Counter::dma_errors, packets.into());
     }
 
     /// A doorbell from page `page` arrives. If the device is not running it has no effect.
@@ -428,7 +430,7 @@ impl Nic {
     /// call before.
     ///
     /// With `most` of 0 each frame is one packet, for wires that need octets. For receivers that take frames by reference it
-    /// is a run of packets of one message where that is possible: as many as carry `most` bytes, and at least one.
+    /// is a run or train where that is possible: as many packets as carry `most` bytes, and at least one.
     ///
     /// A frame that [`Nic::last_barred`] names does not leave.
     pub fn poll_transmit<M: Dma>(

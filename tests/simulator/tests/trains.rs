@@ -1,7 +1,7 @@
 //! Trains: what a burst of small messages comes to if NICs hand frames over by reference, compared with the same burst packet by packet.
 
 use faultline_abi::admin::Counter;
-use faultline_abi::cqe::Cqe;
+use faultline_abi::cqe::{Cqe, SUCCESS};
 use faultline_abi::qp::{QPS_RTS, QPT_RC, QPT_UC};
 use faultline_abi::wqe as wr;
 use faultline_nic::FaultPolicy;
@@ -314,4 +314,40 @@ fn the_messages_before_an_absent_page_are_acknowledged_at_once() {
     assert_eq!(done.len(), 3, "{done:?}");
     pager::run(&mut world, &mut [&mut pager]);
     assert_eq!(world.completions(0, &mut pair.cq[0]).len(), 2);
+}
+
+/// The completion of a SEND in the middle of a train is lost. The SENDs before it are complete on both sides.
+#[test]
+fn the_messages_before_a_lost_completion_are_acknowledged() {
+    let outcomes = [false, true].map(|by_reference| {
+        let mut world = World::new(2, 1);
+        if by_reference {
+            world.hand_over_by_reference();
+        }
+        let mut cq = [world.hosts[0].cq(8), world.hosts[1].cq(4)];
+        let mut qp = [0, 1].map(|i| world.hosts[i].qp(QPT_RC, &cq[i]));
+        let mr = [0, 1].map(|i| world.hosts[i].mr(REGION));
+        world.connect_qps(QPT_RC, [qp[0].qpn, qp[1].qpn], |_| {});
+        for tag in 0..32 {
+            let sge = (mr[1].va, 64, mr[1].key);
+            world.hosts[1].driver.post_recv(&mut qp[1], tag, &[sge]);
+        }
+        for _ in 0..32 {
+            let send = Send {
+                opcode: wr::WR_SEND,
+                sges: &[(mr[0].va, 8, mr[0].key)],
+                ..Send::default()
+            };
+            world.hosts[0].driver.write_send(&mut qp[0], &send);
+        }
+        world.hosts[0].driver.ring_sends(&qp[0]);
+        world.run();
+        [0, 1].map(|host| {
+            let found = world.completions(host, &mut cq[host]);
+            found.iter().map(|cqe| cqe.status).collect::<Vec<u8>>()
+        })
+    });
+    assert_eq!(outcomes[0], outcomes[1]);
+    let done = |found: &[u8]| found.iter().filter(|status| **status == SUCCESS).count();
+    assert_eq!(done(&outcomes[1][0]), 16, "{outcomes:?}");
 }

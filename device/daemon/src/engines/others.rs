@@ -20,10 +20,10 @@ impl Engine {
         for engine in 0..self.io.links.count() {
             let mut turn = self.fabric.begin_turn();
             while self.fabric.may_go_on(&turn) {
-                let Some(taken) = self.take_linked(&mut now, engine) else {
+                let Some((packets, octets)) = self.take_linked(&mut now, engine) else {
                     break;
                 };
-                turn.take(1, taken, 0);
+                turn.take(packets, octets, 0);
                 worked = true;
             }
         }
@@ -38,8 +38,8 @@ impl Engine {
         }
     }
 
-    /// Takes a frame of another engine. Returns its length; `None` if there is none.
-    fn take_linked(&mut self, now: &mut Instant, engine: usize) -> Option<usize> {
+    /// Takes a frame of another engine. Returns its packets and octets; `None` if there is none.
+    fn take_linked(&mut self, now: &mut Instant, engine: usize) -> Option<(u32, usize)> {
         let mut linked = self.io.links.take(engine)?;
         let (at, from, sender) = (linked.at, linked.from, linked.sender);
         let other = |frame| OtherFrame {
@@ -48,12 +48,12 @@ impl Engine {
             sender,
             frame,
         };
-        let length = match linked.contents {
+        let taken = match linked.contents {
             Contents::Typed => {
-                let length = linked.frame.len();
+                let taken = (linked.frame.packets, linked.frame.len());
                 let frame = other(FrameMut::ByReference(&mut linked.frame));
                 self.fabric.receive_from_other(&mut self.io, now, frame);
-                length
+                taken
             }
             Contents::Octets(origin, length) => {
                 let mut octets = std::mem::take(&mut self.octets);
@@ -66,11 +66,11 @@ impl Engine {
                     self.fabric.receive_from_other(&mut self.io, now, frame);
                 }
                 self.octets = octets;
-                length
+                (1, length)
             }
         };
         self.io.links.give_back(engine, linked);
-        Some(length)
+        Some(taken)
     }
 
     /// True if a frame of another engine can be taken, or one can be sent again.

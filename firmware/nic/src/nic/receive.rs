@@ -313,7 +313,8 @@ impl Nic {
         counters.add_in(set, Counter::rx_roce_packets, u64::from(packets));
         // Of another NIC, for example one behind a bridge in the guest.
         if !is_multicast && !self.core.is_own_address(header.ethernet.dst) {
-            self.core.counters.inc(Counter::rx_filtered);
+            let count = u64::from(packets);
+            self.core.counters.add(Counter::rx_filtered, count);
             return;
         }
         if let Some(cause) = self.core.bars_received(header, payload, packets) {
@@ -381,7 +382,8 @@ impl Nic {
             is_reserved,
         } = arrived;
         let Some((qp, mut cx)) = self.qp_in_context(now, mem, qpn) else {
-            self.core.counters.inc(Counter::rx_bad_qp);
+            let count = u64::from(packets.count);
+            self.core.counters.add(Counter::rx_bad_qp, count);
             return;
         };
         let traffic = &mut qp.endpoint.traffic;

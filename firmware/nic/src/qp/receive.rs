@@ -25,18 +25,18 @@ impl Qp {
     ) -> u32 {
         let (header, count) = (packets.first, packets.count);
         if let Some(counter) = self.bars(header) {
-            cx.count(counter);
+            cx.add(counter, count.into());
             return count;
         }
         let is_marked = header.ip.ecn() == CONGESTION_EXPERIENCED;
         if is_marked {
-            cx.count(Counter::np_ecn_marked_roce_packets);
+            cx.add(Counter::np_ecn_marked_roce_packets, count.into());
         }
         if !self.endpoint.config.kind.is_connected() {
             return u32::from(self.receive_by_responder(cx, Arrival::Packet(header), payload));
         }
         if !self.endpoint.is_from_peer(header, origin) {
-            cx.count(Counter::rx_bad_source);
+            cx.add(Counter::rx_bad_source, count.into());
             return count;
         }
         if is_marked {
@@ -64,6 +64,9 @@ impl Qp {
     }
 
     /// Receives the messages of a train. Returns the number of those that have been handled.
+    ///
+    /// Only the last message asks for an acknowledgement, which includes the others. If it is not executed, or a completion is lost,
+    /// the messages before are acknowledged here.
     fn receive_train<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
@@ -72,18 +75,23 @@ impl Qp {
     ) -> u32 {
         let each = payload.len().checked_div(packets.count as usize);
         let (mut header, mut rest) = (*packets.first, payload);
-        let before = self.responder.expected_psn();
+        let asks = header.bth.ack_req;
+        let mut loses = cx.core.has_lost_completion(self.endpoint.number);
         for index in 0..packets.count {
             packets.set_place(&mut header, index);
-            // The acknowledgement of the last message includes the others.
             let is_last = index.wrapping_add(1) == packets.count;
-            header.bth.ack_req = packets.first.bth.ack_req && is_last;
+            header.bth.ack_req = asks && is_last;
             let part;
             (part, rest) = rest.split_at(each.unwrap_or(0));
+            let before = self.responder.expected_psn();
             let is_handled = self.receive_connected(cx, &header, part);
-            if !is_handled || (is_last && self.responder.expected_psn() != header.bth.psn.next()) {
-                // The last message was not executed.
-                self.acknowledge_since(cx, before, packets.first.bth.ack_req);
+            if asks && !loses && cx.core.has_lost_completion(self.endpoint.number) {
+                loses = true;
+                self.acknowledge_train(cx, packets.first, before);
+            }
+            let executed = self.responder.expected_psn();
+            if asks && !loses && (!is_handled || (is_last && executed != header.bth.psn.next())) {
+                self.acknowledge_train(cx, packets.first, executed);
             }
             if !is_handled {
                 return index;
@@ -92,11 +100,16 @@ impl Qp {
         packets.count
     }
 
-    /// Acknowledges the messages of a train that were executed, if they ask for it. `before`: the expected PSN before the train.
+    /// Acknowledges the messages of a train before this PSN, also repeated ones.
     #[cold]
-    fn acknowledge_since<M: Dma>(&mut self, cx: &mut Context<'_, M>, before: Psn, asks: bool) {
-        if asks && self.responder.expected_psn() != before {
-            self.responder.acknowledge_executed(&self.endpoint, cx.core);
+    fn acknowledge_train<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        first: &RoceHeader,
+        until: Psn,
+    ) {
+        if until.diff(first.bth.psn) > 0 {
+            self.responder.acknowledge_until(until);
             self.wake(cx.core);
         }
     }

@@ -98,7 +98,9 @@ impl Requester {
         matches!(qp.config.kind, QpType::Rc | QpType::Uc)
             && !self.credits.begins_limited(wr, 0)
             && self.window.small().is_none()
+            && self.dammed.is_none()
             && !core.config.pitfalls.damming
+            && !core.delays_packets()
     }
 
     /// Adds a message to a train. Returns false if it cannot be added.

@@ -4,6 +4,7 @@ use faultline_abi::admin::Counter;
 use faultline_abi::cqe;
 use faultline_abi::qp::{ACCESS_REMOTE_ATOMIC, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE};
 use faultline_wire::aeth::Syndrome;
+use faultline_wire::bth::Psn;
 use faultline_wire::opcode::OpKind;
 use faultline_wire::packet::RoceHeader;
 use faultline_wire::reth::Reth;
@@ -77,19 +78,16 @@ impl Responder {
             self.message = None;
             self.end_message();
         }
-        if header.bth.ack_req {
-            self.acknowledge_executed(qp, cx.core);
+        // A request whose completion was lost is not acknowledged: this queue pair is about to fail.
+        if qp.is_reliable() && header.bth.ack_req && !cx.core.has_lost_completion(qp.number) {
+            self.acknowledge_until(self.expected);
         }
         Ok(received)
     }
 
-    /// Acknowledges all requests that were executed. A request whose completion was lost is not acknowledged: its queue pair is about to
-    /// fail.
-    #[inline]
-    pub(in crate::qp) fn acknowledge_executed(&mut self, qp: &Endpoint, core: &Core) {
-        if qp.is_reliable() && !core.has_lost_completion(qp.number) {
-            self.acknowledge(self.expected.prev(), Syndrome::ACK);
-        }
+    /// Acknowledges all requests before this PSN.
+    pub(in crate::qp) fn acknowledge_until(&mut self, psn: Psn) {
+        self.acknowledge(psn.prev(), Syndrome::ACK);
     }
 
     /// First, middle, last in order, and lengths that fit the position (IBTA 9.7.4.1.3, 9.7.4.1.6).
