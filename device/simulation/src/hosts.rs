@@ -6,10 +6,9 @@ use std::rc::Rc;
 
 use faultline_abi::event::{COMPLETION, DEVICE_FATAL};
 use faultline_scenario::traffic::{FaultService, Simulator};
-use faultline_simulator::driver::{ALL_ACCESS, Eq};
-use faultline_simulator::{Connect, Driver, Error, Mr};
 use faultline_wire::Gid;
 
+use crate::driver::{ALL_ACCESS, Connect, Driver, Eq, Error, Mr};
 use crate::error::SimulationError;
 use crate::pager::{PAGE, Pager};
 use crate::process::{ProcessBus, RAM, State, mac_of};

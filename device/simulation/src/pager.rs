@@ -7,9 +7,9 @@ use faultline_abi::admin::{DESTROY_MKEY, EQ_FAULTS};
 use faultline_abi::event::{Eqe, PAGE_FAULT, WRITE};
 use faultline_abi::translation as tq;
 use faultline_scenario::traffic::FaultService;
-use faultline_simulator::driver::Eq;
-use faultline_simulator::{Bus, Driver, Error};
 
+use crate::bus::Bus;
+use crate::driver::{Driver, Eq, Error};
 use crate::process::ProcessBus;
 
 /// Bytes of a page.

@@ -16,8 +16,9 @@ use faultline_scenario::read::load;
 use faultline_scenario::rules::Rules;
 use faultline_scenario::value::Time;
 use faultline_scenario::verdict::{Facts, Verdict, judge};
+use faultline_simulation::Error;
 use faultline_simulation::{Options, Outcome, expect_legal_packets, simulate};
-use faultline_simulator::{Error, World};
+use faultline_simulator::World;
 
 /// A match, or a time, that no run reaches.
 const NEVER: u64 = 1 << 60;

@@ -8,7 +8,8 @@ use faultline_nic::{Instant, Nanos, Nic, Outcome, Point};
 use faultline_scenario::plan::{Choice, Conditions, Effect, Plan, PlannedRule, Thing};
 use faultline_scenario::rules::Rules;
 use faultline_scenario::value::Range;
-use faultline_simulator::{CqConfig, QpConfig, World};
+use faultline_simulation::{CqConfig, QpConfig};
+use faultline_simulator::World;
 
 /// Queue pairs: more than the requests that rules keep at a time.
 const PAIRS: usize = 5000;

@@ -10,23 +10,14 @@
 
 #![forbid(unsafe_code)]
 
-mod bus;
-pub mod driver;
 mod link;
 mod memory;
 pub mod pager;
-mod rng;
-pub mod tag;
 mod wire;
 mod world;
 
-pub use bus::{Bus, RAM_BASE};
-pub use driver::{Connect, Cq, CqConfig, Driver, Error, Mr, Qp, QpConfig, Send, Sge, Srq};
-pub use faultline_oracle::Rule;
 pub use link::Link;
-pub use memory::{Memory, Persisting};
+pub use memory::{GuestMemory, Persisting};
 pub use pager::{Answer, Pager};
-pub use rng::Rng;
-pub use tag::{TagOp, TagSrq};
 pub use wire::{Impairment, Rate};
 pub use world::{Host, Pair, SimBus, World, expect_cqe, packet};

@@ -10,8 +10,9 @@ use faultline_abi::admin::{DESTROY_EQ, DESTROY_MKEY, EQ_FAULTS};
 use faultline_abi::event::{Eqe, PAGE_FAULT, WRITE};
 use faultline_abi::translation as tq;
 
-use crate::bus::Bus;
-use crate::driver::{Eq, Sge};
+use faultline_simulation::driver::{Eq, Sge};
+use faultline_simulation::{Bus, Error};
+
 use crate::world::World;
 
 const PAGE: u64 = 4096;
@@ -219,7 +220,7 @@ impl Pager {
         let driver = &mut world.hosts[self.host].driver;
         // A key that is gone has no entries.
         match driver.invalidate_page(self.regions[region].key, page * PAGE) {
-            Ok(_) | Err(crate::Error::Refused(Status::BadMkey)) => {}
+            Ok(_) | Err(Error::Refused(Status::BadMkey)) => {}
             Err(error) => panic!("{error}"),
         }
         let mut bytes = vec![0; PAGE as usize];
@@ -300,7 +301,7 @@ impl Pager {
     fn give(&mut self, world: &mut World, opcode: u8, region: usize, page: u64, entry: u64) {
         let driver = &mut world.hosts[self.host].driver;
         match driver.give_page(opcode, self.regions[region].key, page * PAGE, entry) {
-            Ok(_) | Err(crate::Error::Refused(Status::BadMkey)) => {}
+            Ok(_) | Err(Error::Refused(Status::BadMkey)) => {}
             Err(error) => panic!("{error}"),
         }
     }
@@ -356,12 +357,7 @@ impl Pager {
     }
 
     /// Answers a token; returns the device's status.
-    pub fn resume(
-        &mut self,
-        world: &mut World,
-        token: u64,
-        status: Status,
-    ) -> Result<u32, crate::Error> {
+    pub fn resume(&mut self, world: &mut World, token: u64, status: Status) -> Result<u32, Error> {
         world.hosts[self.host].driver.resume(token, status)
     }
 
@@ -377,7 +373,7 @@ impl Pager {
             };
             match self.resume(world, record.token.get(), status) {
                 // The region may have gone, or the fault may have been too old.
-                Ok(_) | Err(crate::Error::Refused(Status::BadToken)) => {}
+                Ok(_) | Err(Error::Refused(Status::BadToken)) => {}
                 Err(error) => panic!("{error}"),
             }
         }

@@ -4,9 +4,8 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use faultline_nic::Origin;
+use faultline_simulation::Rng;
 use faultline_wire::ip::mark_congestion;
-
-use crate::rng::Rng;
 
 /// Probability in 1000.
 pub type Rate = u32;

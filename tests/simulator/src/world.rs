@@ -11,14 +11,13 @@ use faultline_abi::qp::{QPT_RC, QPT_UC};
 use faultline_abi::wqe as wr;
 use faultline_nic::{Dma, FrameKind, Instant, Nic, NicConfig, Origin, State as QpState, TxFrame};
 use faultline_oracle::{Finding, Oracle, Place, QueuePair, Rule};
+use faultline_simulation::driver::ALL_ACCESS;
+use faultline_simulation::{Bus, Connect, Cq, CqConfig, Driver, Mr, Qp, QpConfig, Rng, Send};
 use faultline_wire::packet::{RoceHeader, seal};
 use faultline_wire::{Gid, MacAddr, PrioritySet};
 
-use crate::bus::Bus;
-use crate::driver::{ALL_ACCESS, Connect, Cq, CqConfig, Driver, Mr, Qp, QpConfig, Send};
 use crate::link::Link;
-use crate::memory::{Memory, Persisting, Rival};
-use crate::rng::Rng;
+use crate::memory::{GuestMemory, Persisting};
 use crate::wire::{Impairment, Wire};
 
 /// Memory of each guest.
@@ -35,7 +34,7 @@ const TURN_FRAMES: u32 = 32;
 #[derive(Debug)]
 struct Node {
     nic: Nic,
-    memory: Memory,
+    memory: GuestMemory,
 }
 
 /// Whether a frame to this address gets there. A NIC hears itself only where it is addressed: the switch turns
@@ -198,7 +197,7 @@ impl State {
     }
 
     /// Shows the packets of a frame that leaves to the oracle.
-    fn judge(&mut self, from: usize, frame: &TxFrame, memory: &Memory) {
+    fn judge(&mut self, from: usize, frame: &TxFrame, memory: &GuestMemory) {
         // Another look at the memory would be another result, and one more of the looks that a test counts.
         if memory.is_raced() {
             return;
@@ -217,7 +216,7 @@ impl State {
         }
     }
 
-    fn hand_over(&mut self, from: usize, frame: &TxFrame, sender: &Memory) {
+    fn hand_over(&mut self, from: usize, frame: &TxFrame, sender: &GuestMemory) {
         let now = Instant(self.now);
         for (id, node) in self.nodes.iter_mut().enumerate() {
             if hears(node, id == from, frame.dst()) {
@@ -314,7 +313,8 @@ impl Bus for SimBus {
     fn read(&self, addr: u64, buf: &mut [u8]) {
         self.state.borrow().nodes[self.id]
             .memory
-            .peek(addr, buf)
+            .own()
+            .read(addr, buf)
             .expect("address within memory");
     }
 
@@ -373,7 +373,7 @@ pub struct Host {
     /// A protection domain.
     pub pd: u32,
     /// Event queue of completion notices, on vector 1.
-    pub eq: crate::driver::Eq,
+    pub eq: faultline_simulation::driver::Eq,
 }
 
 impl Host {
@@ -464,7 +464,7 @@ impl World {
             let device = config.limits.device_memory as usize;
             Node {
                 nic: Nic::new(config),
-                memory: Memory::with_device(RAM, device),
+                memory: GuestMemory::new(RAM, device),
             }
         };
         let nodes = (0..hosts).map(node).collect();
@@ -557,24 +557,19 @@ impl World {
     /// Lets memory of a host become durable only when [`World::persist`] says so.
     pub fn persist_slowly(&self, host: usize) {
         let state = self.state.borrow();
-        *state.nodes[host].memory.slow.borrow_mut() = Some(Vec::new());
+        state.nodes[host].memory.persist_slowly();
     }
 
     /// The requests of a host to make memory durable, oldest first.
     pub fn persisting(&self, host: usize) -> Vec<Persisting> {
-        let state = self.state.borrow();
-        let slow = state.nodes[host].memory.slow.borrow();
-        slow.clone().unwrap_or_default()
+        self.state.borrow().nodes[host].memory.persisting()
     }
 
     /// Completes the oldest of these, with success or failure.
     pub fn persist(&self, host: usize, well: bool) {
         let state = &mut *self.state.borrow_mut();
         let node = &mut state.nodes[host];
-        let request = match &mut *node.memory.slow.borrow_mut() {
-            Some(requests) => requests.remove(0),
-            None => panic!("the memory of this host is durable at once"),
-        };
+        let request = node.memory.take_persisting();
         node.nic.persisted(request.qpn, request.number, well);
     }
 
@@ -628,7 +623,11 @@ impl World {
     }
 
     /// Does something to a NIC as its operator would, at the present time and with the memory of its guest.
-    pub fn operate<T>(&self, host: usize, work: impl FnOnce(&mut Nic, Instant, &Memory) -> T) -> T {
+    pub fn operate<T>(
+        &self,
+        host: usize,
+        work: impl FnOnce(&mut Nic, Instant, &GuestMemory) -> T,
+    ) -> T {
         let mut state = self.state.borrow_mut();
         let now = Instant(state.now);
         let Node { nic, memory } = &mut state.nodes[host];
@@ -642,19 +641,15 @@ impl World {
 
     /// From now on another processor of `host` keeps this receive queue full, for so many looks of the device.
     pub fn keep_full(&self, host: usize, qp: &Qp, looks: u32) {
-        let (record, depth) = qp.receive_record();
-        self.state.borrow().nodes[host].memory.set_rival(Rival {
-            record,
-            depth,
-            left: looks,
-        });
+        let memory = &self.state.borrow().nodes[host].memory;
+        memory.keep_full(qp.receive_record(), looks);
     }
 
     /// From now on another processor of `host` changes what the device reads: `race` gets the address and the bytes of
     /// each read, and may put others in their place.
     pub fn race(&self, host: usize, race: impl FnMut(u64, &mut [u8]) + 'static) {
         let mut state = self.state.borrow_mut();
-        state.nodes[host].memory.set_racer(race);
+        state.nodes[host].memory.race(race);
         // Its packets are not shown from now on.
         state.oracle.set_remote(host);
     }

@@ -8,7 +8,8 @@ use faultline_nic::{
     CommandQueue, Diagnostic as D, FaultPolicy, KeyUse, Nanos, NicConfig, OverrunQueue, QpType,
     RetryCause, State, StateCause,
 };
-use faultline_simulator::{Answer, Connect, Pager, Pair, Send, Sge, World, pager};
+use faultline_simulation::{Connect, Send, Sge};
+use faultline_simulator::{Answer, Pager, Pair, World, pager};
 
 const VA: u64 = 0x7f12_3456_0000;
 const PAGE: u64 = 4096;

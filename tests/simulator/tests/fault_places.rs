@@ -4,9 +4,8 @@ use faultline_abi::admin::{Counter, DESTROY_QP};
 use faultline_abi::qp::*;
 use faultline_abi::{Status, cqe, wqe as wr};
 use faultline_nic::Nanos;
-use faultline_simulator::{
-    Answer, Cq, CqConfig, Mr, Pager, Pair, Qp, QpConfig, Send, World, expect_cqe, pager,
-};
+use faultline_simulation::{Cq, CqConfig, Mr, Qp, QpConfig, Send};
+use faultline_simulator::{Answer, Pager, Pair, World, expect_cqe, pager};
 use faultline_wire::aeth::{Syndrome, rnr_timer_ns};
 
 use crate::common::counter;

@@ -7,9 +7,8 @@ use faultline_abi::{Status, cqe, event, wqe as wr};
 use faultline_nic::{
     Diagnostic, DriverTimes, FaultPolicy, Nanos, Nic, NicConfig, Pitfalls, ReadyMode,
 };
-use faultline_simulator::{
-    Answer, Cq, Error, Pager, Pair, Qp, Rng, Send, World, expect_cqe, packet, pager,
-};
+use faultline_simulation::{Cq, Error, Qp, Rng, Send};
+use faultline_simulator::{Answer, Pager, Pair, World, expect_cqe, packet, pager};
 use faultline_wire::bth::{Bth, Psn};
 use faultline_wire::ip::Ip;
 use faultline_wire::opcode::Opcode;
@@ -714,7 +713,7 @@ struct Crowd {
     world: World,
     pager: Pager,
     qps: Vec<(Cq, Qp)>,
-    source: faultline_simulator::Mr,
+    source: faultline_simulation::Mr,
 }
 
 impl Crowd {

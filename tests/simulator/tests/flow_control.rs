@@ -9,7 +9,8 @@ use faultline_abi::qp::{QPS_ERR, QPT_RAW, QPT_RC, QPT_UC, QPT_UD};
 use faultline_abi::wqe as wr;
 use faultline_fabric::link_model::{LinkModel, LinkModelCounts, ModelledLink};
 use faultline_nic::{Dcqcn, Origin};
-use faultline_simulator::{Link, Pair, Send, World, expect_cqe};
+use faultline_simulation::Send;
+use faultline_simulator::{Link, Pair, World, expect_cqe};
 use faultline_wire::{Opcode, PrioritySet};
 
 const MICROSECOND: u64 = 1000;

@@ -6,10 +6,9 @@ use faultline_abi::qp::*;
 use faultline_abi::steering::*;
 use faultline_abi::wqe as wr;
 use faultline_abi::{Status, U16, U32};
+use faultline_simulation::{Cq, CqConfig, Error, Mr, Qp, QpConfig, Send};
 use faultline_simulator::pager::run as run_pagers;
-use faultline_simulator::{
-    Cq, CqConfig, Error, Mr, Pager, Qp, QpConfig, Send, World, expect_cqe, packet,
-};
+use faultline_simulator::{Pager, World, expect_cqe, packet};
 use faultline_wire::bth::{Bth, Psn};
 use faultline_wire::ip::Ip;
 use faultline_wire::opcode::Opcode;

@@ -7,7 +7,8 @@ use faultline_abi::translation::{INVALIDATE, RESUME, TqCmd};
 use faultline_abi::{Status, U32, U64, cqe, wqe as wr};
 use faultline_nic::injection::{ALWAYS, MAX_DELAYED, MAX_INJECTIONS, RNR_NAK};
 use faultline_nic::{Diagnostic, Fact, Filter, Injection, InjectionError, Nanos, Outcome, Point};
-use faultline_simulator::{Error, Pager, Pair, Send, World, expect_cqe, pager};
+use faultline_simulation::{Error, Send};
+use faultline_simulator::{Pager, Pair, World, expect_cqe, pager};
 
 use crate::common::counter;
 
@@ -507,7 +508,7 @@ fn a_dropped_command_stops_its_queue_until_a_reset() {
         nic.reset(now);
     });
     let bus = world.hosts[0].driver.bus.clone();
-    let mut again = faultline_simulator::Driver::new(bus).unwrap();
+    let mut again = faultline_simulation::Driver::new(bus).unwrap();
     again.alloc_pd().unwrap();
 }
 
@@ -997,7 +998,7 @@ fn restart(world: &mut World, id: usize) {
     world.operate(id, |nic, now, _| nic.reset(now));
     let host = &mut world.hosts[id];
     let bus = host.driver.bus.clone();
-    host.driver = faultline_simulator::Driver::new(bus).unwrap();
+    host.driver = faultline_simulation::Driver::new(bus).unwrap();
     let driver = &mut host.driver;
     driver.set_gid(0, host.gid4, host.mac).unwrap();
     driver.set_netdev(host.mac, 9000, 0).unwrap();

@@ -11,7 +11,9 @@ use faultline_nic::{
     Fact, FaultPolicy, Filter, Injection, InjectionError, InjectionUse, Nanos, Outcome, Point,
     TURN_WORK,
 };
-use faultline_simulator::{Bus, Error, Pager, Pair, Rng, Rule, Send, World, expect_cqe, pager};
+use faultline_oracle::Rule;
+use faultline_simulation::{Bus, Error, Rng, Send};
+use faultline_simulator::{Pager, Pair, World, expect_cqe, pager};
 use proptest::prelude::*;
 use zerocopy::FromBytes;
 
@@ -496,7 +498,7 @@ fn under_attack(seed: u64) {
         nic.set_fault_queue_full(now, mem, false);
     });
     let bus = world.hosts[0].driver.bus.clone();
-    let mut driver = faultline_simulator::Driver::new(bus).unwrap();
+    let mut driver = faultline_simulation::Driver::new(bus).unwrap();
     driver.alloc_pd().unwrap();
 }
 

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 
 use faultline_abi::qp::QPT_RC;
 use faultline_abi::{Status, cqe, wqe as wr};
-use faultline_simulator::{Pager, Pair, Send, World, expect_cqe, pager};
+use faultline_simulation::Send;
+use faultline_simulator::{Pager, Pair, World, expect_cqe, pager};
 
 /// In the middle of a page, so that two pages take part.
 const VA: u64 = 0x7000_0000;

@@ -5,7 +5,8 @@ use faultline_abi::cqe;
 use faultline_abi::qp::QPT_RC;
 use faultline_abi::wqe as wr;
 use faultline_nic::{Diagnostic, Latency, Nanos};
-use faultline_simulator::{Pager, Pair, Send, World, pager};
+use faultline_simulation::Send;
+use faultline_simulator::{Pager, Pair, World, pager};
 
 const MICROSECOND: u64 = 1000;
 

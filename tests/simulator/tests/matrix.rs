@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use faultline_abi::cqe;
 use faultline_abi::qp::{QPT_RC, QPT_UC};
 use faultline_abi::wqe as wr;
-use faultline_simulator::{Impairment, Pair, Rng, Send, Sge, World};
+use faultline_simulation::{Rng, Send, Sge};
+use faultline_simulator::{Impairment, Pair, World};
 
 /// Bytes of each region: first the source of messages, then where they land, then atomics and READ results.
 const REGION: u64 = 1 << 20;

@@ -8,8 +8,9 @@ use faultline_abi::translation::{self as tq, TqCmd};
 use faultline_abi::wqe as wr;
 use faultline_abi::{Status, U16, U32, U64, doorbell, regs};
 use faultline_nic::{Diagnostic, Nic, OverrunQueue};
-use faultline_simulator::driver::ALL_ACCESS;
-use faultline_simulator::{Bus, Error, Host, Mr, QpConfig, RAM_BASE, Send, World, expect_cqe};
+use faultline_simulation::driver::ALL_ACCESS;
+use faultline_simulation::{Bus, Error, Mr, QpConfig, RAM_BASE, Send};
+use faultline_simulator::{Host, World, expect_cqe};
 
 const PAGE: u64 = 4096;
 /// DMA address where no guest has memory.
@@ -522,7 +523,7 @@ fn a_reset_forgets_everything_but_who_it_is() {
     };
     bus.doorbell(0, bell);
     // A driver starts it again.
-    let again = faultline_simulator::Driver::new(world.hosts[0].driver.bus.clone());
+    let again = faultline_simulation::Driver::new(world.hosts[0].driver.bus.clone());
     assert_eq!(again.unwrap().alloc_pd(), Ok(1));
 }
 

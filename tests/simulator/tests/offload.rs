@@ -4,8 +4,9 @@ use faultline_abi::admin::Counter;
 use faultline_abi::cqe;
 use faultline_abi::qp::*;
 use faultline_abi::wqe as wr;
+use faultline_simulation::{Cq, Mr, Qp, QpConfig, Rng, Send, Sge};
 use faultline_simulator::pager::run as run_pagers;
-use faultline_simulator::{Cq, Mr, Pager, Qp, QpConfig, Rng, Send, Sge, World, expect_cqe};
+use faultline_simulator::{Pager, World, expect_cqe};
 
 const LEN: u64 = 1 << 20;
 const SLOT: u64 = 2048;

@@ -5,7 +5,8 @@ use faultline_abi::event;
 use faultline_abi::qp::*;
 use faultline_abi::{Status, cqe, wqe as wr};
 use faultline_nic::{Diagnostic, Nanos, TURN_WORK};
-use faultline_simulator::{Bus, Pager, Pair, Send, World, expect_cqe, pager};
+use faultline_simulation::{Bus, Send};
+use faultline_simulator::{Pager, Pair, World, expect_cqe, pager};
 
 use crate::common::counter;
 

@@ -4,7 +4,8 @@ use faultline_abi::admin::Counter;
 use faultline_abi::qp::*;
 use faultline_abi::wqe as wr;
 use faultline_nic::Nanos;
-use faultline_simulator::{Answer, Cq, Pager, Qp, QpConfig, Send, World};
+use faultline_simulation::{Cq, Qp, QpConfig, Send};
+use faultline_simulator::{Answer, Pager, World};
 
 const VA: u64 = 0x7f12_3456_0000;
 const MS: u64 = 1_000_000;

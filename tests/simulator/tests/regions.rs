@@ -10,8 +10,9 @@ use faultline_abi::qp::*;
 use faultline_abi::translation::{self as tq, TqCmd};
 use faultline_abi::wqe::{self as wr, BindMwWqe, RegMrWqe};
 use faultline_abi::{Status, U32, U64};
-use faultline_simulator::driver::ALL_ACCESS;
-use faultline_simulator::{Bus, Error, Pager, Pair, Send, World, expect_cqe};
+use faultline_simulation::driver::ALL_ACCESS;
+use faultline_simulation::{Bus, Error, Send};
+use faultline_simulator::{Pager, Pair, World, expect_cqe};
 use zerocopy::IntoBytes;
 
 const PAGE: u64 = 4096;

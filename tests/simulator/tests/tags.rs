@@ -8,11 +8,9 @@ use faultline_abi::qp::*;
 use faultline_abi::tag::*;
 use faultline_abi::wqe::{self as wr, BindMwWqe};
 use faultline_abi::{Status, U32, doorbell, event};
-use faultline_simulator::tag::{eager, rendezvous};
-use faultline_simulator::{
-    Connect, Cq, Error, Impairment, Mr, Pager, Qp, QpConfig, Rng, Send, Sge, TagOp, TagSrq, World,
-    expect_cqe, pager,
-};
+use faultline_simulation::tag::{eager, rendezvous};
+use faultline_simulation::{Connect, Cq, Error, Mr, Qp, QpConfig, Rng, Send, Sge, TagOp, TagSrq};
+use faultline_simulator::{Impairment, Pager, World, expect_cqe, pager};
 use zerocopy::IntoBytes;
 
 const LEN: u64 = 1 << 20;
@@ -1077,7 +1075,7 @@ fn objects_are_checked_and_counted() {
     };
     let driver = &mut t.world.hosts[0].driver;
     let refused = |status| Err(Error::Refused(status));
-    let create = |driver: &mut faultline_simulator::Driver<_>, pd, cqn, tags| {
+    let create = |driver: &mut faultline_simulation::Driver<_>, pd, cqn, tags| {
         driver
             .create_tag_srq(pd, 0, cqn, tags)
             .map(|srq| srq.srqn())

@@ -4,9 +4,8 @@
 use faultline_abi::admin::{Counter, DEALLOC_XRCD, DESTROY_QP, DESTROY_SRQ};
 use faultline_abi::qp::*;
 use faultline_abi::{Status, cqe, event, wqe as wr};
-use faultline_simulator::{
-    Connect, Cq, Error, Impairment, Mr, Pager, Qp, Rng, Send, Srq, World, expect_cqe, pager,
-};
+use faultline_simulation::{Connect, Cq, Error, Mr, Qp, Rng, Send, Srq};
+use faultline_simulator::{Impairment, Pager, World, expect_cqe, pager};
 
 const LEN: u64 = 256 << 10;
 
@@ -265,7 +264,7 @@ fn objects_belong_to_their_domain() {
         .create_xrc_srq(pd, xrcd, 0xff_ffff)
         .map(|srq| srq.srqn);
     assert_eq!(wrong, refused(Status::BadCq));
-    let dealloc = |driver: &mut faultline_simulator::Driver<_>| {
+    let dealloc = |driver: &mut faultline_simulation::Driver<_>| {
         driver.command(DEALLOC_XRCD, xrcd, &none).map(|_| 0u32)
     };
     assert_eq!(dealloc(driver), refused(Status::InUse));

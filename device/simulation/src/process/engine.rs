@@ -16,10 +16,11 @@ use faultline_fabric::{Fabric, PortId, Switch};
 use faultline_nic::{Dma, Instant, Origin, Segment, TxFrame};
 use faultline_scenario::rules::CallerRequest;
 use faultline_scenario::trigger::Direction;
-use faultline_simulator::{Memory, RAM_BASE};
 
 use super::peer::SimPeer;
 use super::watch::Watch;
+use crate::bus::RAM_BASE;
+use crate::memory::Memory;
 
 /// Frames and octets on a link from which it is full, as in the emulator.
 const MARK_FRAMES: usize = 128;
