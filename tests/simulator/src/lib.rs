@@ -18,6 +18,6 @@ mod world;
 
 pub use link::Link;
 pub use memory::{GuestMemory, Persisting};
-pub use pager::{Answer, Pager};
+pub use pager::HostPager;
 pub use wire::{Impairment, Rate};
 pub use world::{Host, Pair, SimBus, World, expect_cqe, packet};

@@ -8,7 +8,7 @@ use faultline_abi::{Status, U32, U64, cqe, wqe as wr};
 use faultline_nic::injection::{ALWAYS, MAX_DELAYED, MAX_INJECTIONS, RNR_NAK};
 use faultline_nic::{Diagnostic, Fact, Filter, Injection, InjectionError, Nanos, Outcome, Point};
 use faultline_simulation::{Error, Send};
-use faultline_simulator::{Pager, Pair, World, expect_cqe, pager};
+use faultline_simulator::{HostPager, Pair, World, expect_cqe, pager};
 
 use crate::common::counter;
 
@@ -218,7 +218,7 @@ fn the_number_of_delayed_things_is_limited() {
 /// Host 0 writes to absent pages of host 1.
 struct Faults {
     world: World,
-    pager: Pager,
+    pager: HostPager,
     pair: Pair,
     posted: u64,
 }
@@ -228,7 +228,7 @@ impl Faults {
         let mut world = World::with_config(2, 1, |config| {
             config.fault_timeout = Nanos::from_millis(50);
         });
-        let mut pager = Pager::new(&mut world, 1, 64, log_depth);
+        let mut pager = HostPager::new(&mut world, 1, 64, log_depth);
         pager.register(&mut world, VA, 64 * PAGE);
         let pair = world.connect(QPT_RC, 4096, |path| path.rnr_retry = 7);
         diagnostics(&world, 1);

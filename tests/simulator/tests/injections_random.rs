@@ -13,7 +13,7 @@ use faultline_nic::{
 };
 use faultline_oracle::Rule;
 use faultline_simulation::{Bus, Error, Rng, Send};
-use faultline_simulator::{Pager, Pair, World, expect_cqe, pager};
+use faultline_simulator::{HostPager, Pair, World, expect_cqe, pager};
 use proptest::prelude::*;
 use zerocopy::FromBytes;
 
@@ -103,7 +103,7 @@ fn add(world: &World, host: usize, injection: Injection) {
 /// Two hosts with on-demand regions and connections.
 struct Scene {
     world: World,
-    pagers: [Pager; 2],
+    pagers: [HostPager; 2],
     pairs: Vec<Pair>,
     rng: Rng,
 }
@@ -122,7 +122,7 @@ impl Scene {
         }
         let log_depth = 1 + rng.below(5) as u8;
         let pagers = [0, 1].map(|host| {
-            let mut pager = Pager::new(&mut world, host, 40, log_depth);
+            let mut pager = HostPager::new(&mut world, host, 40, log_depth);
             pager.register(&mut world, VA, PAGES * PAGE);
             pager.maps_again = true;
             pager.delay = 1 + rng.below(100_000);
@@ -434,7 +434,7 @@ fn under_attack(seed: u64) {
         .driver
         .connect(qp.qpn, QPT_RC, &path)
         .unwrap();
-    let mut pager = Pager::new(&mut world, 0, 4, 2);
+    let mut pager = HostPager::new(&mut world, 0, 4, 2);
     let region = pager.register(&mut world, VA, 8 * PAGE);
     let key = pager.regions[region].key;
     // A driver that got no answer does not go on with the queue: it can't tell new completions from old ones.

@@ -6,7 +6,7 @@ use faultline_abi::qp::QPT_RC;
 use faultline_abi::wqe as wr;
 use faultline_nic::{Diagnostic, Latency, Nanos};
 use faultline_simulation::Send;
-use faultline_simulator::{Pager, Pair, World, pager};
+use faultline_simulator::{HostPager, Pair, World, pager};
 
 const MICROSECOND: u64 = 1000;
 
@@ -93,7 +93,7 @@ fn the_record_of_a_fault_is_as_late_as_its_service_takes() {
         let mut world = World::with_config(2, 1, |config| {
             config.latency.fault_service = Nanos(service);
         });
-        let mut pager = Pager::new(&mut world, 1, 16, 4);
+        let mut pager = HostPager::new(&mut world, 1, 16, 4);
         pager.register(&mut world, VA, 4096);
         let mut pair = world.connect(QPT_RC, 4096, |path| path.rnr_retry = 7);
         let from = pair.mr[0];

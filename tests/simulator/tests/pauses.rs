@@ -4,8 +4,9 @@ use faultline_abi::admin::Counter;
 use faultline_abi::qp::*;
 use faultline_abi::wqe as wr;
 use faultline_nic::Nanos;
+use faultline_simulation::FaultService;
 use faultline_simulation::{Cq, Qp, QpConfig, Send};
-use faultline_simulator::{Answer, Pager, World};
+use faultline_simulator::{HostPager, World};
 
 const VA: u64 = 0x7f12_3456_0000;
 const MS: u64 = 1_000_000;
@@ -22,7 +23,7 @@ fn all_others_together_pause_a_sender_for_a_tenth_of_the_time() {
             config.pause_sharers = others as u32;
         });
         let source = world.hosts[0].mr(4096);
-        let mut flows: Vec<(Qp, Cq, Pager)> = Vec::new();
+        let mut flows: Vec<(Qp, Cq, HostPager)> = Vec::new();
         for host in 1..=others {
             let cq = [0, host].map(|host| world.hosts[host].cq(4));
             let near = world.hosts[0].qp(QPT_UC, &cq[0]);
@@ -42,9 +43,9 @@ fn all_others_together_pause_a_sender_for_a_tenth_of_the_time() {
                 ..QpAttr::default()
             };
             world.hosts[host].driver.modify_qp(far.qpn, &attr).unwrap();
-            let mut pager = Pager::new(&mut world, host, 8, 6);
+            let mut pager = HostPager::new(&mut world, host, 8, 6);
             pager.register(&mut world, VA, 1 << 20);
-            pager.answer = Answer::Ignore;
+            pager.service = FaultService::Ignore;
             let [cq, _] = cq;
             flows.push((near, cq, pager));
         }
@@ -112,7 +113,7 @@ fn all_frames_that_waited_go_on_by_themselves() {
         ..QpAttr::default()
     };
     world.hosts[1].driver.modify_qp(far.qpn, &attr).unwrap();
-    let mut pager = Pager::new(&mut world, 1, 8, 6);
+    let mut pager = HostPager::new(&mut world, 1, 8, 6);
     pager.register(&mut world, VA, 1 << 20);
     let (at, _, rkey) = pager.sge(0, 0, 8);
     let write = Send {
@@ -156,9 +157,9 @@ fn a_look_up_that_ends_during_a_pause_needs_no_further_deadline() {
     };
     let far = pair.qp[1].qpn;
     world.hosts[1].driver.modify_qp(far, &attr).unwrap();
-    let mut pager = Pager::new(&mut world, 1, 8, 6);
+    let mut pager = HostPager::new(&mut world, 1, 8, 6);
     pager.register(&mut world, VA, 1 << 20);
-    pager.answer = Answer::Ignore;
+    pager.service = FaultService::Ignore;
     let (at, _, rkey) = pager.sge(0, 0, 8);
     let near = pair.mr[0];
     for page in 0..WRITES {

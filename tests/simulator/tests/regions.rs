@@ -12,7 +12,7 @@ use faultline_abi::wqe::{self as wr, BindMwWqe, RegMrWqe};
 use faultline_abi::{Status, U32, U64};
 use faultline_simulation::driver::ALL_ACCESS;
 use faultline_simulation::{Bus, Error, Send};
-use faultline_simulator::{Pager, Pair, World, expect_cqe};
+use faultline_simulator::{HostPager, Pair, World, expect_cqe};
 use zerocopy::IntoBytes;
 
 const PAGE: u64 = 4096;
@@ -130,7 +130,7 @@ fn a_region_without_a_byte_is_good_for_no_byte() {
     for way in WAYS {
         for at in [0, 0x1234_5678, 0x7000_0000, !0xfff, u64::MAX] {
             let mut world = World::new(2, 1);
-            let mut pagers = [0, 1].map(|host| Pager::new(&mut world, host, 4, 4));
+            let mut pagers = [0, 1].map(|host| HostPager::new(&mut world, host, 4, 4));
             let mut pair = world.connect(QPT_RC, PAGE, |_| {});
             let [a, b] = [0, 1].map(|host| register(&mut world, &mut pair, host, way, at));
             let whole = [0, 1].map(|host| (pair.mr[host].key, pair.mr[host].va));
