@@ -8,7 +8,7 @@
 //! - [`mod@run`]: traffic from beginning to end
 //! - `record`: what is kept of a run
 //! - [`driver`], [`tag`]: the driver of a host; `bus`: what it needs of its surroundings; `memory`: the memory that it shares with its NIC
-//! - `pager`, `connection`, `hosts`: the software of the hosts; `limits`: what a scenario may ask of it
+//! - [`pager`], `connection`, `hosts`: the software of the hosts; `limits`: what a scenario may ask of it
 //! - [`process`]: engines with their fabrics, as in the emulator, and the clock
 //! - [`trace`]: what has happened, and its hash
 //! - [`vopr`]: random processes that must keep their promises

@@ -36,6 +36,8 @@ pub(crate) struct InFlight {
     pub(crate) at: u64,
     order: u64,
     pub(crate) from: usize,
+    /// The port with its destination address; `None`: all.
+    pub(crate) to: Option<usize>,
     pub(crate) origin: Origin,
     pub(crate) bytes: Vec<u8>,
 }
@@ -78,7 +80,13 @@ impl Wire {
         }
     }
 
-    pub(crate) fn send(&mut self, now: u64, from: usize, origin: Origin, bytes: Vec<u8>) {
+    pub(crate) fn send(
+        &mut self,
+        now: u64,
+        (from, to): (usize, Option<usize>),
+        origin: Origin,
+        bytes: Vec<u8>,
+    ) {
         let what = self.impairment;
         let free_at = self.free_at.entry(from).or_default();
         let start = now.max(*free_at);
@@ -110,6 +118,7 @@ impl Wire {
                 at: start + LATENCY_NS + jitter,
                 order: self.sent,
                 from,
+                to,
                 origin,
                 bytes,
             });

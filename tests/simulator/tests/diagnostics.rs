@@ -1,6 +1,6 @@
 //! Every kind of diagnostic, provoked, with the ids that it names.
 
-use faultline_abi::admin::Counter;
+use faultline_abi::doorbell::{Doorbell, SQ};
 use faultline_abi::qp::*;
 use faultline_abi::{Status, admin, event, regs, wqe as wr};
 use faultline_nic::inspect::QueueKind;
@@ -41,11 +41,8 @@ impl Watched {
 
     /// What a host's NIC has reported since the last call.
     fn take(&mut self, host: usize) -> Vec<D> {
-        self.world.with_nic(host, |nic| {
-            std::iter::from_fn(|| nic.poll_diagnostic())
-                .map(|(_, diagnostic)| diagnostic)
-                .collect()
-        })
+        let all = self.world.take_diagnostics(host).into_iter();
+        all.map(|(_, diagnostic)| diagnostic).collect()
     }
 
     fn qpn(&self, host: usize) -> u32 {
@@ -743,13 +740,19 @@ fn an_operator_changes_policy_and_link_and_fails_faults() {
 /// A caller that never polls loses the oldest ones and nothing else.
 #[test]
 fn diagnostics_that_nobody_takes_give_way() {
-    let mut w = Watched::new(QPT_RC);
-    // Each command is one.
-    for _ in 0..8192 + 144 {
-        let driver = &mut w.world.hosts[0].driver;
-        driver.counter(Counter::tx_packets).unwrap();
-    }
-    let lost = w.world.with_nic(0, |nic| nic.take_lost_diagnostics());
-    assert_eq!(lost, 144);
-    assert_eq!(w.take(0).len(), 8192);
+    let w = Watched::new(QPT_RC);
+    w.world.operate(0, |nic, now, mem| {
+        // Each refused doorbell is one.
+        let bell = Doorbell {
+            kind: SQ,
+            object: u32::MAX,
+            value: 1,
+        };
+        for _ in 0..8192 + 144 {
+            nic.doorbell(now, mem, 0, bell);
+        }
+        assert_eq!(nic.take_lost_diagnostics(), 144);
+        let kept = std::iter::from_fn(|| nic.poll_diagnostic());
+        assert_eq!(kept.count(), 8192);
+    });
 }

@@ -4,9 +4,7 @@ use faultline_abi::admin::Counter;
 use faultline_abi::qp::*;
 use faultline_abi::translation::{self as tq, TqCmd};
 use faultline_abi::{Status, cqe, event, wqe as wr};
-use faultline_nic::{
-    Diagnostic, DriverTimes, FaultPolicy, Nanos, Nic, NicConfig, Pitfalls, ReadyMode,
-};
+use faultline_nic::{Diagnostic, DriverTimes, FaultPolicy, Nanos, NicConfig, Pitfalls, ReadyMode};
 use faultline_simulation::FaultService;
 use faultline_simulation::{Cq, Error, Qp, Rng, Send};
 use faultline_simulator::{HostPager, Pair, World, expect_cqe, packet, pager};
@@ -269,7 +267,7 @@ fn memory_moves_under_traffic() {
     for seed in 0..24 {
         let world = World::new(2, seed);
         if seed % 2 == 0 {
-            world.hand_over_by_reference();
+            world.hand_over_between_engines();
         }
         let mut rng = Rng::new(seed);
         if seed % 4 >= 2 {
@@ -1171,7 +1169,7 @@ fn look_ups_take_the_time_that_they_are_said_to_take() {
 
 /// The answers to faults that a host's NIC has reported, with the time of each report.
 fn answers(world: &World, host: usize) -> Vec<(u64, Diagnostic)> {
-    let all = std::iter::from_fn(|| world.with_nic(host, Nic::poll_diagnostic));
+    let all = world.take_diagnostics(host).into_iter();
     let is_answer = |diagnostic: &Diagnostic| {
         matches!(
             diagnostic,

@@ -53,14 +53,12 @@ fn write(world: &mut World, pair: &mut Pair, len: u32) -> u8 {
 
 /// The drops that a NIC has reported.
 fn reported(world: &World, host: usize) -> Vec<(u32, bool, DropCause)> {
-    world.with_nic(host, |nic| {
-        std::iter::from_fn(|| nic.poll_diagnostic())
-            .filter_map(|(_, diagnostic)| match diagnostic {
-                Diagnostic::PacketDropped { qpn, sent, cause } => Some((qpn, sent, cause)),
-                _ => None,
-            })
-            .collect()
+    let all = world.take_diagnostics(host).into_iter();
+    all.filter_map(|(_, diagnostic)| match diagnostic {
+        Diagnostic::PacketDropped { qpn, sent, cause } => Some((qpn, sent, cause)),
+        _ => None,
     })
+    .collect()
 }
 
 #[test]

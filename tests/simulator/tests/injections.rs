@@ -49,10 +49,8 @@ fn clear(world: &World, host: usize) {
 }
 
 fn diagnostics(world: &World, host: usize) -> Vec<Diagnostic> {
-    world.with_nic(host, |nic| {
-        let all = std::iter::from_fn(|| nic.poll_diagnostic());
-        all.map(|(_, diagnostic)| diagnostic).collect()
-    })
+    let all = world.take_diagnostics(host).into_iter();
+    all.map(|(_, diagnostic)| diagnostic).collect()
 }
 
 /// Effects of which the NIC has told: id and point.

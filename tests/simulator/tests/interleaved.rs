@@ -120,9 +120,10 @@ impl Exchange {
         });
         if run.by_reference {
             world.hand_over_by_reference();
+        } else {
+            world.pace(run.seed % 3 * 40);
+            world.impair(run.impairment);
         }
-        world.pace(run.seed % 3 * 40);
-        world.impair(run.impairment);
         Self {
             world,
             pair,

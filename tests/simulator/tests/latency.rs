@@ -139,14 +139,12 @@ fn a_requester_waits_longer_than_its_rnr_timer() {
         let driver = &mut world.hosts[0].driver;
         driver.post_send(&mut pair.qp[0], &send);
         world.run_for(20 * wait * MICROSECOND / 10);
-        let found = world.with_nic(0, |nic| {
-            let all = std::iter::from_fn(|| nic.poll_diagnostic());
-            let naks = all.filter_map(|(at, diagnostic)| match diagnostic {
-                Diagnostic::RnrNakReceived { delay, .. } => Some((at.0, delay.0)),
-                _ => None,
-            });
-            naks.collect::<Vec<_>>()
+        let all = world.take_diagnostics(0).into_iter();
+        let naks = all.filter_map(|(at, diagnostic)| match diagnostic {
+            Diagnostic::RnrNakReceived { delay, .. } => Some((at.0, delay.0)),
+            _ => None,
         });
+        let found: Vec<_> = naks.collect();
         let [(first, delay), (second, _)] = found[..] else {
             panic!("{percent}: {found:?}");
         };

@@ -250,7 +250,7 @@ fn runs_that_are_handed_over_by_reference() {
     for rate in [0, 30, 100, 200] {
         for seed in 0..6 {
             let wire = |world: &World| {
-                world.hand_over_by_reference();
+                world.hand_over_between_engines();
                 let mut rng = Rng::new(seed);
                 world.lose(move |_, _| rng.chance(rate));
             };

@@ -424,10 +424,8 @@ fn an_event_queue_that_cannot_be_written_stops_the_device() {
     let bus = &mut world.hosts[0].driver.bus;
     assert_ne!(bus.read_register(regs::STATUS) & regs::FATAL, 0);
     assert_eq!(bus.read_register(regs::FATAL_CODE), regs::EVENT_QUEUE);
-    let last: Vec<Diagnostic> = world.with_nic(0, |nic| {
-        let taken = std::iter::from_fn(|| nic.poll_diagnostic());
-        taken.map(|(_, diagnostic)| diagnostic).collect()
-    });
+    let taken = world.take_diagnostics(0).into_iter();
+    let last: Vec<Diagnostic> = taken.map(|(_, diagnostic)| diagnostic).collect();
     let overrun = Diagnostic::Overrun {
         queue: OverrunQueue::Event,
         object: eqn,

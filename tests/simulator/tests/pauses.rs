@@ -22,6 +22,7 @@ fn all_others_together_pause_a_sender_for_a_tenth_of_the_time() {
             config.stall_timeout = Nanos(LIMIT);
             config.pause_sharers = others as u32;
         });
+        world.hand_over_by_reference();
         let source = world.hosts[0].mr(4096);
         let mut flows: Vec<(Qp, Cq, HostPager)> = Vec::new();
         for host in 1..=others {
@@ -149,6 +150,7 @@ fn a_look_up_that_ends_during_a_pause_needs_no_further_deadline() {
         config.stall_timeout = Nanos(LIMIT);
         config.lookup = Nanos(MS);
     });
+    world.hand_over_by_reference();
     let mut pair = world.connect(QPT_UC, 4096 * WRITES, |_| {});
     let attr = QpAttr {
         mask: QP_ATTR_FAULT_POLICY.into(),

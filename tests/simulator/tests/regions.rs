@@ -11,7 +11,7 @@ use faultline_abi::translation::{self as tq, TqCmd};
 use faultline_abi::wqe::{self as wr, BindMwWqe, RegMrWqe};
 use faultline_abi::{Status, U32, U64};
 use faultline_simulation::driver::ALL_ACCESS;
-use faultline_simulation::{Bus, Error, Send};
+use faultline_simulation::{Bus, Error, Pager, Send};
 use faultline_simulator::{HostPager, Pair, World, expect_cqe};
 use zerocopy::IntoBytes;
 
@@ -283,4 +283,26 @@ fn an_empty_range_of_device_memory_is_inside_of_it() {
         let created = driver.command(CREATE_DM_MKEY, 0, &cmd);
         assert_eq!(created.is_ok(), fits, "{offset}");
     }
+}
+
+/// What a device writes to a page after its invalidation is in a free page frame.
+#[test]
+fn a_write_to_a_free_page_frame_is_found() {
+    const FRAMES: u32 = 2;
+    let mut world = World::new(1, 1);
+    let host = &mut world.hosts[0];
+    let (driver, pd) = (&mut host.driver, host.pd);
+    let mut pager = Pager::new(driver, FRAMES, 4).unwrap();
+    let last = driver.next_free() - PAGE;
+    let region = pager.register(driver, pd, (0, 4 * PAGE), 0).unwrap();
+    assert!(!pager.has_stray_writes(driver));
+    driver.bus.write(last + 100, &[1]);
+    assert!(pager.has_stray_writes(driver));
+    // It is told when the frame is used, and once.
+    assert_eq!(pager.stray_writes(), 0);
+    for page in 0..4 {
+        assert!(pager.map_page(driver, region, page, true).unwrap());
+    }
+    assert_eq!(pager.stray_writes(), 1);
+    assert_eq!(pager.resident(region), 2);
 }

@@ -333,7 +333,7 @@ fn whatever_is_posted_completes() {
         let mut w = Waiting::connected(world, 6, kind, |_| {});
         w.set_policy(rng.below(4) as u8);
         if seed % 3 == 0 {
-            w.world.hand_over_by_reference();
+            w.world.hand_over_between_engines();
         }
         let mut left = match rng.below(2) {
             0 => u64::MAX,
@@ -405,7 +405,7 @@ fn requests_in_flight_survive_memory_that_moves() {
         let rd_atomic = [1, 2, 4, 16][rng.below(4) as usize];
         let mut w = Waiting::connected(world, 6, QPT_RC, |connect| connect.rd_atomic = rd_atomic);
         if seed % 3 == 0 {
-            w.world.hand_over_by_reference();
+            w.world.hand_over_between_engines();
         }
         if seed % 5 == 0 {
             w.world.pace(rng.below(3) * 40);

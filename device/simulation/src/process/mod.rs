@@ -5,6 +5,7 @@
 //! order of passes. There are no doorbell pages: a doorbell reaches its NIC at once.
 //!
 //! - `engine`: an engine with its fabric, and the links between engines
+//! - [`Crossing`]: a frame on its way from one fabric to another
 //! - `owner`: what the owner of a fabric does for a scenario
 //! - `peer`: the peer of an external port
 //! - `watch`: judges and counts the events of all engines
@@ -12,6 +13,7 @@
 //! - `restart`: the start of a driver, and resets of its NIC
 
 mod bus;
+mod crossing;
 mod engine;
 mod owner;
 mod peer;
@@ -40,9 +42,9 @@ use crate::memory::Memory;
 use crate::rng::Rng;
 
 pub use bus::ProcessBus;
+pub use crossing::{Crossing, PAYLOAD};
 use engine::{Link, Shared, SimEngine};
-pub use peer::PeerHandle;
-use peer::SimPeer;
+pub use peer::{PeerHandle, SimPeer};
 pub(crate) use watch::Watch;
 pub use watch::Watched;
 
