@@ -228,7 +228,7 @@ fn after_ethernet(length: usize, tagged: bool) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use faultline_simulator::Memory;
+    use faultline_simulation::Memory;
     use faultline_wire::{Bth, Gid, Ip, Opcode, Psn};
 
     use super::*;

@@ -6,11 +6,12 @@ use faultline_abi::cqe::{self, Cqe};
 use faultline_abi::qp::{QPT_RC, QPT_UC, QPT_UD};
 use faultline_abi::wqe as wr;
 use faultline_scenario::traffic::{Memory, Operation, Service, Traffic};
-use faultline_simulator::{Cq, CqConfig, Qp, QpConfig, Rng, Send, Sge};
 
+use crate::driver::{Cq, CqConfig, Qp, QpConfig, Send, Sge};
 use crate::error::SimulationError;
 use crate::hosts::{Buffer, Host, failed, nic_name};
 use crate::pager::PAGE;
+use crate::rng::Rng;
 
 const QKEY: u32 = 0x1111_2222;
 /// Global route header in front of a received datagram.

@@ -35,7 +35,7 @@ pub enum SimulationError {
         /// What the driver wanted.
         what: String,
         /// The answer.
-        error: faultline_simulator::Error,
+        error: crate::driver::Error,
     },
     /// The virtual clock does not advance: a defect of this program, not of the scenario.
     #[error(

@@ -5,11 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use faultline_abi::event::{COMPLETION, DEVICE_FATAL};
-use faultline_scenario::traffic::{FaultService, Simulator};
-use faultline_simulator::driver::{ALL_ACCESS, Eq};
-use faultline_simulator::{Connect, Driver, Error, Mr};
+use faultline_scenario::traffic::Simulator;
 use faultline_wire::Gid;
 
+use crate::driver::{ALL_ACCESS, Connect, Driver, Eq, Error, Mr};
 use crate::error::SimulationError;
 use crate::pager::{PAGE, Pager};
 use crate::process::{ProcessBus, RAM, State, mac_of};
@@ -106,9 +105,11 @@ impl Host {
         let service_time = simulator
             .fault_service
             .map_or(default_service, |time| time.nanos());
-        let (frames, service): (u32, FaultService) = (simulator.page_frames, simulator.faults);
-        let pager = Pager::new(&mut driver, frames, log_depth, service_time, service)
+        let mut pager = Pager::new(&mut driver, simulator.page_frames, log_depth)
             .map_err(refused("page frames and fault queue"))?;
+        pager.delay = service_time;
+        pager.service = simulator.faults;
+        pager.maps_again = true;
         Ok(Self {
             driver,
             pd,
@@ -145,7 +146,8 @@ impl Host {
         let pages = len.div_ceil(PAGE).saturating_add(1);
         self.next_va = va.saturating_add(pages.saturating_mul(PAGE));
         if on_demand {
-            let (index, key) = self.pager.register(&mut self.driver, pd, va, len)?;
+            let index = self.pager.register(&mut self.driver, pd, (va, len), 0)?;
+            let (_, _, key) = self.pager.sge(index, 0, 0);
             let memory = BufferMemory::OnDemand(index);
             return Ok(Buffer { key, va, memory });
         }
@@ -203,11 +205,16 @@ impl Host {
         }
         if interrupts & FAULTS != 0 {
             self.pager.collect(&mut self.driver, now);
+            self.pager.arm(&mut self.driver);
         }
         let answered = self.pager.answer_due(&mut self.driver, now);
         let any = matches!(answered, Ok(true));
         if let Err(error) = answered {
             self.failure = Some(format!("a command of the pager: {error}"));
+        }
+        if self.pager.stray_writes() > 0 {
+            self.failure =
+                Some("the device has written to a page after its invalidation".to_owned());
         }
         any || interrupts != 0
     }

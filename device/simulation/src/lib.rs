@@ -7,7 +7,8 @@
 //! - [`scenario`]: a scenario with its rules, and the verdict on it
 //! - [`mod@run`]: traffic from beginning to end
 //! - `record`: what is kept of a run
-//! - `pager`, `connection`, `hosts`: the software of the hosts; `limits`: what a scenario may ask of it
+//! - [`driver`], [`tag`]: the driver of a host; `bus`: what it needs of its surroundings; `memory`: the memory that it shares with its NIC
+//! - [`pager`], `connection`, `hosts`: the software of the hosts; `limits`: what a scenario may ask of it
 //! - [`process`]: engines with their fabrics, as in the emulator, and the clock
 //! - [`trace`]: what has happened, and its hash
 //! - [`vopr`]: random processes that must keep their promises
@@ -19,19 +20,30 @@
 // Values of scenario files get here, and none of them may stop the process. Tests may.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
+mod bus;
 mod connection;
+pub mod driver;
 mod error;
 mod hosts;
 mod limits;
-mod pager;
+mod memory;
+pub mod pager;
 pub mod process;
 mod record;
+mod rng;
 pub mod run;
 pub mod scenario;
+pub mod tag;
 pub mod trace;
 pub mod vopr;
 
+pub use bus::{Bus, RAM_BASE};
+pub use driver::{Connect, Cq, CqConfig, Driver, Error, Mr, Qp, QpConfig, Send, Sge, Srq};
 pub use error::{SimulationError, Stuck};
+pub use memory::Memory;
+pub use pager::{FaultService, Pager};
 pub use record::FaultTimes;
+pub use rng::Rng;
 pub use run::{Ending, Options, Results, run};
 pub use scenario::{Outcome, expect_legal_packets, simulate};
+pub use tag::{TagOp, TagSrq};

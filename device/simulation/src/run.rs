@@ -15,7 +15,6 @@ use faultline_scenario::profile::{self, Profile};
 use faultline_scenario::rules::Rules;
 use faultline_scenario::traffic::Simulator;
 use faultline_scenario::verdict::{Facts, TrafficFact};
-use faultline_simulator::Rng;
 use faultline_telemetry::opcode_name;
 
 use crate::connection::{Connection, Flow};
@@ -25,6 +24,7 @@ use crate::limits::check;
 use crate::pager::Pager;
 use crate::process::{NicShape, ProcessShape, State, Watch};
 use crate::record::{FaultTimes, Record};
+use crate::rng::Rng;
 use crate::trace::{Detail, Trace};
 
 /// Time from a fault record to its answer if neither the scenario nor its profile says another: as a driver under Linux takes.

@@ -16,8 +16,9 @@ use faultline_scenario::read::load;
 use faultline_scenario::rules::Rules;
 use faultline_scenario::value::Time;
 use faultline_scenario::verdict::{Facts, Verdict, judge};
+use faultline_simulation::Error;
 use faultline_simulation::{Options, Outcome, expect_legal_packets, simulate};
-use faultline_simulator::{Error, World};
+use faultline_simulator::World;
 
 /// A match, or a time, that no run reaches.
 const NEVER: u64 = 1 << 60;
@@ -140,11 +141,9 @@ fn without_queue_pair(plan: &Plan) -> Verdict {
     if let Err(Error::Silent) = host.driver.create_qp(&config) {
         world.operate(0, |nic, now, _| nic.reset(now));
     }
-    world.with_nic(0, |nic| {
-        while let Some((at, diagnostic)) = nic.poll_diagnostic() {
-            rules.diagnostic(at, 0, &diagnostic, nic);
-        }
-    });
+    for (at, diagnostic) in world.take_diagnostics(0) {
+        world.with_nic(0, |nic| rules.diagnostic(at, 0, &diagnostic, nic));
+    }
     let now = counters(&world);
     let names = Counter::ALL.iter().map(|counter| counter.name().to_owned());
     let increased = now.iter().zip(&before).map(|(now, before)| now - before);

@@ -8,7 +8,8 @@ use faultline_nic::{Instant, Nanos, Nic, Outcome, Point};
 use faultline_scenario::plan::{Choice, Conditions, Effect, Plan, PlannedRule, Thing};
 use faultline_scenario::rules::Rules;
 use faultline_scenario::value::Range;
-use faultline_simulator::{CqConfig, QpConfig, World};
+use faultline_simulation::{CqConfig, QpConfig};
+use faultline_simulator::World;
 
 /// Queue pairs: more than the requests that rules keep at a time.
 const PAIRS: usize = 5000;
@@ -72,10 +73,7 @@ fn world() -> World {
         host.driver.free_from(free);
         host.driver.connect(pair.qpn, QPT_RC, &path).unwrap();
     }
-    world.with_nic(0, |nic| {
-        while nic.poll_diagnostic().is_some() {}
-        nic.take_lost_diagnostics();
-    });
+    world.take_diagnostics(0);
     world
 }
 
@@ -91,9 +89,9 @@ fn carry_out(rules: &mut Rules, world: &World) -> usize {
 }
 
 /// Passes on what the NIC reports.
-fn report(rules: &mut Rules, nic: &mut Nic) {
-    while let Some((at, diagnostic)) = nic.poll_diagnostic() {
-        rules.diagnostic(at, 0, &diagnostic, nic);
+fn report(rules: &mut Rules, world: &World) {
+    for (at, diagnostic) in world.take_diagnostics(0) {
+        world.with_nic(0, |nic| rules.diagnostic(at, 0, &diagnostic, nic));
     }
 }
 
@@ -121,7 +119,7 @@ fn existing_connections_are_taken_in_steps() {
     assert_ne!(uctx, 0);
     let driver = &mut world.hosts.first_mut().unwrap().driver;
     driver.set_state(first, QPS_RESET).unwrap();
-    world.with_nic(0, |nic| report(&mut rules, nic));
+    report(&mut rules, &world);
     while !world.with_nic(0, |nic| rules.take_existing([&*nic])) {
         steps += 1;
         assert_eq!(rules.poll_request(), None, "it has not begun");
@@ -141,10 +139,8 @@ fn a_reset_ends_all_connections_in_a_few_requests() {
     let mut rules = world.with_nic(0, |nic| Rules::new(plan(), [&*nic], Instant(0)));
     carry_out(&mut rules, &world);
     assert_eq!(world.with_nic(0, |nic| named(nic)), PAIRS);
-    world.with_nic(0, |nic| {
-        nic.reset(Instant(0));
-        report(&mut rules, nic);
-    });
+    world.with_nic(0, |nic| nic.reset(Instant(0)));
+    report(&mut rules, &world);
     assert_eq!(carry_out(&mut rules, &world), 1);
     assert_eq!(world.with_nic(0, |nic| named(nic)), 0);
     assert!(rules.problems().is_empty(), "{:?}", rules.problems());

@@ -10,9 +10,9 @@ use faultline_fabric::link_model::LinkModel;
 use faultline_fabric::vlan::VlanMembership;
 use faultline_nic::TURN_WORK;
 use faultline_scenario::trigger::Direction;
+use faultline_simulation::driver::ALL_ACCESS;
 use faultline_simulation::process::{NicShape, PortShape, Process, ProcessHost, ProcessShape};
-use faultline_simulator::driver::ALL_ACCESS;
-use faultline_simulator::{Connect, Cq, CqConfig, Mr, Qp, QpConfig, Send};
+use faultline_simulation::{Connect, Cq, CqConfig, Mr, Qp, QpConfig, Send};
 
 const LEN: u32 = 32 << 10;
 const MS: u64 = 1_000_000;

@@ -4,8 +4,8 @@ use faultline_abi::cqe::{RETRY_EXC_ERR, SUCCESS, WR_FLUSH_ERR};
 use faultline_abi::regs;
 use faultline_scenario::read::read;
 use faultline_scenario::verdict::Verdict;
+use faultline_simulation::Bus;
 use faultline_simulation::process::{NicShape, Process, ProcessShape};
-use faultline_simulator::Bus;
 
 use crate::process::{connection, post_write, statuses};
 

@@ -10,7 +10,7 @@ use faultline_abi::wqe::{
     RegMrWqe, SqWqe, WR_FLAG_FENCE, WR_FLAG_SIGNALED, WR_LOCAL_INV, WR_READ, WR_REG_MR, WR_WRITE,
 };
 use faultline_abi::{U32, U64};
-use faultline_simulator::{Bus, Cq, CqConfig, Qp, QpConfig, Send};
+use faultline_simulation::{Bus, Cq, CqConfig, Qp, QpConfig, Send};
 use zerocopy::IntoBytes;
 
 use crate::fabric::Sizes;

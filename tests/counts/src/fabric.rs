@@ -14,8 +14,8 @@ use faultline_config::Config;
 use faultline_daemon::engines::manual::ManualEngines;
 use faultline_daemon::nic::doorbell_ring::DoorbellRing;
 use faultline_memory::{MemFd, SharedPages};
-use faultline_simulator::driver::{ALL_ACCESS, Eq};
-use faultline_simulator::{Bus, Connect, Cq, CqConfig, Driver, Mr, Qp, QpConfig, RAM_BASE};
+use faultline_simulation::driver::{ALL_ACCESS, Eq};
+use faultline_simulation::{Bus, Connect, Cq, CqConfig, Driver, Mr, Qp, QpConfig, RAM_BASE};
 use faultline_wire::{Gid, MacAddr};
 
 /// Time between two passes. Less than any time-out of a connection: no packet is lost, so none has to be repeated.

@@ -1,7 +1,7 @@
 //! Work of the data path, one shape in each run, for `cargo lab bench --counts`.
 //!
 //! Engines without threads execute the work ([`faultline_daemon::engines::manual`]), on NICs with the doorbell pages and memory of the
-//! product. The simulator's driver posts it. Callgrind counts instructions in the functions `counted_pass` and `counted_look` only,
+//! product. The driver of simulated hosts posts it. Callgrind counts instructions in the functions `counted_pass` and `counted_look` only,
 //! so the driver and the preparation are not counted. Without callgrind the program checks that the work is done.
 //!
 //! It has no clock, no thread and no random numbers, except for the seeds of the standard library's hash tables.

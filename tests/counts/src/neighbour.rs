@@ -5,7 +5,7 @@
 use faultline_abi::cqe::WR_FLUSH_ERR;
 use faultline_abi::qp::QPT_RC;
 use faultline_abi::wqe::WR_SEND;
-use faultline_simulator::{Connect, Cq, CqConfig, Qp, Send};
+use faultline_simulation::{Connect, Cq, CqConfig, Qp, Send};
 
 use crate::fabric::{Fabric, Host, Sizes};
 

@@ -7,8 +7,8 @@ use faultline_abi::qp::{ACCESS_ON_DEMAND, QPT_RC};
 use faultline_abi::translation::{self as tq, TqCmd};
 use faultline_abi::wqe::{WR_FLAG_SIGNALED, WR_READ, WR_SEND, WR_WRITE};
 use faultline_abi::{U32, U64};
-use faultline_simulator::driver::ALL_ACCESS;
-use faultline_simulator::{Mr, Qp, Send};
+use faultline_simulation::driver::ALL_ACCESS;
+use faultline_simulation::{Mr, Qp, Send};
 
 use crate::fabric::{Fabric, Sizes};
 

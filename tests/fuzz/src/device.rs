@@ -10,7 +10,8 @@ use faultline_abi::qp::*;
 use faultline_abi::translation::TqCmd;
 use faultline_abi::wqe as wr;
 use faultline_abi::{U32, U64};
-use faultline_simulator::{Bus, Error, Mr, RAM_BASE, World};
+use faultline_simulation::{Bus, Error, Mr, RAM_BASE};
+use faultline_simulator::World;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::input::{Input, pattern};
@@ -139,7 +140,7 @@ pub fn commands(data: &[u8]) {
     let mut input = Input(data);
     let mut world = World::new(3, 1);
     // Drivers and peers that break the rules make NICs break them.
-    world.permit(&faultline_simulator::Rule::ALL);
+    world.permit(&faultline_oracle::Rule::ALL);
     let mut pair = world.connect(QPT_RC, LEN, |path| path.timeout = 5);
     let (mr, page) = (pair.mr[0], RAM_BASE + (4 << 20));
     let mut other = [QPT_UC, QPT_UD].map(|kind| {
@@ -222,7 +223,7 @@ fn neighbour_works(world: &mut World) {
     let data = pattern(0, 3000);
     let driver = &mut world.hosts[1].driver;
     driver.write_mr(&mr[0], 1, data);
-    let send = faultline_simulator::Send {
+    let send = faultline_simulation::Send {
         opcode: wr::WR_WRITE,
         sges: &[(mr[0].va + 1, 3000, mr[0].key)],
         remote_addr: mr[1].va + 5,

@@ -5,8 +5,9 @@ use faultline_abi::cqe;
 use faultline_abi::qp::*;
 use faultline_abi::tag;
 use faultline_abi::wqe as wr;
-use faultline_simulator::driver::ALL_ACCESS;
-use faultline_simulator::{Cq, Mr, Qp, Send, Srq, TagOp, TagSrq, World, packet};
+use faultline_simulation::driver::ALL_ACCESS;
+use faultline_simulation::{Cq, Mr, Qp, Send, Srq, TagOp, TagSrq};
+use faultline_simulator::{World, packet};
 use faultline_wire::bth::{Bth, Psn};
 use faultline_wire::ip::Ip;
 use faultline_wire::opcode::{Opcode, Service};
@@ -96,7 +97,7 @@ impl Victim {
                 Service::Xrc => QPT_XRC_TGT,
                 _ => QPT_UD,
             };
-            let path = faultline_simulator::Connect {
+            let path = faultline_simulation::Connect {
                 access: ACCESS,
                 timeout: 5,
                 ..path
@@ -251,7 +252,7 @@ pub fn forger(data: &[u8]) {
     let mut input = Input(data);
     let mut world = World::new(3, 1);
     // Drivers and peers that break the rules make NICs break them.
-    world.permit(&faultline_simulator::Rule::ALL);
+    world.permit(&faultline_oracle::Rule::ALL);
     world.persist_slowly(1);
     let mut victim = Victim::new(&mut world);
     let mut honest = Honest::new(&mut world);

@@ -3,7 +3,8 @@
 use faultline_abi::cqe;
 use faultline_abi::qp::{QPS_RTS, QPT_RAW};
 use faultline_abi::wqe as wr;
-use faultline_simulator::{Cq, Mr, Qp, Send, World};
+use faultline_simulation::{Cq, Mr, Qp, Send};
+use faultline_simulator::World;
 use faultline_wire::packet::is_roce;
 
 use crate::input::{Input, pattern};

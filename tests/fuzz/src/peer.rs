@@ -1,7 +1,8 @@
 //! Packets of a peer that keeps to no rule, for queue pairs of all types.
 
 use faultline_abi::qp::*;
-use faultline_simulator::{Qp, World, packet};
+use faultline_simulation::Qp;
+use faultline_simulator::{World, packet};
 use faultline_wire::aeth::{Aeth, Syndrome};
 use faultline_wire::atomic::{AtomicAckEth, AtomicEth};
 use faultline_wire::bth::{Bth, Psn};
@@ -33,7 +34,7 @@ pub fn responder(data: &[u8]) {
     let kind = [QPT_RC, QPT_UC, QPT_UD, QPT_RAW, QPT_XRC_TGT, QPT_GSI][usize::from(input.u8()) % 6];
     let mut world = World::new(2, 1);
     // Drivers and peers that break the rules make NICs break them.
-    world.permit(&faultline_simulator::Rule::ALL);
+    world.permit(&faultline_oracle::Rule::ALL);
     let mut cq = world.hosts[1].cq(6);
     let open = world.hosts[1].mr(LEN);
     let pd = world.hosts[1].pd;

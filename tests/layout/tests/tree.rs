@@ -48,7 +48,6 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "faultline-wire",
         ],
     ),
-    // The driver of the simulated hosts is the one of the firmware's tests: a user-space driver has no other use.
     (
         "faultline-simulation",
         &[
@@ -57,7 +56,6 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "faultline-nic",
             "faultline-oracle",
             "faultline-scenario",
-            "faultline-simulator",
             "faultline-telemetry",
             "faultline-wire",
         ],

@@ -1,35 +1,19 @@
-//! Guest memory of the simulator.
+//! Memory of a guest whose other processors, and whose storage, act while the device works.
 
 use std::cell::{Cell, RefCell};
-use std::ops::Range;
+use std::mem::offset_of;
 use std::rc::Rc;
 
-use crate::bus::RAM_BASE;
-use faultline_nic::{DEVICE_MEMORY, Dma, DmaError, Persist, count_steps};
+use faultline_abi::wqe::WqRecord;
+use faultline_nic::{Dma, DmaError, Persist};
+use faultline_simulation::Memory;
 
-const PAGE: usize = 4096;
-/// What an access costs the device: see [`faultline_nic::steps`].
-const STEPS_PER_ACCESS: u64 = 4;
-const BYTES_PER_STEP: usize = 16;
-
-/// Zero until something else is written to it: worlds are made by the thousand, and their drivers clear what they allocate.
-type Page = Option<Box<[u8; PAGE]>>;
-
-const ZEROES: [u8; PAGE] = [0; PAGE];
-
-/// Pages that stand together; so there is little to make and to drop of a memory that is hardly used.
-type Pages = Option<Box<[Page; PAGES]>>;
-
-const PAGES: usize = 64;
-
-/// What a NIC reaches: its guest's memory from [`RAM_BASE`] on, and its own from [`DEVICE_MEMORY`] on. A clone is
-/// the same memory.
+/// Memory of a guest. A clone is the same memory.
 #[derive(Clone, Debug)]
-pub struct Memory {
-    ram: Area,
-    device: Area,
-    /// What is becoming durable, if that takes a while.
-    pub(crate) slow: Rc<RefCell<Option<Vec<Persisting>>>>,
+pub struct GuestMemory {
+    memory: Memory,
+    /// Requests to make memory durable, if that takes a while.
+    persisting: Rc<RefCell<Option<Vec<Persisting>>>>,
     persists: Rc<Cell<u64>>,
     rival: Rc<Cell<Option<Rival>>>,
     racer: Racer,
@@ -51,11 +35,11 @@ impl std::fmt::Debug for Racer {
 /// Another processor of the guest, which posts as fast as the device takes: whenever the device looks at the record of
 /// a receive queue, the queue is full again.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rival {
-    pub record: u64,
-    pub depth: u32,
+struct Rival {
+    record: u64,
+    depth: u32,
     /// Reads that are left before it stops: otherwise a device that reads without end would never end the test.
-    pub left: u32,
+    left: u32,
 }
 
 /// A NIC's request to make memory durable.
@@ -69,58 +53,20 @@ pub struct Persisting {
     pub ranges: Option<Vec<(u64, u64)>>,
 }
 
-#[derive(Clone, Debug)]
-struct Area {
-    pages: Rc<RefCell<Vec<Pages>>>,
-    len: usize,
-}
-
-impl Area {
-    fn new(len: usize) -> Self {
-        assert!(len.is_multiple_of(PAGE), "{len} bytes are not whole pages");
-        let count = len.div_ceil(PAGE * PAGES);
-        let pages = std::iter::repeat_with(|| None).take(count);
+impl GuestMemory {
+    pub(crate) fn new(len: usize, device: usize) -> Self {
         Self {
-            pages: Rc::new(RefCell::new(pages.collect())),
-            len,
-        }
-    }
-
-    fn len(&self) -> u64 {
-        self.len as u64
-    }
-}
-
-/// Calls `piece` with a page, which is made if it has something then.
-fn with_page(pages: &mut [Pages], number: usize, piece: impl FnOnce(&mut Page)) {
-    match &mut pages[number / PAGES] {
-        Some(pages) => piece(&mut pages[number % PAGES]),
-        absent => {
-            let mut page = None;
-            piece(&mut page);
-            if page.is_some() {
-                absent.insert(Box::new([const { None }; PAGES]))[number % PAGES] = page;
-            }
-        }
-    }
-}
-
-impl Memory {
-    /// Zeroed memory of so many bytes, whole pages.
-    pub fn new(len: usize) -> Self {
-        Self::with_device(len, 0)
-    }
-
-    /// The same, and so many bytes of device memory.
-    pub fn with_device(len: usize, device: usize) -> Self {
-        Self {
-            ram: Area::new(len),
-            device: Area::new(device),
-            slow: Rc::default(),
+            memory: Memory::with_device(len, device),
+            persisting: Rc::default(),
             persists: Rc::default(),
             rival: Rc::default(),
             racer: Racer::default(),
         }
+    }
+
+    /// What the guest's own processor reads and writes.
+    pub(crate) fn own(&self) -> &Memory {
+        &self.memory
     }
 
     /// True if another processor changes what is read, or counts it.
@@ -128,89 +74,53 @@ impl Memory {
         self.racer.0.borrow().is_some()
     }
 
-    pub(crate) fn set_racer(&self, race: impl FnMut(u64, &mut [u8]) + 'static) {
+    pub(crate) fn race(&self, race: impl FnMut(u64, &mut [u8]) + 'static) {
         *self.racer.0.borrow_mut() = Some(Box::new(race));
     }
 
-    /// What the guest's own processor reads.
-    pub(crate) fn peek(&self, addr: u64, buf: &mut [u8]) -> Result<(), DmaError> {
-        self.pieces(addr, buf.len(), |page, within, part| {
-            let into = &mut buf[part];
-            match page {
-                Some(bytes) => into.copy_from_slice(&bytes[within..within + into.len()]),
-                None => into.fill(0),
-            }
-        })
+    /// Keeps the receive queue with this record full, for so many looks of the device.
+    pub(crate) fn keep_full(&self, (record, depth): (u64, u32), left: u32) {
+        self.rival.set(Some(Rival {
+            record,
+            depth,
+            left,
+        }));
     }
 
-    pub(crate) fn set_rival(&self, rival: Rival) {
-        self.rival.set(Some(rival));
+    pub(crate) fn persist_slowly(&self) {
+        *self.persisting.borrow_mut() = Some(Vec::new());
+    }
+
+    pub(crate) fn persisting(&self) -> Vec<Persisting> {
+        self.persisting.borrow().clone().unwrap_or_default()
+    }
+
+    /// Takes the oldest request to make memory durable.
+    pub(crate) fn take_persisting(&self) -> Persisting {
+        match &mut *self.persisting.borrow_mut() {
+            Some(requests) => requests.remove(0),
+            None => panic!("the memory of this host is durable at once"),
+        }
     }
 
     fn let_rival_post(&self, addr: u64) -> Result<(), DmaError> {
-        const CONSUMER: usize = core::mem::offset_of!(faultline_abi::wqe::WqRecord, consumer);
         if let Some(mut rival) = self.rival.get()
             && rival.record == addr
             && rival.left > 0
         {
             rival.left -= 1;
             self.rival.set(Some(rival));
-            let consumer = self.word(addr + CONSUMER as u64)? as u32;
+            let consumer = addr + offset_of!(WqRecord, consumer) as u64;
+            let consumer = self.memory.load_u32(consumer)?;
             self.store_u32(addr, consumer.wrapping_add(rival.depth))?;
         }
         Ok(())
     }
-
-    /// Bytes of the guest.
-    pub fn len(&self) -> u64 {
-        self.ram.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Calls `piece` for each part of a range that lies in one page: page, offset there, part of the range.
-    fn pieces(
-        &self,
-        addr: u64,
-        len: usize,
-        mut piece: impl FnMut(&mut Page, usize, Range<usize>),
-    ) -> Result<(), DmaError> {
-        let (area, base) = match addr {
-            DEVICE_MEMORY.. => (&self.device, DEVICE_MEMORY),
-            _ => (&self.ram, RAM_BASE),
-        };
-        let start = addr.checked_sub(base).ok_or(DmaError { addr })?;
-        start
-            .checked_add(len as u64)
-            .filter(|end| *end <= area.len())
-            .ok_or(DmaError { addr })?;
-        count_steps(STEPS_PER_ACCESS + (len / BYTES_PER_STEP) as u64);
-        let mut pages = area.pages.borrow_mut();
-        let (start, mut done) = (start as usize, 0);
-        while done < len {
-            let (page, within) = ((start + done) / PAGE, (start + done) % PAGE);
-            let n = (PAGE - within).min(len - done);
-            with_page(&mut pages, page, |page| {
-                piece(page, within, done..done + n);
-            });
-            done += n;
-        }
-        Ok(())
-    }
-
-    fn word(&self, addr: u64) -> Result<u64, DmaError> {
-        let mut bytes = [0; 8];
-        self.peek(addr, &mut bytes)?;
-        Ok(u64::from_le_bytes(bytes))
-    }
 }
 
-impl Dma for Memory {
+impl Dma for GuestMemory {
     fn read(&self, addr: u64, buf: &mut [u8]) -> Result<(), DmaError> {
-        self.peek(addr, buf)?;
+        self.memory.read(addr, buf)?;
         if let Some(race) = &mut *self.racer.0.borrow_mut() {
             race(addr, buf);
         }
@@ -218,14 +128,7 @@ impl Dma for Memory {
     }
 
     fn write(&self, addr: u64, data: &[u8]) -> Result<(), DmaError> {
-        self.pieces(addr, data.len(), |page, within, part| {
-            let from = &data[part];
-            if page.is_none() && *from == ZEROES[..from.len()] {
-                return;
-            }
-            let bytes = page.get_or_insert_with(|| Box::new(ZEROES));
-            bytes[within..within + from.len()].copy_from_slice(from);
-        })
+        self.memory.write(addr, data)
     }
 
     fn load_u32(&self, addr: u64) -> Result<u32, DmaError> {
@@ -236,37 +139,32 @@ impl Dma for Memory {
     }
 
     fn store_u32(&self, addr: u64, value: u32) -> Result<(), DmaError> {
-        self.write(addr, &value.to_le_bytes())
+        self.memory.store_u32(addr, value)
     }
 
     fn store_u64(&self, addr: u64, value: u64) -> Result<(), DmaError> {
-        self.write(addr, &value.to_le_bytes())
+        self.memory.store_u64(addr, value)
     }
 
     fn fetch_add_u64(&self, addr: u64, value: u64) -> Result<u64, DmaError> {
-        let old = self.word(addr)?;
-        self.store_u64(addr, old.wrapping_add(value))?;
-        Ok(old)
+        self.memory.fetch_add_u64(addr, value)
     }
 
     fn compare_exchange_u64(&self, addr: u64, expected: u64, new: u64) -> Result<u64, DmaError> {
-        let old = self.word(addr)?;
-        if old == expected {
-            self.store_u64(addr, new)?;
-        }
-        Ok(old)
+        self.memory.compare_exchange_u64(addr, expected, new)
     }
 
-    /// Doorbells of the simulator are calls; there are no pages.
-    fn new_doorbell_page(&self, _: u32) {}
+    fn new_doorbell_page(&self, page: u32) {
+        self.memory.new_doorbell_page(page);
+    }
 
     fn persist(&self, qpn: u32, ranges: Option<&[(u64, u64)]>) -> Persist {
-        match &mut *self.slow.borrow_mut() {
-            None => Persist::Done,
-            Some(under_way) => {
+        match &mut *self.persisting.borrow_mut() {
+            None => self.memory.persist(qpn, ranges),
+            Some(requests) => {
                 let number = self.persists.get() + 1;
                 self.persists.set(number);
-                under_way.push(Persisting {
+                requests.push(Persisting {
                     qpn,
                     number,
                     ranges: ranges.map(<[_]>::to_vec),

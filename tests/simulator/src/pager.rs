@@ -1,119 +1,65 @@
-//! A kernel's side of regions on demand: page frames, a swap, and answers to page faults.
-//!
-//! A frame that is taken away is filled with a pattern, which must still be there when the frame is used again:
-//! whatever the device does to a page after its invalidation shows.
+//! The pager of a host of a world.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::ops::{Deref, DerefMut};
 
 use faultline_abi::Status;
-use faultline_abi::admin::{DESTROY_EQ, DESTROY_MKEY, EQ_FAULTS};
-use faultline_abi::event::{Eqe, PAGE_FAULT, WRITE};
-use faultline_abi::translation as tq;
+use faultline_abi::event::{Eqe, PAGE_FAULT};
+use faultline_simulation::{Error, Pager};
 
-use crate::bus::Bus;
-use crate::driver::{Eq, Sge};
-use crate::world::World;
+use crate::world::{Host, World};
 
-const PAGE: u64 = 4096;
-/// The content of unused frames.
-const POISON: u8 = 0xdb;
-
-/// A region on demand.
+/// The pager of a host. A command that the device refuses fails the test, and so does a write to a page after its invalidation.
 #[derive(Debug)]
-pub struct Region {
-    /// lkey and rkey.
-    pub key: u32,
-    /// First I/O virtual address.
-    pub va: u64,
-    /// Bytes.
-    pub len: u64,
-    /// By number of the page.
-    resident: BTreeMap<u64, Resident>,
-    swap: BTreeMap<u64, Vec<u8>>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Resident {
-    frame: u64,
-    /// The device may write it.
-    writable: bool,
-    /// Running number of its last use.
-    used: u64,
-}
-
-/// What a pager does with a fault.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Answer {
-    /// Maps the pages.
-    #[default]
-    Repair,
-    /// Answers that the address is not valid.
-    Fail,
-    /// Does not answer.
-    Ignore,
-}
-
-/// The pager of a host.
-#[derive(Debug)]
-pub struct Pager {
+pub struct HostPager {
     host: usize,
-    eq: Eq,
-    /// Its regions.
-    pub regions: Vec<Region>,
-    free: VecDeque<u64>,
-    waiting: VecDeque<(u64, Eqe)>,
-    uses: u64,
-    /// Nanoseconds from record to answer.
-    pub delay: u64,
-    /// Bytes that are mapped in advance, if the record says that they will be needed.
-    pub ahead: u64,
-    /// The answer to faults.
-    pub answer: Answer,
-    /// Pages are mapped again for a fault, also if they are present already: the device may have lost their entries.
-    pub maps_again: bool,
+    pager: Pager,
     /// Records seen.
     pub records: Vec<Eqe>,
 }
 
-impl Pager {
+impl Deref for HostPager {
+    type Target = Pager;
+
+    fn deref(&self) -> &Pager {
+        &self.pager
+    }
+}
+
+impl DerefMut for HostPager {
+    fn deref_mut(&mut self) -> &mut Pager {
+        &mut self.pager
+    }
+}
+
+impl HostPager {
     /// A pager with so many page frames, and a fault queue of 2^`log_depth` records.
-    pub fn new(world: &mut World, host: usize, frames: u64, log_depth: u8) -> Self {
+    pub fn new(world: &mut World, host: usize, frames: u32, log_depth: u8) -> Self {
         let driver = &mut world.hosts[host].driver;
-        let eq = driver
-            .create_eq(EQ_FAULTS, 2, log_depth)
-            .expect("fault queue");
-        driver.arm_eq(&eq);
-        let first = driver.alloc(frames * PAGE).expect("frames");
-        let mut pager = Self {
+        let mut pager = Pager::new(driver, frames, log_depth).expect("frames and fault queue");
+        (pager.delay, pager.spare) = (50_000, 1);
+        Self {
             host,
-            eq,
-            regions: Vec::new(),
-            free: (0..frames).map(|n| first + n * PAGE).collect(),
-            waiting: VecDeque::new(),
-            uses: 0,
-            delay: 50_000,
-            ahead: 0,
-            answer: Answer::Repair,
-            maps_again: false,
+            pager,
             records: Vec::new(),
-        };
-        for n in 0..frames {
-            pager.poison(world, first + n * PAGE);
         }
-        pager
     }
 
-    /// Destroys the fault queue: faults can't be reported any more.
+    /// Lets the pager work with its host.
+    #[track_caller]
+    fn work<T>(
+        &mut self,
+        world: &mut World,
+        work: impl FnOnce(&mut Pager, &mut Host) -> Result<T, Error>,
+    ) -> T {
+        let done = work(&mut self.pager, &mut world.hosts[self.host]);
+        let writes = self.pager.stray_writes();
+        assert_eq!(writes, 0, "the device wrote to a page that it did not have");
+        done.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Destroys the fault queue: faults cannot be reported any more.
     pub fn close(&mut self, world: &mut World) {
-        let driver = &mut world.hosts[self.host].driver;
-        driver
-            .command(DESTROY_EQ, self.eq.eqn, &())
-            .expect("a queue without other users");
-    }
-
-    fn poison(&mut self, world: &World, frame: u64) {
-        let bus = &world.hosts[self.host].driver.bus;
-        bus.write(frame, &[POISON; PAGE as usize]);
+        self.work(world, |pager, host| pager.close(&mut host.driver));
     }
 
     /// Registers a region without resident pages; returns its index.
@@ -136,272 +82,94 @@ impl Pager {
         len: u64,
         more: u32,
     ) -> usize {
-        let host = &mut world.hosts[self.host];
-        let key = host
-            .driver
-            .reg_on_demand(pd, va, len, more)
-            .expect("region on demand");
-        self.regions.push(Region {
-            key,
-            va,
-            len,
-            resident: BTreeMap::new(),
-            swap: BTreeMap::new(),
-        });
-        self.regions.len() - 1
+        self.work(world, |pager, host| {
+            pager.register(&mut host.driver, pd, (va, len), more)
+        })
     }
 
     /// Takes the region's key out of service. Its record of pages stays.
     pub fn deregister(&mut self, world: &mut World, region: usize) {
-        let key = self.regions[region].key;
-        world.hosts[self.host]
-            .driver
-            .command(DESTROY_MKEY, key, &[0u8; 0])
-            .expect("region goes");
-    }
-
-    /// A scatter/gather entry in a region.
-    pub fn sge(&self, region: usize, offset: u64, len: u32) -> Sge {
-        let region = &self.regions[region];
-        (region.va + offset, len, region.key)
-    }
-
-    /// Pages of a region that are there.
-    pub fn resident(&self, region: usize) -> usize {
-        self.regions[region].resident.len()
+        let key = self.pager.regions[region].key;
+        self.work(world, |_, host| Pager::deregister(&mut host.driver, key));
     }
 
     /// What the host's processor reads; what was never there is zero.
     pub fn read(&self, world: &World, region: usize, offset: u64, len: usize) -> Vec<u8> {
-        let bus = &world.hosts[self.host].driver.bus;
-        let region = &self.regions[region];
-        let mut out = Vec::with_capacity(len);
-        let mut at = region.va + offset;
-        while out.len() < len {
-            let (page, within) = (at / PAGE, (at % PAGE) as usize);
-            let n = (PAGE as usize - within).min(len - out.len());
-            let mut bytes = vec![0; PAGE as usize];
-            if let Some(resident) = region.resident.get(&page) {
-                bus.read(resident.frame, &mut bytes);
-            } else if let Some(swapped) = region.swap.get(&page) {
-                bytes.copy_from_slice(swapped);
-            }
-            out.extend_from_slice(&bytes[within..within + n]);
-            at += n as u64;
-        }
-        out
+        let driver = &world.hosts[self.host].driver;
+        let mut bytes = vec![0; len];
+        self.pager.read(driver, region, offset, &mut bytes);
+        bytes
     }
 
     /// What the host's processor writes. Pages that are not there change in the swap.
     pub fn write(&mut self, world: &World, region: usize, offset: u64, data: &[u8]) {
-        let bus = &world.hosts[self.host].driver.bus;
-        let region = &mut self.regions[region];
-        let (mut at, mut left) = (region.va + offset, data);
-        while !left.is_empty() {
-            let (page, within) = (at / PAGE, at % PAGE);
-            let n = ((PAGE - within) as usize).min(left.len());
-            let (now, rest) = left.split_at(n);
-            if let Some(resident) = region.resident.get(&page) {
-                bus.write(resident.frame + within, now);
-            } else {
-                let swapped = region.swap.entry(page).or_insert(vec![0; PAGE as usize]);
-                swapped[within as usize..within as usize + n].copy_from_slice(now);
-            }
-            (at, left) = (at + n as u64, rest);
-        }
+        let driver = &world.hosts[self.host].driver;
+        self.pager.write(driver, region, offset, data);
     }
 
     /// Takes a page away: the device first, then the frame.
     pub fn evict(&mut self, world: &mut World, region: usize, page: u64) {
-        let Some(Resident { frame, .. }) = self.regions[region].resident.remove(&page) else {
-            return;
-        };
-        let driver = &mut world.hosts[self.host].driver;
-        // A key that is gone has no entries.
-        match driver.invalidate_page(self.regions[region].key, page * PAGE) {
-            Ok(_) | Err(crate::Error::Refused(Status::BadMkey)) => {}
-            Err(error) => panic!("{error}"),
-        }
-        let mut bytes = vec![0; PAGE as usize];
-        driver.bus.read(frame, &mut bytes);
-        self.regions[region].swap.insert(page, bytes);
-        self.poison(world, frame);
-        self.free.push_back(frame);
+        self.work(world, |pager, host| {
+            pager.evict(&mut host.driver, region, page)
+        });
     }
 
     /// Takes all pages of a region away.
     pub fn evict_all(&mut self, world: &mut World, region: usize) {
-        let pages: Vec<u64> = self.regions[region].resident.keys().copied().collect();
-        for page in pages {
-            self.evict(world, region, page);
-        }
+        self.work(world, |pager, host| {
+            pager.evict_all(&mut host.driver, region)
+        });
     }
 
     /// Moves a page to another frame under the live key, in one operation of the device.
     pub fn migrate(&mut self, world: &mut World, region: usize, page: u64) {
-        let Some(was) = self.regions[region].resident.get(&page).copied() else {
-            return;
-        };
-        let (old, writable) = (was.frame, was.writable);
-        let new = self.take_frame(world);
-        if !self.regions[region].resident.contains_key(&page) {
-            // Room was made by taking away this very page.
-            self.free.push_back(new);
-            return;
-        }
-        let mut bytes = vec![0; PAGE as usize];
-        let bus = &world.hosts[self.host].driver.bus;
-        bus.read(old, &mut bytes);
-        bus.write(new, &bytes);
-        self.give(world, tq::REPLACE, region, page, entry(new, writable));
-        let is = Resident { frame: new, ..was };
-        self.regions[region].resident.insert(page, is);
-        self.poison(world, old);
-        self.free.push_back(old);
-    }
-
-    fn take_frame(&mut self, world: &mut World) -> u64 {
-        while self.free.len() < 2 {
-            let (_, region, page) = self
-                .regions
-                .iter()
-                .enumerate()
-                .flat_map(|(n, region)| {
-                    region
-                        .resident
-                        .iter()
-                        .map(move |(page, is)| (is.used, n, *page))
-                })
-                .min()
-                .expect("a page to take away");
-            self.evict(world, region, page);
-        }
-        let frame = self.free.pop_front().expect("a frame");
-        self.check_poison(world, frame);
-        frame
-    }
-
-    fn check_poison(&self, world: &World, frame: u64) {
-        let mut bytes = [0; PAGE as usize];
-        world.hosts[self.host].driver.bus.read(frame, &mut bytes);
-        assert!(
-            bytes == [POISON; PAGE as usize],
-            "the device wrote to a page that it did not have any more"
-        );
+        self.work(world, |pager, host| {
+            pager.migrate(&mut host.driver, region, page)
+        });
     }
 
     /// Checks that the device has not written to a free frame.
     pub fn check_free(&self, world: &World) {
-        for frame in &self.free {
-            self.check_poison(world, *frame);
-        }
-    }
-
-    fn give(&mut self, world: &mut World, opcode: u8, region: usize, page: u64, entry: u64) {
-        let driver = &mut world.hosts[self.host].driver;
-        match driver.give_page(opcode, self.regions[region].key, page * PAGE, entry) {
-            Ok(_) | Err(crate::Error::Refused(Status::BadMkey)) => {}
-            Err(error) => panic!("{error}"),
-        }
+        let driver = &world.hosts[self.host].driver;
+        assert!(!self.pager.has_stray_writes(driver));
     }
 
     /// Makes a page present, as a fault or a prefetch does.
     pub fn map_page(&mut self, world: &mut World, region: usize, page: u64, write: bool) {
-        self.uses += 1;
-        let used = self.uses;
-        if let Some(is) = self.regions[region].resident.get_mut(&page) {
-            is.used = used;
-            if write && !is.writable || self.maps_again {
-                is.writable |= write;
-                let (frame, writable) = (is.frame, is.writable);
-                self.give(world, tq::MAP, region, page, entry(frame, writable));
-            }
-            return;
-        }
-        let frame = self.take_frame(world);
-        let bytes = match self.regions[region].swap.remove(&page) {
-            Some(bytes) => bytes,
-            None => vec![0; PAGE as usize],
-        };
-        world.hosts[self.host].driver.bus.write(frame, &bytes);
-        self.give(world, tq::MAP, region, page, entry(frame, write));
-        let is = Resident {
-            frame,
-            writable: write,
-            used,
-        };
-        self.regions[region].resident.insert(page, is);
+        let mapped = self.work(world, |pager, host| {
+            pager.map_page(&mut host.driver, region, page, write)
+        });
+        assert!(mapped, "no page frame");
     }
 
     /// Reads the fault queue.
     pub fn collect(&mut self, world: &mut World) {
         let now = world.now();
-        let driver = &mut world.hosts[self.host].driver;
-        let mut any = false;
-        while let Some(record) = driver.poll_event(&mut self.eq) {
-            assert_eq!(record.kind, PAGE_FAULT);
-            self.records.push(record);
-            self.waiting.push_back((now + self.delay, record));
-            any = true;
-        }
-        if any {
-            driver.arm_eq(&self.eq);
-        }
-    }
-
-    /// When the next answer is due.
-    pub fn next_at(&self) -> Option<u64> {
-        let waiting = self.waiting.front().map(|(at, _)| *at);
-        waiting.filter(|_| self.answer != Answer::Ignore)
+        let records = self.work(world, |pager, host| {
+            let records = pager.collect(&mut host.driver, now);
+            if !records.is_empty() {
+                pager.arm(&mut host.driver);
+            }
+            Ok(records)
+        });
+        assert!(records.iter().all(|record| record.kind == PAGE_FAULT));
+        self.records.extend(records);
     }
 
     /// Answers a token; returns the device's status.
-    pub fn resume(
-        &mut self,
-        world: &mut World,
-        token: u64,
-        status: Status,
-    ) -> Result<u32, crate::Error> {
+    pub fn resume(&mut self, world: &mut World, token: u64, status: Status) -> Result<u32, Error> {
         world.hosts[self.host].driver.resume(token, status)
     }
 
     /// Answers what is due.
     pub fn answer_due(&mut self, world: &mut World) {
-        while self.next_at().is_some_and(|at| at <= world.now())
-            && let Some((_, record)) = self.waiting.pop_front()
-        {
-            let status = match self.answer {
-                Answer::Repair => self.repair(world, &record),
-                Answer::Fail => Status::BadRange,
-                Answer::Ignore => return,
-            };
-            match self.resume(world, record.token.get(), status) {
-                // The region may have gone, or the fault may have been too old.
-                Ok(_) | Err(crate::Error::Refused(Status::BadToken)) => {}
-                Err(error) => panic!("{error}"),
-            }
-        }
-    }
-
-    fn repair(&mut self, world: &mut World, record: &Eqe) -> Status {
-        let key = record.key.get();
-        let Some(region) = self.regions.iter().position(|region| region.key == key) else {
-            return Status::BadMkey;
-        };
-        let wanted = record.hint_bytes.get().min(self.ahead);
-        let bytes = u64::from(record.bytes.get()).max(wanted).max(1);
-        let va = record.va.get();
-        let write = record.fault_flags.get() & WRITE != 0;
-        // The page that is demanded comes last, so that no page of this fault is evicted for it.
-        for page in (va / PAGE..=(va + bytes - 1) / PAGE).rev() {
-            self.map_page(world, region, page, write);
-        }
-        Status::Ok
+        let now = world.now();
+        self.work(world, |pager, host| pager.answer_due(&mut host.driver, now));
     }
 }
 
 /// Lets everything happen, with these pagers at work, until nothing is left to happen.
-pub fn run(world: &mut World, pagers: &mut [&mut Pager]) {
+pub fn run(world: &mut World, pagers: &mut [&mut HostPager]) {
     loop {
         for pager in &mut *pagers {
             pager.collect(world);
@@ -416,10 +184,4 @@ pub fn run(world: &mut World, pagers: &mut [&mut Pager]) {
             pager.answer_due(world);
         }
     }
-}
-
-/// A page entry of a MAP command.
-fn entry(frame: u64, writable: bool) -> u64 {
-    let write = if writable { tq::WRITE } else { 0 };
-    frame | tq::READ | write
 }

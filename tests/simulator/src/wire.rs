@@ -4,9 +4,8 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use faultline_nic::Origin;
+use faultline_simulation::Rng;
 use faultline_wire::ip::mark_congestion;
-
-use crate::rng::Rng;
 
 /// Probability in 1000.
 pub type Rate = u32;
@@ -37,6 +36,8 @@ pub(crate) struct InFlight {
     pub(crate) at: u64,
     order: u64,
     pub(crate) from: usize,
+    /// The port with its destination address; `None`: all.
+    pub(crate) to: Option<usize>,
     pub(crate) origin: Origin,
     pub(crate) bytes: Vec<u8>,
 }
@@ -79,7 +80,13 @@ impl Wire {
         }
     }
 
-    pub(crate) fn send(&mut self, now: u64, from: usize, origin: Origin, bytes: Vec<u8>) {
+    pub(crate) fn send(
+        &mut self,
+        now: u64,
+        (from, to): (usize, Option<usize>),
+        origin: Origin,
+        bytes: Vec<u8>,
+    ) {
         let what = self.impairment;
         let free_at = self.free_at.entry(from).or_default();
         let start = now.max(*free_at);
@@ -111,6 +118,7 @@ impl Wire {
                 at: start + LATENCY_NS + jitter,
                 order: self.sent,
                 from,
+                to,
                 origin,
                 bytes,
             });

@@ -1,308 +1,35 @@
-//! The world: hosts, the wire, the clock.
+//! A world: hosts, and what a test does to them and sees of them.
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::cell::{RefCell, RefMut};
+use std::hash::{DefaultHasher, Hasher};
 use std::rc::Rc;
 
 use faultline_abi::cqe::Cqe;
 use faultline_abi::doorbell::Doorbell;
 use faultline_abi::qp::{QPT_RC, QPT_UC};
 use faultline_abi::wqe as wr;
-use faultline_nic::{Dma, FrameKind, Instant, Nic, NicConfig, Origin, State as QpState, TxFrame};
-use faultline_oracle::{Finding, Oracle, Place, QueuePair, Rule};
+use faultline_fabric::Mark;
+use faultline_fabric::link_model::{LinkModel, LinkModelCounts, ModelledLink};
+use faultline_nic::{Diagnostic, Dma, Instant, Nic, NicConfig, Origin, State as QpState};
+use faultline_oracle::{Finding, Rule};
+use faultline_scenario::trigger::Direction;
+use faultline_simulation::driver::{ALL_ACCESS, Eq};
+use faultline_simulation::{Bus, Connect, Cq, CqConfig, Driver, Mr, Qp, QpConfig, Send};
 use faultline_wire::packet::{RoceHeader, seal};
 use faultline_wire::{Gid, MacAddr, PrioritySet};
 
-use crate::bus::Bus;
-use crate::driver::{ALL_ACCESS, Connect, Cq, CqConfig, Driver, Mr, Qp, QpConfig, Send};
-use crate::link::Link;
-use crate::memory::{Memory, Persisting, Rival};
-use crate::rng::Rng;
-use crate::wire::{Impairment, Wire};
+use crate::around::Around;
+use crate::fabrics::{END_OF_TIME_NS, Fabrics};
+use crate::memory::{GuestMemory, Persisting};
+use crate::wire::Impairment;
 
 /// Memory of each guest.
 const RAM: usize = 16 << 20;
-/// No test needs more virtual time: one that does is stuck.
-const END_OF_TIME_NS: u64 = 600_000_000_000;
-/// Steps at one instant. A NIC that needs more has a deadline which its handler does not end.
-const STEPS_AT_ONCE: u32 = 1_000_000;
-
-/// Frames that a NIC with a link of its own sends in a turn, after which the link is asked again, as the engine does.
-const TURN_FRAMES: u32 = 32;
-
-/// A NIC with its guest's memory.
-#[derive(Debug)]
-struct Node {
-    nic: Nic,
-    memory: Memory,
-}
-
-/// Whether a frame to this address gets there. A NIC hears itself only where it is addressed: the switch turns
-/// such frames round.
-fn hears(node: &Node, own: bool, dst: MacAddr) -> bool {
-    if own {
-        dst == node.nic.mac()
-    } else {
-        node.nic.accepts(dst)
-    }
-}
-
-/// Says of a packet, by sender and header, whether it is lost.
-type Filter = Box<dyn FnMut(usize, &RoceHeader) -> bool>;
-
-struct State {
-    now: u64,
-    /// A time and the number of steps at this time.
-    steps_at: (u64, u32),
-    nodes: Vec<Node>,
-    wire: Wire,
-    /// Links in place of the wire, by sender.
-    links: BTreeMap<usize, Box<dyn Link>>,
-    /// Packets that are lost whatever the wire does.
-    filter: Option<Filter>,
-    /// Frames are handed over at once, as between the NICs of one process, in runs of random length.
-    by_reference: Option<Rng>,
-    /// Headers of all RoCE packets that were sent, if someone wants them.
-    trace: Option<Vec<(usize, RoceHeader)>>,
-    /// The frames themselves, if they are wanted.
-    capture: Option<Vec<(usize, Vec<u8>)>>,
-    /// Hash of the frames that have been sent and received by wire, if it is wanted.
-    hash: Option<DefaultHasher>,
-    /// The most that a NIC has done in one call.
-    longest_call: u64,
-    interrupts: Vec<Vec<u16>>,
-    /// Hosts that are on a wire of their own: nothing is known of the frames from there and to there.
-    foreign: BTreeSet<usize>,
-    oracle: Oracle,
-    /// Violations that a test causes on purpose.
-    permitted: Vec<Rule>,
-}
-
-impl std::fmt::Debug for State {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("State")
-            .field("now", &self.now)
-            .field("nodes", &self.nodes)
-            .finish_non_exhaustive()
-    }
-}
-
-/// Steps that one unit of work may stand for, and those of a call that need not be charged.
-const STEPS_PER_WORK: u64 = 4;
-const FREE_STEPS: u64 = 1024;
-
-/// Calls a NIC and keeps the most that one call did. What it has really done must be in what it says it has done: else
-/// a guest could have it do that without end.
-fn watched<R>(nic: &mut Nic, longest: &mut u64, call: impl FnOnce(&mut Nic) -> R) -> R {
-    let (work, steps) = (nic.work(), faultline_nic::steps());
-    let result = call(nic);
-    // A driver may have asked for a reset, after which it counts anew.
-    if let Some(work) = nic.work().checked_sub(work) {
-        *longest = work.max(*longest);
-        if let (Some(before), Some(after)) = (steps, faultline_nic::steps()) {
-            let steps = after - before;
-            assert!(
-                steps <= work * STEPS_PER_WORK + FREE_STEPS,
-                "{steps} steps were taken, and work for {work} was charged"
-            );
-        }
-    }
-    result
-}
-
-fn add_to_hash(hash: &mut Option<DefaultHasher>, now: u64, node: usize, bytes: &[u8]) {
-    if let Some(hash) = hash {
-        (now, node, bytes).hash(hash);
-    }
-}
-
-impl State {
-    /// Sends whatever the NICs have, and keeps their interrupts.
-    fn drain(&mut self) {
-        while self.drain_once() {}
-    }
-
-    /// Returns whether a frame was handed over, so that there may be an answer.
-    fn drain_once(&mut self) -> bool {
-        let now = Instant(self.now);
-        let mut delivered = false;
-        for id in 0..self.nodes.len() {
-            // As the engine does: who can't deliver does not send.
-            let paused = |(other, node): (usize, &Node)| other != id && node.nic.is_stalled();
-            if self.nodes.iter().enumerate().any(paused) {
-                continue;
-            }
-            if let Some(link) = self.links.get_mut(&id) {
-                let paused = link.paused(self.now);
-                if paused == PrioritySet::ALL {
-                    continue;
-                }
-                self.nodes[id].nic.set_paused_priorities(paused);
-            }
-            let memory = self.nodes[id].memory.clone();
-            let mut frame = TxFrame::default();
-            let mut sent = 0;
-            loop {
-                if sent == TURN_FRAMES && self.links.contains_key(&id) {
-                    delivered = true;
-                    break;
-                }
-                sent += 1;
-                let longest = self
-                    .by_reference
-                    .as_mut()
-                    .map_or(0, |rng| rng.below(64 << 10));
-                let found = watched(&mut self.nodes[id].nic, &mut self.longest_call, |nic| {
-                    nic.poll_transmit(now, &memory, longest as usize, &mut frame)
-                });
-                if !found {
-                    break;
-                }
-                let is_barred = self.nodes[id].nic.last_barred().is_some();
-                if let FrameKind::Roce(header) = &frame.kind {
-                    self.judge(id, &frame, &memory);
-                    if let Some(trace) = self.trace.as_mut().filter(|_| !is_barred) {
-                        trace.push((id, *header));
-                    }
-                    if self.filter.as_mut().is_some_and(|lose| lose(id, header)) {
-                        continue;
-                    }
-                }
-                if is_barred {
-                    continue;
-                }
-                if let Some(capture) = &mut self.capture {
-                    let packets = (0..frame.packets).map(|n| frame.packet_bytes(n, &memory));
-                    capture.extend(packets.flatten().map(|bytes| (id, bytes)));
-                }
-                if self.by_reference.is_some() {
-                    self.hand_over(id, &frame, &memory);
-                    delivered = true;
-                    continue;
-                }
-                // What can't be read does not reach the wire.
-                if let Ok(bytes) = frame.packet_bytes(0, &memory) {
-                    add_to_hash(&mut self.hash, self.now, id, &bytes);
-                    match self.links.get_mut(&id) {
-                        None => self.wire.send(self.now, id, frame.origin(), bytes),
-                        Some(link) => link.send(self.now, frame.origin(), &bytes),
-                    }
-                }
-            }
-            while let Some(vector) = self.nodes[id].nic.poll_interrupt() {
-                self.interrupts[id].push(vector);
-            }
-        }
-        delivered
-    }
-
-    /// Shows the packets of a frame that leaves to the oracle.
-    fn judge(&mut self, from: usize, frame: &TxFrame, memory: &Memory) {
-        // Another look at the memory would be another result, and one more of the looks that a test counts.
-        if memory.is_raced() {
-            return;
-        }
-        let nic = &self.nodes[from].nic;
-        let qpn = nic.last_sender();
-        let sender = nic.queue_pair_info(qpn).map(|pair| QueuePair {
-            qpn,
-            mtu: Some(pair.mtu),
-            read_limit: pair.max_rd_atomic.map(u32::from),
-        });
-        for packet in 0..frame.packets {
-            if let Ok(bytes) = frame.packet_bytes(packet, memory) {
-                self.oracle.sent(self.now, from, sender, &bytes);
-            }
-        }
-    }
-
-    fn hand_over(&mut self, from: usize, frame: &TxFrame, sender: &Memory) {
-        let now = Instant(self.now);
-        for (id, node) in self.nodes.iter_mut().enumerate() {
-            if hears(node, id == from, frame.dst()) {
-                let packets = if sender.is_raced() { 0 } else { frame.packets };
-                for packet in 0..packets {
-                    if let Ok(bytes) = frame.packet_bytes(packet, sender) {
-                        self.oracle.received(self.now, id, &bytes);
-                    }
-                }
-                watched(&mut node.nic, &mut self.longest_call, |nic| {
-                    nic.receive(now, &node.memory, frame, sender);
-                });
-            }
-        }
-    }
-
-    /// Takes a frame that has arrived, with its sender.
-    fn next_arrival(&mut self) -> Option<(usize, Origin, Vec<u8>)> {
-        if let Some(frame) = self.wire.pop(self.now) {
-            return Some((frame.from, frame.origin, frame.bytes));
-        }
-        let now = self.now;
-        let mut links = self.links.iter_mut();
-        links.find_map(|(from, link)| {
-            link.receive(now)
-                .map(|(origin, bytes)| (*from, origin, bytes))
-        })
-    }
-
-    /// The next event happens. Returns false if there is none before `until`.
-    fn step(&mut self, until: u64) -> bool {
-        self.drain();
-        let timers = self
-            .nodes
-            .iter()
-            .filter_map(|node| node.nic.next_deadline())
-            .map(|at| at.0);
-        let Some(at) = timers
-            .chain(self.wire.next_at())
-            .chain(self.links.values().filter_map(|link| link.next_deadline()))
-            .min()
-            .filter(|at| *at <= until)
-        else {
-            return false;
-        };
-        self.now = self.now.max(at);
-        let steps = match self.steps_at {
-            (time, steps) if time == self.now => steps + 1,
-            _ => 0,
-        };
-        assert!(steps < STEPS_AT_ONCE, "the clock does not advance");
-        self.steps_at = (self.now, steps);
-        assert!(
-            self.now < END_OF_TIME_NS,
-            "the simulation does not come to rest"
-        );
-        let now = Instant(self.now);
-        while let Some((from, origin, bytes)) = self.next_arrival() {
-            let dst = MacAddr(bytes[..6].try_into().expect("a frame has an address"));
-            for (id, node) in self.nodes.iter_mut().enumerate() {
-                if hears(node, id == from, dst) {
-                    add_to_hash(&mut self.hash, self.now, id, &bytes);
-                    self.oracle.received(self.now, id, &bytes);
-                    watched(&mut node.nic, &mut self.longest_call, |nic| {
-                        let alien = [id, from].iter().any(|end| self.foreign.contains(end));
-                        let origin = if alien { Origin::Unknown } else { origin };
-                        nic.receive_bytes_from(now, &node.memory, origin, &bytes);
-                    });
-                }
-            }
-        }
-        for node in &mut self.nodes {
-            watched(&mut node.nic, &mut self.longest_call, |nic| {
-                nic.handle_deadline(now, &node.memory);
-            });
-        }
-        self.drain();
-        true
-    }
-}
 
 /// One host's way to its NIC.
 #[derive(Clone, Debug)]
 pub struct SimBus {
-    state: Rc<RefCell<State>>,
+    state: Rc<RefCell<Fabrics>>,
     id: usize,
 }
 
@@ -312,39 +39,31 @@ impl Bus for SimBus {
     }
 
     fn read(&self, addr: u64, buf: &mut [u8]) {
-        self.state.borrow().nodes[self.id]
-            .memory
-            .peek(addr, buf)
-            .expect("address within memory");
+        let state = self.state.borrow();
+        let read = state.ram(self.id).read(addr, buf);
+        read.expect("address within memory");
     }
 
     fn write(&self, addr: u64, data: &[u8]) {
-        self.state.borrow().nodes[self.id]
-            .memory
-            .write(addr, data)
-            .expect("address within memory");
+        let state = self.state.borrow();
+        let written = state.ram(self.id).write(addr, data);
+        written.expect("address within memory");
     }
 
     fn read_register(&mut self, offset: u32) -> u32 {
         let mut state = self.state.borrow_mut();
         let now = Instant(state.now);
-        state.nodes[self.id].nic.read_register(now, offset)
+        state.nic(self.id).read_register(now, offset)
     }
 
     fn write_register(&mut self, offset: u32, value: u32) {
         let mut state = self.state.borrow_mut();
         let now = Instant(state.now);
-        state.nodes[self.id].nic.write_register(now, offset, value);
+        state.nic(self.id).write_register(now, offset, value);
     }
 
     fn doorbell(&mut self, page: u32, bell: Doorbell) {
-        let state = &mut *self.state.borrow_mut();
-        let now = Instant(state.now);
-        let node = &mut state.nodes[self.id];
-        watched(&mut node.nic, &mut state.longest_call, |nic| {
-            nic.doorbell(now, &node.memory, page, bell);
-        });
-        state.drain();
+        self.state.borrow_mut().doorbell(self.id, page, bell);
     }
 
     fn wait(&mut self) -> bool {
@@ -352,10 +71,8 @@ impl Bus for SimBus {
     }
 
     fn renewed(&mut self, qpn: u32) {
-        self.state
-            .borrow_mut()
-            .oracle
-            .restart_queue_pair(self.id, qpn);
+        let oracle = &mut self.state.borrow_mut().around.oracle;
+        oracle.restart_queue_pair(self.id, qpn);
     }
 }
 
@@ -373,7 +90,7 @@ pub struct Host {
     /// A protection domain.
     pub pd: u32,
     /// Event queue of completion notices, on vector 1.
-    pub eq: crate::driver::Eq,
+    pub eq: Eq,
 }
 
 impl Host {
@@ -430,7 +147,7 @@ pub struct Pair {
 /// Hosts on a wire.
 #[derive(Debug)]
 pub struct World {
-    state: Rc<RefCell<State>>,
+    state: Rc<RefCell<Fabrics>>,
     /// The hosts.
     pub hosts: Vec<Host>,
 }
@@ -459,34 +176,8 @@ impl World {
             config
         };
         let mac = |id: usize| MacAddr([2, 0, 0, 0, 0, id as u8 + 1]);
-        let node = |id| {
-            let config = config(mac(id));
-            let device = config.limits.device_memory as usize;
-            Node {
-                nic: Nic::new(config),
-                memory: Memory::with_device(RAM, device),
-            }
-        };
-        let nodes = (0..hosts).map(node).collect();
-        let mut oracle = Oracle::new(Place::Adapter);
-        (0..hosts).for_each(|id| oracle.set_ready(id, true));
-        let state = Rc::new(RefCell::new(State {
-            now: 0,
-            steps_at: (0, 0),
-            nodes,
-            wire: Wire::new(seed),
-            links: BTreeMap::new(),
-            filter: None,
-            by_reference: None,
-            trace: None,
-            capture: None,
-            hash: None,
-            longest_call: 0,
-            interrupts: vec![Vec::new(); hosts],
-            foreign: BTreeSet::new(),
-            oracle,
-            permitted: Vec::new(),
-        }));
+        let configs = (0..hosts).map(|id| config(mac(id))).collect();
+        let state = Rc::new(RefCell::new(Fabrics::new(configs, RAM, seed)));
         let host = |id: usize| {
             let bus = SimBus {
                 state: Rc::clone(&state),
@@ -515,74 +206,105 @@ impl World {
         Self { state, hosts }
     }
 
-    /// Adds a link of its own for a host, which its frames pass instead of the wire.
-    pub fn set_link(&self, host: usize, link: impl Link + 'static) {
-        self.state.borrow_mut().links.insert(host, Box::new(link));
+    /// Moves all NICs to one fabric, and gives the frames of a host a modelled link to the others.
+    pub fn model_link(&self, host: usize, model: LinkModel) {
+        let mut state = self.state.borrow_mut();
+        state.gather();
+        state.model_link(host, model);
+    }
+
+    /// Looks at the modelled link of a host.
+    pub fn link<T>(&self, host: usize, look: impl FnOnce(&ModelledLink<Mark>) -> T) -> T {
+        let mut state = self.state.borrow_mut();
+        let link = state.fabric(host).links.get(host, Direction::Tx);
+        look(link.expect("a modelled link"))
+    }
+
+    /// Effects of the modelled link of a host.
+    pub fn link_counts(&self, host: usize) -> LinkModelCounts {
+        self.link(host, ModelledLink::counts)
+    }
+
+    /// Pauses these priorities of what a host sends, and no others, as the link of a peer does.
+    pub fn pause(&self, host: usize, paused: PrioritySet) {
+        self.state.borrow_mut().pause(host, paused);
+    }
+
+    /// Changes each frame that a host sends to the wire, or (`None`) loses it.
+    pub fn change(&self, host: usize, change: impl FnMut(Vec<u8>) -> Option<Vec<u8>> + 'static) {
+        self.between_fabrics().change = Some((host, Box::new(change)));
+    }
+
+    /// The way between fabrics, which a world with all NICs in one fabric does not have.
+    fn between_fabrics(&self) -> RefMut<'_, Around> {
+        let around = RefMut::map(self.state.borrow_mut(), |state| &mut state.around);
+        assert!(!around.is_gathered, "the NICs of one fabric have no wire");
+        around
     }
 
     /// Faults of the wire from now on.
     pub fn impair(&self, impairment: Impairment) {
-        self.state.borrow_mut().wire.impairment = impairment;
+        self.between_fabrics().wire.impairment = impairment;
     }
 
-    /// Hands frames over by reference and at once from now on, as between the NICs of one process. Packets of
-    /// a message go in runs of random length.
+    /// Moves all NICs to one fabric, where frames pass by reference and at once.
     pub fn hand_over_by_reference(&self) {
-        self.state.borrow_mut().by_reference = Some(Rng::new(1));
+        self.state.borrow_mut().gather();
+    }
+
+    /// Lets frames pass between fabrics at once and with typed headers, as between the engines of a process. [`World::lose`] loses
+    /// whole runs of packets.
+    pub fn hand_over_between_engines(&self) {
+        self.state.borrow_mut().around.is_typed = true;
     }
 
     /// Separates a host from the others by a wire on which any adapter can be: its NIC knows nothing of theirs, and they
     /// know nothing of it.
     pub fn make_foreign(&self, host: usize) {
         let mut state = self.state.borrow_mut();
-        state.foreign.insert(host);
-        state.oracle.set_ready(host, false);
+        state.around.foreign.insert(host);
+        state.around.oracle.set_ready(host, false);
     }
 
     /// Lets each frame take up its sender's line for so long, so that a burst arrives one by one.
     pub fn pace(&self, ns_per_frame: u64) {
-        self.state.borrow_mut().wire.gap = ns_per_frame;
+        self.between_fabrics().wire.gap = ns_per_frame;
     }
 
-    /// Loses the packets for which `lose` says so, by sender and header. It sees every packet that is sent.
+    /// Loses the packets for which `lose` says so, by sender and header. It sees all packets to other fabrics.
     pub fn lose(&self, lose: impl FnMut(usize, &RoceHeader) -> bool + 'static) {
-        self.state.borrow_mut().filter = Some(Box::new(lose));
+        self.between_fabrics().filter = Some(Box::new(lose));
     }
 
     /// Loses nothing more by [`World::lose`].
     pub fn lose_nothing(&self) {
-        self.state.borrow_mut().filter = None;
+        self.state.borrow_mut().around.filter = None;
     }
 
     /// Lets memory of a host become durable only when [`World::persist`] says so.
     pub fn persist_slowly(&self, host: usize) {
-        let state = self.state.borrow();
-        *state.nodes[host].memory.slow.borrow_mut() = Some(Vec::new());
+        self.state.borrow().memory(host).persist_slowly();
     }
 
     /// The requests of a host to make memory durable, oldest first.
     pub fn persisting(&self, host: usize) -> Vec<Persisting> {
-        let state = self.state.borrow();
-        let slow = state.nodes[host].memory.slow.borrow();
-        slow.clone().unwrap_or_default()
+        self.state.borrow().memory(host).persisting()
     }
 
     /// Completes the oldest of these, with success or failure.
     pub fn persist(&self, host: usize, well: bool) {
-        let state = &mut *self.state.borrow_mut();
-        let node = &mut state.nodes[host];
-        let request = match &mut *node.memory.slow.borrow_mut() {
-            Some(requests) => requests.remove(0),
-            None => panic!("the memory of this host is durable at once"),
-        };
-        node.nic.persisted(request.qpn, request.number, well);
+        let mut state = self.state.borrow_mut();
+        let request = state.memory(host).take_persisting();
+        let nic = state.nic(host);
+        nic.persisted(request.qpn, request.number, well);
     }
 
     /// Checks that the NICs have sent no packet that violates a rule of the specification.
     fn check_packets(&self) {
         let state = self.state.borrow();
-        let is_wrong = |violation: &&Finding| !state.permitted.contains(&violation.rule);
+        let is_wrong = |violation: &&Finding| !state.around.permitted.contains(&violation.rule);
         let wrong: Vec<String> = state
+            .around
             .oracle
             .violations()
             .iter()
@@ -599,22 +321,24 @@ impl World {
 
     /// Permits violations of these rules, for a test that causes them on purpose.
     pub fn permit(&self, rules: &[Rule]) {
-        self.state.borrow_mut().permitted.extend(rules);
+        self.state.borrow_mut().around.permitted.extend(rules);
     }
 
     /// Checks that the counts of queue pairs by state are those of the list.
     fn check_state_counts(&self) {
-        for node in &mut self.state.borrow_mut().nodes {
+        let mut state = self.state.borrow_mut();
+        for host in 0..self.hosts.len() {
+            let nic = state.nic(host);
             let mut listed = [0; QpState::ALL.len()];
             let mut from = Some(0);
             while let Some(place) = from {
-                let part = node.nic.queue_pairs(place, usize::MAX);
+                let part = nic.queue_pairs(place, usize::MAX);
                 for state in part.items.iter().filter_map(|pair| pair.state) {
                     listed[state as usize] += 1;
                 }
                 from = part.next;
             }
-            let counted = node.nic.object_counts().qp_states;
+            let counted = nic.object_counts().qp_states;
             assert!(
                 counted.iter().eq(QpState::ALL.into_iter().zip(listed)),
                 "{counted:?}, but {listed:?}"
@@ -624,39 +348,39 @@ impl World {
 
     /// Looks at a NIC.
     pub fn with_nic<T>(&self, host: usize, look: impl FnOnce(&mut Nic) -> T) -> T {
-        look(&mut self.state.borrow_mut().nodes[host].nic)
+        look(self.state.borrow_mut().nic(host))
     }
 
     /// Does something to a NIC as its operator would, at the present time and with the memory of its guest.
-    pub fn operate<T>(&self, host: usize, work: impl FnOnce(&mut Nic, Instant, &Memory) -> T) -> T {
+    pub fn operate<T>(
+        &self,
+        host: usize,
+        work: impl FnOnce(&mut Nic, Instant, &GuestMemory) -> T,
+    ) -> T {
         let mut state = self.state.borrow_mut();
         let now = Instant(state.now);
-        let Node { nic, memory } = &mut state.nodes[host];
-        work(nic, now, memory)
+        let memory = state.memory(host).clone();
+        work(state.nic(host), now, &memory)
     }
 
     /// The most work that a call has been: a doorbell, a frame, a deadline, a look for something to send, in the unit of [`Nic::work`].
     pub fn longest_call(&self) -> u64 {
-        self.state.borrow().longest_call
+        self.state.borrow().around.meter.longest
     }
 
     /// From now on another processor of `host` keeps this receive queue full, for so many looks of the device.
     pub fn keep_full(&self, host: usize, qp: &Qp, looks: u32) {
-        let (record, depth) = qp.receive_record();
-        self.state.borrow().nodes[host].memory.set_rival(Rival {
-            record,
-            depth,
-            left: looks,
-        });
+        let state = self.state.borrow();
+        state.memory(host).keep_full(qp.receive_record(), looks);
     }
 
     /// From now on another processor of `host` changes what the device reads: `race` gets the address and the bytes of
     /// each read, and may put others in their place.
     pub fn race(&self, host: usize, race: impl FnMut(u64, &mut [u8]) + 'static) {
         let mut state = self.state.borrow_mut();
-        state.nodes[host].memory.set_racer(race);
+        state.memory(host).race(race);
         // Its packets are not shown from now on.
-        state.oracle.set_remote(host);
+        state.around.oracle.set_remote(host);
     }
 
     /// From now on another processor of `host` lets the device find these bytes at `addr`, when it has read them so many
@@ -705,15 +429,21 @@ impl World {
         self.state.borrow_mut().now = until;
     }
 
+    /// Messages that a host has sent in trains, several in a frame.
+    pub fn messages_in_trains(&self, host: usize) -> u64 {
+        self.state.borrow().around.in_trains[host]
+    }
+
     /// Keeps the headers of the packets that are sent from now on.
     pub fn start_trace(&self) {
-        self.state.borrow_mut().trace = Some(Vec::new());
+        self.state.borrow_mut().around.trace = Some(Vec::new());
     }
 
     /// Headers kept so far, with the host that sent each.
     pub fn take_trace(&self) -> Vec<(usize, RoceHeader)> {
         self.state
             .borrow_mut()
+            .around
             .trace
             .replace(Vec::new())
             .unwrap_or_default()
@@ -721,18 +451,18 @@ impl World {
 
     /// Calculates the hash of all frames from now on that NICs send to the wire and receive from it, with their times.
     pub fn start_hash(&self) {
-        self.state.borrow_mut().hash = Some(DefaultHasher::new());
+        self.state.borrow_mut().around.hash = Some(DefaultHasher::new());
     }
 
     /// This hash. It means something in the same build only.
     pub fn hash(&self) -> u64 {
         let state = self.state.borrow();
-        state.hash.as_ref().map_or(0, Hasher::finish)
+        state.around.hash.as_ref().map_or(0, Hasher::finish)
     }
 
     /// Keeps the octets of the frames that leave from now on.
     pub fn start_capture(&self) {
-        self.state.borrow_mut().capture = Some(Vec::new());
+        self.state.borrow_mut().around.capture = Some(Vec::new());
     }
 
     /// Frames kept since the last call, with the host that sent each. What can't be read of a sender's memory does not
@@ -740,6 +470,7 @@ impl World {
     pub fn take_capture(&self) -> Vec<(usize, Vec<u8>)> {
         self.state
             .borrow_mut()
+            .around
             .capture
             .replace(Vec::new())
             .unwrap_or_default()
@@ -747,14 +478,26 @@ impl World {
 
     /// Interrupts of a host since the last call.
     pub fn take_interrupts(&self, host: usize) -> Vec<u16> {
-        std::mem::take(&mut self.state.borrow_mut().interrupts[host])
+        std::mem::take(&mut self.state.borrow_mut().around.interrupts[host])
+    }
+
+    /// Diagnostics of a host since the last call, with their times.
+    pub fn take_diagnostics(&self, host: usize) -> Vec<(Instant, Diagnostic)> {
+        let mut state = self.state.borrow_mut();
+        let mut all = std::mem::take(&mut state.around.diagnostics[host]);
+        let nic = state.nic(host);
+        all.extend(std::iter::from_fn(|| nic.poll_diagnostic()));
+        all
     }
 
     /// Puts octets on the wire as if `host` had sent them.
     pub fn inject(&self, host: usize, bytes: Vec<u8>) {
         let mut state = self.state.borrow_mut();
         let now = state.now;
-        state.wire.send(now, host, Origin::Unknown, bytes);
+        state
+            .around
+            .wire
+            .send(now, (host, None), Origin::Unknown, bytes);
     }
 
     /// The path from one host to the other: IPv4, 1024-byte packets.

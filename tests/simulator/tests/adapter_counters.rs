@@ -5,7 +5,8 @@ use faultline_abi::admin::Counter::{self, *};
 use faultline_abi::qp::{QPS_ERR, QPT_RAW, QPT_RC, QPT_UC};
 use faultline_abi::wqe as wr;
 use faultline_nic::Dcqcn;
-use faultline_simulator::{Impairment, Pair, Send, World};
+use faultline_simulation::Send;
+use faultline_simulator::{Impairment, Pair, World};
 use faultline_wire::opcode::OpKind;
 
 use crate::common::counter;

@@ -5,8 +5,10 @@ use faultline_abi::admin::Counter;
 use faultline_abi::cqe;
 use faultline_abi::qp::*;
 use faultline_abi::wqe as wr;
-use faultline_simulator::driver::ALL_ACCESS;
-use faultline_simulator::{Cq, Mr, Pair, Qp, Rule, Send, World, expect_cqe};
+use faultline_oracle::Rule;
+use faultline_simulation::driver::ALL_ACCESS;
+use faultline_simulation::{Cq, Mr, Qp, Send};
+use faultline_simulator::{Pair, World, expect_cqe};
 
 use crate::common::state;
 
@@ -179,8 +181,8 @@ fn a_frame_without_memory_costs_the_netdev_no_buffer() {
         .post_recv(&mut qp[1], 3, &[(mr[1].va, 2000, mr[1].key)]);
     let good = world.hosts[0].driver.alloc(4096).unwrap();
     world.hosts[0].driver.map(&torn, torn.va, &[good]).unwrap();
-    faultline_simulator::Bus::write(&world.hosts[0].driver.bus, good + 3896, &mac.0);
-    faultline_simulator::Bus::write(&world.hosts[0].driver.bus, good + 3008, &mac.0);
+    faultline_simulation::Bus::write(&world.hosts[0].driver.bus, good + 3896, &mac.0);
+    faultline_simulation::Bus::write(&world.hosts[0].driver.bus, good + 3008, &mac.0);
     for (offset, len) in [(3896, 1000), (3008, 1000)] {
         let send = Send {
             opcode: wr::WR_RAW,

@@ -13,10 +13,9 @@ use faultline_abi::translation::{self as tq, TqCmd};
 use faultline_abi::wqe::{self as wr, BindMwWqe, RegMrWqe};
 use faultline_abi::{Status, U32, U64, cqe};
 use faultline_nic::TURN_WORK;
-use faultline_simulator::driver::ALL_ACCESS;
-use faultline_simulator::{
-    Bus, Cq, Error, Qp, QpConfig, RAM_BASE, Send, World, expect_cqe, packet,
-};
+use faultline_simulation::driver::ALL_ACCESS;
+use faultline_simulation::{Bus, Cq, Error, Qp, QpConfig, RAM_BASE, Send};
+use faultline_simulator::{World, expect_cqe, packet};
 use faultline_wire::Gid;
 use faultline_wire::aeth::{Aeth, Syndrome};
 use faultline_wire::bth::{Bth, Psn};
@@ -366,7 +365,7 @@ fn a_context_goes_whatever_others_have() {
     }
     let page = driver.alloc_uctx().unwrap();
     let eqn = world.hosts[0].eq.eqn;
-    let config = faultline_simulator::driver::CqConfig {
+    let config = faultline_simulation::driver::CqConfig {
         log_depth: 4,
         eqn,
         uctx: page,

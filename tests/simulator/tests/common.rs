@@ -1,7 +1,8 @@
 //! What several files of tests ask of a world.
 
 use faultline_abi::admin::Counter;
-use faultline_simulator::{Qp, World};
+use faultline_simulation::Qp;
+use faultline_simulator::World;
 
 /// A counter of a host's NIC.
 pub fn counter(world: &mut World, host: usize, counter: Counter) -> u64 {

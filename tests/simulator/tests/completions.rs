@@ -3,7 +3,8 @@
 use faultline_abi::qp::*;
 use faultline_abi::wqe as wr;
 use faultline_abi::{Status, cqe, event};
-use faultline_simulator::{Error, Impairment, Pair, Send, World, expect_cqe};
+use faultline_simulation::{Error, Send};
+use faultline_simulator::{Impairment, Pair, World, expect_cqe};
 use faultline_wire::packet::RoceHeader;
 
 fn rc_pair(world: &mut World) -> Pair {

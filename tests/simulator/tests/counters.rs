@@ -7,7 +7,8 @@ use faultline_abi::admin::{
 use faultline_abi::qp::{QPS_ERR, QPT_RAW, QPT_RC};
 use faultline_abi::wqe as wr;
 use faultline_abi::{Status, U32};
-use faultline_simulator::{Error, Pair, Send, World};
+use faultline_simulation::{Error, Send};
+use faultline_simulator::{Pair, World};
 
 struct Setup {
     world: World,

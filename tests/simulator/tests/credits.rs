@@ -1,5 +1,5 @@
 //! End-to-end credits: a requester obeys those of its peer. The receiving NIC says in its acknowledgements that it uses none, as
-//! `rdma_rxe` does, so a link puts credits into them.
+//! `rdma_rxe` does, so a change on the wire puts credits into them.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -7,56 +7,36 @@ use std::rc::Rc;
 
 use faultline_abi::qp::*;
 use faultline_abi::{cqe, wqe as wr};
-use faultline_nic::Origin;
-use faultline_simulator::{Link, Pair, Rng, Send, World, packet};
-use faultline_wire::PrioritySet;
+use faultline_simulation::{Rng, Send};
+use faultline_simulator::{Pair, World, packet};
 use faultline_wire::aeth::Syndrome;
 use faultline_wire::opcode::Position;
 use faultline_wire::packet::parse;
 use proptest::prelude::*;
 
 const MTU: u32 = 1024;
+/// From one host to the other.
 const DELAY: u64 = 1_000;
 /// The code that says that credits are not used.
 const UNUSED: u8 = 31;
 
-/// A path from the responder that puts credit codes into acknowledgements, or loses them.
-struct Crediting {
-    /// Returns the code for the next acknowledgement.
-    code: Box<dyn FnMut() -> u8>,
-    lost: Rc<RefCell<u32>>,
-    frames: VecDeque<(u64, Origin, Vec<u8>)>,
-}
-
-impl Link for Crediting {
-    fn send(&mut self, now: u64, origin: Origin, frame: &[u8]) {
-        let mut parsed = parse(frame).expect("a packet of the responder");
-        if *self.lost.borrow() > 0 {
-            *self.lost.borrow_mut() -= 1;
-            return;
+/// Lets the acknowledgements of the responder have these credit codes, or loses them.
+fn set_credits(world: &World, lost: &Rc<RefCell<u32>>, mut code: impl FnMut() -> u8 + 'static) {
+    let lost = Rc::clone(lost);
+    world.change(1, move |frame| {
+        let mut parsed = parse(&frame).expect("a packet of the responder");
+        if *lost.borrow() > 0 {
+            *lost.borrow_mut() -= 1;
+            return None;
         }
-        let code = (self.code)();
+        let code = code();
         if let Some(aeth) = &mut parsed.header.aeth
             && let Syndrome::Ack { credits } = &mut aeth.syndrome
         {
             *credits = code;
         }
-        let frame = packet(&parsed.header, parsed.payload);
-        self.frames.push_back((now + DELAY, origin, frame));
-    }
-
-    fn receive(&mut self, now: u64) -> Option<(Origin, Vec<u8>)> {
-        let (_, origin, frame) = self.frames.pop_front_if(|(at, ..)| *at <= now)?;
-        Some((origin, frame))
-    }
-
-    fn next_deadline(&self) -> Option<u64> {
-        self.frames.front().map(|(at, ..)| *at)
-    }
-
-    fn paused(&mut self, _: u64) -> PrioritySet {
-        PrioritySet::default()
-    }
+        Some(packet(&parsed.header, parsed.payload))
+    });
 }
 
 /// Host 0 sends to host 1.
@@ -73,14 +53,7 @@ impl Sender {
         let pair = world.connect(QPT_RC, 64 << 10, |c| c.timeout = 8);
         let (code, lost) = (Rc::new(RefCell::new(UNUSED)), Rc::new(RefCell::new(0)));
         let now = Rc::clone(&code);
-        world.set_link(
-            1,
-            Crediting {
-                code: Box::new(move || *now.borrow()),
-                lost: Rc::clone(&lost),
-                frames: VecDeque::new(),
-            },
-        );
+        set_credits(&world, &lost, move || *now.borrow());
         world.start_trace();
         Self {
             world,
@@ -256,19 +229,12 @@ fn arbitrary_credits(seed: u64) {
     let mut sender = Sender::new();
     let mut codes = Rng::new(seed ^ 0x5eed);
     let lossy = rng.chance(500);
-    sender.world.set_link(
-        1,
-        Crediting {
-            // Small numbers are the ones that limit.
-            code: Box::new(move || match codes.below(4) {
-                0 => UNUSED,
-                1 => codes.below(31) as u8,
-                _ => codes.below(4) as u8,
-            }),
-            lost: Rc::clone(&sender.lost),
-            frames: VecDeque::new(),
-        },
-    );
+    // Small numbers are the ones that limit.
+    set_credits(&sender.world, &sender.lost, move || match codes.below(4) {
+        0 => UNUSED,
+        1 => codes.below(31) as u8,
+        _ => codes.below(4) as u8,
+    });
     if lossy {
         let mut lossy = Rng::new(seed ^ 0x1055);
         sender

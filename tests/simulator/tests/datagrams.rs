@@ -7,7 +7,8 @@ use faultline_abi::cqe;
 use faultline_abi::qp::*;
 use faultline_abi::wqe as wr;
 use faultline_abi::{Status, U16, U32};
-use faultline_simulator::{Cq, Error, Mr, Qp, QpConfig, Send, Sge, World, expect_cqe, packet};
+use faultline_simulation::{Cq, Error, Mr, Qp, QpConfig, Send, Sge};
+use faultline_simulator::{World, expect_cqe, packet};
 use faultline_wire::bth::{Bth, Psn};
 use faultline_wire::deth::Deth;
 use faultline_wire::ip::Ip;
@@ -231,13 +232,13 @@ fn a_process_cannot_send_with_a_privileged_key() {
     let mut world = World::new(2, 1);
     let page = world.hosts[0].driver.alloc_uctx().unwrap();
     let host = &mut world.hosts[0];
-    let config = faultline_simulator::CqConfig {
+    let config = faultline_simulation::CqConfig {
         log_depth: 4,
         eqn: host.eq.eqn,
         uctx: page,
     };
     let cq = host.driver.create_cq(config).unwrap();
-    let config = faultline_simulator::QpConfig {
+    let config = faultline_simulation::QpConfig {
         uctx: page,
         ..host.qp_config(QPT_UD, &cq)
     };

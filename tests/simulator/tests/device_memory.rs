@@ -7,8 +7,9 @@ use faultline_abi::qp::*;
 use faultline_abi::translation::{INVALIDATE, TqCmd};
 use faultline_abi::wqe as wr;
 use faultline_abi::{Status, U32, U64};
-use faultline_simulator::driver::{ALL_ACCESS, Dm};
-use faultline_simulator::{Bus, Error, Mr, Pair, Send, World, expect_cqe};
+use faultline_simulation::driver::{ALL_ACCESS, Dm};
+use faultline_simulation::{Bus, Error, Mr, Send};
+use faultline_simulator::{Pair, World, expect_cqe};
 
 use crate::common::pattern;
 

@@ -1,6 +1,6 @@
 //! Every kind of diagnostic, provoked, with the ids that it names.
 
-use faultline_abi::admin::Counter;
+use faultline_abi::doorbell::{Doorbell, SQ};
 use faultline_abi::qp::*;
 use faultline_abi::{Status, admin, event, regs, wqe as wr};
 use faultline_nic::inspect::QueueKind;
@@ -8,7 +8,9 @@ use faultline_nic::{
     CommandQueue, Diagnostic as D, FaultPolicy, KeyUse, Nanos, NicConfig, OverrunQueue, QpType,
     RetryCause, State, StateCause,
 };
-use faultline_simulator::{Answer, Connect, Pager, Pair, Send, Sge, World, pager};
+use faultline_simulation::FaultService;
+use faultline_simulation::{Connect, Send, Sge};
+use faultline_simulator::{HostPager, Pair, World, pager};
 
 const VA: u64 = 0x7f12_3456_0000;
 const PAGE: u64 = 4096;
@@ -18,7 +20,7 @@ const MS: u64 = 1_000_000;
 struct Watched {
     world: World,
     pair: Pair,
-    pager: Pager,
+    pager: HostPager,
 }
 
 impl Watched {
@@ -29,7 +31,7 @@ impl Watched {
     fn with(kind: u8, config: impl Fn(&mut NicConfig), change: impl Fn(&mut Connect)) -> Self {
         let mut world = World::with_config(2, 1, config);
         let pair = world.connect(kind, 64 << 10, change);
-        let mut pager = Pager::new(&mut world, 1, 64, 6);
+        let mut pager = HostPager::new(&mut world, 1, 64, 6);
         pager.register(&mut world, VA, 256 << 10);
         let mut watched = Self { world, pair, pager };
         watched.take(0);
@@ -39,11 +41,8 @@ impl Watched {
 
     /// What a host's NIC has reported since the last call.
     fn take(&mut self, host: usize) -> Vec<D> {
-        self.world.with_nic(host, |nic| {
-            std::iter::from_fn(|| nic.poll_diagnostic())
-                .map(|(_, diagnostic)| diagnostic)
-                .collect()
-        })
+        let all = self.world.take_diagnostics(host).into_iter();
+        all.map(|(_, diagnostic)| diagnostic).collect()
     }
 
     fn qpn(&self, host: usize) -> u32 {
@@ -190,7 +189,7 @@ fn a_fault_is_reported_from_the_miss_to_the_data() {
 #[test]
 fn a_fault_whose_request_comes_again_before_the_answer_is_done_with_the_answer() {
     let mut w = Watched::new(QPT_RC);
-    w.pager.answer = Answer::Ignore;
+    w.pager.service = FaultService::Ignore;
     w.write_absent(3);
     w.pass(MS / 10);
     let token = token_of(&w.take(1));
@@ -256,7 +255,7 @@ fn place_of(found: &[D]) -> Option<(u32, u32, u64)> {
 fn faults_that_join_fail_expire_or_are_cancelled() {
     // Two queue pairs would be needed to join; a READ and a WRITE of one do as well.
     let mut w = Watched::new(QPT_RC);
-    w.pager.answer = Answer::Fail;
+    w.pager.service = FaultService::Fail;
     w.write_absent(0);
     w.run();
     let found = w.take(1);
@@ -269,7 +268,7 @@ fn faults_that_join_fail_expire_or_are_cancelled() {
     assert!(!found.iter().any(|d| matches!(d, D::FaultDone { .. })));
 
     let mut w = Watched::with(QPT_RC, |c| c.fault_timeout = Nanos(2 * MS), |_| {});
-    w.pager.answer = Answer::Ignore;
+    w.pager.service = FaultService::Ignore;
     w.write_absent(0);
     w.pass(MS / 2);
     // The RNR NAK's repetition joins.
@@ -288,7 +287,7 @@ fn faults_that_join_fail_expire_or_are_cancelled() {
     );
 
     let mut w = Watched::new(QPT_RC);
-    w.pager.answer = Answer::Ignore;
+    w.pager.service = FaultService::Ignore;
     w.write_absent(0);
     w.pass(MS / 10);
     w.pager.deregister(&mut w.world, 0);
@@ -329,7 +328,7 @@ fn a_late_record_is_a_stage_of_its_fault() {
 #[test]
 fn a_cancelled_fault_is_not_done() {
     let mut w = Watched::new(QPT_RC);
-    w.pager.answer = Answer::Ignore;
+    w.pager.service = FaultService::Ignore;
     w.write_from_absent();
     w.pass(MS / 10);
     w.pager.deregister(&mut w.world, 0);
@@ -382,7 +381,7 @@ fn stalls_are_reported_with_their_length() {
 
     let mut w = Watched::with(QPT_UC, |c| c.stall_timeout = Nanos(MS), |_| {});
     w.set_policy(FAULT_POLICY_STALL);
-    w.pager.answer = Answer::Ignore;
+    w.pager.service = FaultService::Ignore;
     w.write_absent(0);
     w.pass(20 * MS);
     let (found, qpn) = (w.take(1), w.qpn(1));
@@ -398,7 +397,7 @@ fn held_and_parked_packets_that_find_no_room_are_overruns() {
     };
     let mut w = Watched::with(QPT_UC, config, |_| {});
     w.set_policy(FAULT_POLICY_STALL);
-    w.pager.answer = Answer::Ignore;
+    w.pager.service = FaultService::Ignore;
     let mut found = Vec::new();
     for _ in 0..500 {
         for _ in 0..12 {
@@ -415,7 +414,7 @@ fn held_and_parked_packets_that_find_no_room_are_overruns() {
     assert!(found.contains(&overrun), "{}", found.len());
 
     let mut w = Watched::with(QPT_UC, |c| c.park_bytes = 100, |_| {});
-    w.pager.answer = Answer::Ignore;
+    w.pager.service = FaultService::Ignore;
     for _ in 0..5 {
         w.write_absent(0);
     }
@@ -649,7 +648,7 @@ fn objects_are_listed_in_parts() {
         .collect();
     let cq = w.world.hosts[1].cq(1);
     assert_eq!(w.world.hosts[1].qp(QPT_GSI, &cq).qpn, 1);
-    w.pager.answer = Answer::Ignore;
+    w.pager.service = FaultService::Ignore;
     w.write_absent(5);
     w.pass(MS / 10);
     let qpn = w.qpn(1);
@@ -724,7 +723,7 @@ fn an_operator_changes_policy_and_link_and_fails_faults() {
     );
 
     let mut w = Watched::new(QPT_RC);
-    w.pager.answer = Answer::Ignore;
+    w.pager.service = FaultService::Ignore;
     w.write_absent(0);
     w.pass(MS / 10);
     let failed = w
@@ -741,13 +740,19 @@ fn an_operator_changes_policy_and_link_and_fails_faults() {
 /// A caller that never polls loses the oldest ones and nothing else.
 #[test]
 fn diagnostics_that_nobody_takes_give_way() {
-    let mut w = Watched::new(QPT_RC);
-    // Each command is one.
-    for _ in 0..8192 + 144 {
-        let driver = &mut w.world.hosts[0].driver;
-        driver.counter(Counter::tx_packets).unwrap();
-    }
-    let lost = w.world.with_nic(0, |nic| nic.take_lost_diagnostics());
-    assert_eq!(lost, 144);
-    assert_eq!(w.take(0).len(), 8192);
+    let w = Watched::new(QPT_RC);
+    w.world.operate(0, |nic, now, mem| {
+        // Each refused doorbell is one.
+        let bell = Doorbell {
+            kind: SQ,
+            object: u32::MAX,
+            value: 1,
+        };
+        for _ in 0..8192 + 144 {
+            nic.doorbell(now, mem, 0, bell);
+        }
+        assert_eq!(nic.take_lost_diagnostics(), 144);
+        let kept = std::iter::from_fn(|| nic.poll_diagnostic());
+        assert_eq!(kept.count(), 8192);
+    });
 }

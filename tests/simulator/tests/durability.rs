@@ -4,8 +4,9 @@ use faultline_abi::admin::{CREATE_MKEY, Counter, CreateMkey, DESTROY_QP, MKEY_FA
 use faultline_abi::qp::*;
 use faultline_abi::wqe::{self as wr, FLUSH_GLOBAL, FLUSH_PERSISTENT, FlushWqe, RegMrWqe};
 use faultline_abi::{U32, U64, cqe, event};
-use faultline_simulator::driver::ALL_ACCESS;
-use faultline_simulator::{Bus, Impairment, Mr, Pair, Send, World, expect_cqe};
+use faultline_simulation::driver::ALL_ACCESS;
+use faultline_simulation::{Bus, Mr, Send};
+use faultline_simulator::{Impairment, Pair, World, expect_cqe};
 use zerocopy::IntoBytes;
 
 const ACCESS: u32 = ALL_ACCESS | ACCESS_FLUSH_GLOBAL | ACCESS_FLUSH_PERSISTENT;

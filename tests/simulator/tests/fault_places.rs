@@ -4,9 +4,9 @@ use faultline_abi::admin::{Counter, DESTROY_QP};
 use faultline_abi::qp::*;
 use faultline_abi::{Status, cqe, wqe as wr};
 use faultline_nic::Nanos;
-use faultline_simulator::{
-    Answer, Cq, CqConfig, Mr, Pager, Pair, Qp, QpConfig, Send, World, expect_cqe, pager,
-};
+use faultline_simulation::FaultService;
+use faultline_simulation::{Cq, CqConfig, Mr, Qp, QpConfig, Send};
+use faultline_simulator::{HostPager, Pair, World, expect_cqe, pager};
 use faultline_wire::aeth::{Syndrome, rnr_timer_ns};
 
 use crate::common::counter;
@@ -24,14 +24,14 @@ fn waits(world: &World) -> usize {
 /// Requesters of host 0 whose buffers are absent.
 struct Requesters {
     world: World,
-    pager: Pager,
+    pager: HostPager,
     pairs: Vec<Pair>,
 }
 
 impl Requesters {
     fn new(count: usize, max_faults: u32, log_depth: u8) -> Self {
         let mut world = World::with_config(2, 1, |config| config.limits.max_faults = max_faults);
-        let mut pager = Pager::new(&mut world, 0, 256, log_depth);
+        let mut pager = HostPager::new(&mut world, 0, 256, log_depth);
         pager.register(&mut world, VA, 1 << 20);
         let pairs = (0..count)
             .map(|_| world.connect(QPT_RC, 64, |_| {}))
@@ -64,7 +64,7 @@ fn queue_pairs_that_come_and_go_leave_nothing() {
     let mut r = Requesters::new(1, 64, 1);
     let cq = r.world.hosts[0].cq(4);
     // Two faults that are never answered fill the queue of records.
-    r.pager.answer = Answer::Ignore;
+    r.pager.service = FaultService::Ignore;
     let config = r.world.hosts[0].qp_config(QPT_RC, &cq);
     let config = QpConfig {
         log_depth: 2,
@@ -98,7 +98,7 @@ fn queue_pairs_that_come_and_go_leave_nothing() {
     // What waited for room goes on as before.
     r.write(0, 9);
     assert_eq!(waits(&r.world), 1);
-    r.pager.answer = Answer::Repair;
+    r.pager.service = FaultService::Repair;
     let (world, pager) = (&mut r.world, &mut r.pager);
     pager::run(world, &mut [pager]);
     expect_cqe(&mut r.world, 0, &mut r.pairs[0].cq[0], cqe::SUCCESS);
@@ -144,7 +144,7 @@ fn a_place_is_given_to_the_first_in_line() {
 #[test]
 fn faults_that_expire_make_room() {
     let mut r = Requesters::new(3, 2, 6);
-    r.pager.answer = Answer::Ignore;
+    r.pager.service = FaultService::Ignore;
     for n in [0, 1] {
         r.write(n, n as u64);
     }
@@ -174,7 +174,7 @@ fn faults_that_expire_make_room() {
 /// XRC initiators of host 0 with a target each at host 1.
 struct Targets {
     world: World,
-    pager: Pager,
+    pager: HostPager,
     qps: Vec<(Qp, Cq)>,
     source: Mr,
 }
@@ -185,7 +185,7 @@ impl Targets {
             config.limits.max_faults = max_faults;
             config.fault_timeout = Nanos(100 * SEC);
         });
-        let pager = Pager::new(&mut world, 1, 256, 6);
+        let pager = HostPager::new(&mut world, 1, 256, 6);
         let xrcd = world.hosts[1].driver.alloc_xrcd().unwrap();
         let mut qps = Vec::new();
         for _ in 0..count {
@@ -249,7 +249,7 @@ fn no_context_takes_what_others_need_by_targets() {
     for opcode in [wr::WR_WRITE, wr::WR_READ] {
         let mut t = Targets::new(18, 16);
         let (greedy, other) = (t.process(), t.process());
-        t.pager.answer = Answer::Ignore;
+        t.pager.service = FaultService::Ignore;
         for n in 0..16 {
             t.post(n, opcode, greedy, n as u64);
         }
@@ -288,7 +288,7 @@ fn no_user_takes_what_others_need() {
     const EACH: usize = 6;
     const CONTEXTS: usize = 12;
     let mut t = Targets::new(EACH * (CONTEXTS + 1), PLACES);
-    t.pager.answer = Answer::Ignore;
+    t.pager.service = FaultService::Ignore;
     let faults = |t: &mut Targets| counter(&mut t.world, 1, Counter::page_faults);
     let mut number = 0;
     let mut access = |t: &mut Targets, user: u32| {
@@ -312,7 +312,7 @@ fn no_user_takes_what_others_need() {
 fn requests_without_a_place_do_not_flood() {
     let mut t = Targets::new(16, 16);
     let process = t.process();
-    t.pager.answer = Answer::Ignore;
+    t.pager.service = FaultService::Ignore;
     for n in 0..16 {
         t.post(n, wr::WR_WRITE, process, n as u64);
     }
@@ -327,8 +327,8 @@ fn requests_without_a_place_do_not_flood() {
 #[test]
 fn no_context_takes_the_memory_for_packets_that_wait() {
     let mut world = World::with_config(2, 1, |config| config.park_bytes = 32 << 10);
-    let mut pager = Pager::new(&mut world, 1, 256, 6);
-    pager.answer = Answer::Ignore;
+    let mut pager = HostPager::new(&mut world, 1, 256, 6);
+    pager.service = FaultService::Ignore;
     let cq = world.hosts[0].cq(8);
     let mut sender = world.hosts[0].qp(QPT_UD, &cq);
     let driver = &mut world.hosts[0].driver;

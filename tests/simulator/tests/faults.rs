@@ -4,12 +4,10 @@ use faultline_abi::admin::Counter;
 use faultline_abi::qp::*;
 use faultline_abi::translation::{self as tq, TqCmd};
 use faultline_abi::{Status, cqe, event, wqe as wr};
-use faultline_nic::{
-    Diagnostic, DriverTimes, FaultPolicy, Nanos, Nic, NicConfig, Pitfalls, ReadyMode,
-};
-use faultline_simulator::{
-    Answer, Cq, Error, Pager, Pair, Qp, Rng, Send, World, expect_cqe, packet, pager,
-};
+use faultline_nic::{Diagnostic, DriverTimes, FaultPolicy, Nanos, NicConfig, Pitfalls, ReadyMode};
+use faultline_simulation::FaultService;
+use faultline_simulation::{Cq, Error, Qp, Rng, Send};
+use faultline_simulator::{HostPager, Pair, World, expect_cqe, packet, pager};
 use faultline_wire::bth::{Bth, Psn};
 use faultline_wire::ip::Ip;
 use faultline_wire::opcode::Opcode;
@@ -42,14 +40,14 @@ fn set_policy(world: &mut World, host: usize, qpn: u32, policy: u8) {
 struct Paged {
     world: World,
     pair: Pair,
-    pagers: [Pager; 2],
+    pagers: [HostPager; 2],
 }
 
 impl Paged {
-    fn new(mut world: World, kind: u8, len: u64, frames: u64) -> Self {
+    fn new(mut world: World, kind: u8, len: u64, frames: u32) -> Self {
         let pair = world.connect(kind, PAGE, |c| c.path_mtu = 3);
         let pagers = [0, 1].map(|host| {
-            let mut pager = Pager::new(&mut world, host, frames, 6);
+            let mut pager = HostPager::new(&mut world, host, frames, 6);
             pager.register(&mut world, VA + 0x123 + host as u64 * 0x1000_0000, len);
             pager
         });
@@ -269,7 +267,7 @@ fn memory_moves_under_traffic() {
     for seed in 0..24 {
         let world = World::new(2, seed);
         if seed % 2 == 0 {
-            world.hand_over_by_reference();
+            world.hand_over_between_engines();
         }
         let mut rng = Rng::new(seed);
         if seed % 4 >= 2 {
@@ -383,7 +381,7 @@ fn datagrams_wait_for_their_pages_in_order() {
         }
         let (mut cq, mut qp) = datagrams(&mut world, QPT_UD);
         let mut pagers = [0, 1].map(|host| {
-            let mut pager = Pager::new(&mut world, host, 64, 6);
+            let mut pager = HostPager::new(&mut world, host, 64, 6);
             pager.register(&mut world, VA + 7, 1 << 20);
             pager
         });
@@ -428,7 +426,7 @@ fn datagrams_wait_for_their_pages_in_order() {
 fn what_does_not_fit_into_the_park_is_dropped_and_counted() {
     let mut world = World::with_config(2, 1, |config| config.park_bytes = 8192);
     let (mut cq, mut qp) = datagrams(&mut world, QPT_RAW);
-    let mut pager = Pager::new(&mut world, 1, 64, 6);
+    let mut pager = HostPager::new(&mut world, 1, 64, 6);
     pager.register(&mut world, VA, 1 << 20);
     let mac = world.hosts[1].mac;
     world.hosts[1]
@@ -588,7 +586,7 @@ fn a_stall_that_cannot_end_is_found() {
     let mut p = Paged::new(world, QPT_RC, 1 << 20, 64);
     let qpn = p.pair.qp[1].qpn;
     set_policy(&mut p.world, 1, qpn, FAULT_POLICY_STALL);
-    p.pagers[1].answer = Answer::Ignore;
+    p.pagers[1].service = FaultService::Ignore;
     p.world.hosts[1].driver.async_events();
     let other = p.world.connect(QPT_RC, PAGE, |_| {});
     p.post(wr::WR_WRITE, (0, 100), 100);
@@ -624,7 +622,7 @@ fn others_are_stopped_for_a_tenth_of_the_time() {
     let qpn = p.pair.qp[1].qpn;
     set_policy(&mut p.world, 1, qpn, FAULT_POLICY_STALL);
     p.pagers[0].map_page(&mut p.world, 0, VA / PAGE, false);
-    p.pagers[1].answer = Answer::Ignore;
+    p.pagers[1].service = FaultService::Ignore;
     let (mut stopped, mut others, mut parts) = (0, 0, 0);
     while parts < 500 {
         p.post(wr::WR_WRITE, (0, 8), 0);
@@ -646,7 +644,7 @@ fn whoever_asks_again_and_again_waits_once() {
     let mut p = Paged::new(World::new(2, 1), QPT_UC, 1 << 20, 64);
     let qpn = p.pair.qp[1].qpn;
     set_policy(&mut p.world, 1, qpn, FAULT_POLICY_DROP);
-    p.pagers[1].answer = Answer::Ignore;
+    p.pagers[1].service = FaultService::Ignore;
     p.pagers[0].map_page(&mut p.world, 0, VA / PAGE, false);
     for _ in 0..100 {
         p.post(wr::WR_WRITE, (0, 100), 100);
@@ -669,7 +667,7 @@ fn what_waits_behind_a_read_does_not_pile_up() {
     // Packets made by hand are from an unknown peer.
     let world = World::with_config(2, 1, |config| config.ready = ReadyMode::Always);
     let mut p = Paged::new(world, QPT_RC, 1 << 20, 128);
-    p.pagers[1].answer = Answer::Ignore;
+    p.pagers[1].service = FaultService::Ignore;
     let (start, _, rkey) = p.pagers[1].sge(0, 0, 0);
     for page in 0..20 {
         p.pagers[1].map_page(&mut p.world, 0, start / PAGE + page, false);
@@ -712,14 +710,14 @@ fn what_waits_behind_a_read_does_not_pile_up() {
 /// Many queue pairs to one host, each with a request for a page of its own.
 struct Crowd {
     world: World,
-    pager: Pager,
+    pager: HostPager,
     qps: Vec<(Cq, Qp)>,
-    source: faultline_simulator::Mr,
+    source: faultline_simulation::Mr,
 }
 
 impl Crowd {
     fn new(mut world: World, count: usize, log_depth: u8) -> Self {
-        let mut pager = Pager::new(&mut world, 1, 256, log_depth);
+        let mut pager = HostPager::new(&mut world, 1, 256, log_depth);
         pager.register(&mut world, VA, 1 << 20);
         let source = world.hosts[0].mr(PAGE);
         let mut qps = Vec::new();
@@ -777,7 +775,7 @@ fn a_full_fault_queue_delays_and_loses_nothing() {
 #[test]
 fn a_full_fault_queue_delays_requesters_too() {
     let mut world = World::new(2, 1);
-    let mut pager = Pager::new(&mut world, 0, 256, 1);
+    let mut pager = HostPager::new(&mut world, 0, 256, 1);
     pager.register(&mut world, VA, 1 << 20);
     let mut pairs: Vec<Pair> = (0..40).map(|_| world.connect(QPT_RC, 64, |_| {})).collect();
     for (n, pair) in pairs.iter_mut().enumerate() {
@@ -868,7 +866,7 @@ fn an_answer_that_is_an_error_ends_the_request_alone() {
             let mut p = Paged::new(World::new(2, 1), QPT_RC, 1 << 20, 64);
             let qpn = p.pair.qp[1].qpn;
             set_policy(&mut p.world, 1, qpn, policy);
-            p.pagers[host].answer = Answer::Fail;
+            p.pagers[host].service = FaultService::Fail;
             if receive.is_some() {
                 p.post_recv(4, 4096, 8);
             }
@@ -887,7 +885,7 @@ fn an_answer_that_is_an_error_ends_the_request_alone() {
             }
             assert_eq!(counter(&mut p.world, host, Counter::page_faults_failed), 1);
             // The region and its key are as they were: another connection uses it once the pages come.
-            p.pagers[host].answer = Answer::Repair;
+            p.pagers[host].service = FaultService::Repair;
             let ([mut cq, _], [mut qp, _]) = (other.cq, other.qp);
             let remote = p.pagers[1].sge(0, 4096, 0);
             let again = Send {
@@ -910,7 +908,7 @@ fn a_driver_that_never_answers_costs_what_it_has_to() {
         let config = |config: &mut NicConfig| config.fault_timeout = Nanos::from_millis(50);
         let world = World::with_config(2, 1, config);
         let mut p = Paged::new(world, QPT_RC, 1 << 20, 64);
-        p.pagers[host].answer = Answer::Ignore;
+        p.pagers[host].service = FaultService::Ignore;
         let mut other = p.world.connect(QPT_RC, PAGE, |_| {});
         p.post(wr::WR_WRITE, (0, 8), 4096);
         let start = p.world.now();
@@ -940,7 +938,7 @@ fn a_driver_that_never_answers_costs_what_it_has_to() {
     // Nor does a queue that is never read hold anyone for ever.
     let config = |config: &mut NicConfig| config.fault_timeout = Nanos::from_millis(50);
     let mut world = World::with_config(2, 1, config);
-    let mut pager = Pager::new(&mut world, 0, 64, 1);
+    let mut pager = HostPager::new(&mut world, 0, 64, 1);
     pager.register(&mut world, VA, 1 << 20);
     let mut pairs: Vec<Pair> = (0..8).map(|_| world.connect(QPT_RC, 64, |_| {})).collect();
     for (n, pair) in pairs.iter_mut().enumerate() {
@@ -977,7 +975,7 @@ fn tokens_count_once_and_maps_stay_inside() {
     );
     // A resume without the page: the fault comes again, with another token.
     p.pagers[1].evict_all(&mut p.world, 0);
-    p.pagers[1].answer = Answer::Ignore;
+    p.pagers[1].service = FaultService::Ignore;
     p.post(wr::WR_WRITE, (0, 8), 4096);
     p.world.run_for(MS);
     p.pagers[1].collect(&mut p.world);
@@ -996,7 +994,7 @@ fn tokens_count_once_and_maps_stay_inside() {
     p.pagers[1].collect(&mut p.world);
     assert_eq!(tokens(&p).len(), 3);
     assert!(tokens(&p)[2] > seen[1]);
-    p.pagers[1].answer = Answer::Repair;
+    p.pagers[1].service = FaultService::Repair;
     p.run();
     p.expect(0, cqe::SUCCESS);
 }
@@ -1171,7 +1169,7 @@ fn look_ups_take_the_time_that_they_are_said_to_take() {
 
 /// The answers to faults that a host's NIC has reported, with the time of each report.
 fn answers(world: &World, host: usize) -> Vec<(u64, Diagnostic)> {
-    let all = std::iter::from_fn(|| world.with_nic(host, Nic::poll_diagnostic));
+    let all = world.take_diagnostics(host).into_iter();
     let is_answer = |diagnostic: &Diagnostic| {
         matches!(
             diagnostic,
@@ -1186,7 +1184,7 @@ fn answers(world: &World, host: usize) -> Vec<(u64, Diagnostic)> {
 #[test]
 fn an_answer_is_reported_with_the_times_of_the_driver() {
     let mut paged = Paged::new(World::new(2, 1), QPT_RC, 4 * PAGE, 64);
-    paged.pagers[1].answer = Answer::Ignore;
+    paged.pagers[1].service = FaultService::Ignore;
     paged.post(wr::WR_WRITE, (0, 8), 0);
     paged.run_to_fault(1);
     let token = paged.pagers[1].records[0].token;

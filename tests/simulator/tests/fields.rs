@@ -3,7 +3,8 @@
 use faultline_abi::admin::{Counter, SET_GID, SetGid};
 use faultline_abi::qp::*;
 use faultline_abi::{U16, cqe, event, wqe as wr};
-use faultline_simulator::{Pair, Send, World, expect_cqe, packet};
+use faultline_simulation::Send;
+use faultline_simulator::{Pair, World, expect_cqe, packet};
 use faultline_wire::aeth::{Aeth, NakCode};
 use faultline_wire::bth::{Bth, Psn};
 use faultline_wire::ethernet::VlanTag;

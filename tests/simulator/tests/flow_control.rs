@@ -1,15 +1,13 @@
 //! Priority-based flow control: a congested link pauses the senders of one priority, and no others.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-
 use faultline_abi::admin::DESTROY_QP;
 use faultline_abi::cqe;
 use faultline_abi::qp::{QPS_ERR, QPT_RAW, QPT_RC, QPT_UC, QPT_UD};
 use faultline_abi::wqe as wr;
-use faultline_fabric::link_model::{LinkModel, LinkModelCounts, ModelledLink};
-use faultline_nic::{Dcqcn, Origin};
-use faultline_simulator::{Link, Pair, Send, World, expect_cqe};
+use faultline_fabric::link_model::{LinkModel, LinkModelCounts};
+use faultline_nic::Dcqcn;
+use faultline_simulation::Send;
+use faultline_simulator::{Pair, World, expect_cqe};
 use faultline_wire::{Opcode, PrioritySet};
 
 const MICROSECOND: u64 = 1000;
@@ -35,42 +33,6 @@ const CLASS: u8 = LOSSLESS << 5;
 
 fn pfc() -> PrioritySet {
     PrioritySet::NONE.with(LOSSLESS)
-}
-
-/// The model of `device/ports` as a link of the simulator.
-#[derive(Clone)]
-struct Modelled(Rc<RefCell<ModelledLink<Origin>>>);
-
-impl Modelled {
-    fn new(model: LinkModel) -> Self {
-        Self(Rc::new(RefCell::new(ModelledLink::new(model))))
-    }
-
-    fn counts(&self) -> LinkModelCounts {
-        self.0.borrow().counts()
-    }
-}
-
-impl Link for Modelled {
-    fn send(&mut self, now: u64, origin: Origin, frame: &[u8]) {
-        self.0.borrow_mut().send(now, frame, origin);
-    }
-
-    fn receive(&mut self, now: u64) -> Option<(Origin, Vec<u8>)> {
-        let mut frame = Vec::new();
-        let (origin, _) = self.0.borrow_mut().receive(now, &mut frame)?;
-        Some((origin, frame))
-    }
-
-    fn next_deadline(&self) -> Option<u64> {
-        self.0.borrow().next_deadline()
-    }
-
-    fn paused(&mut self, now: u64) -> PrioritySet {
-        let mut line = self.0.borrow_mut();
-        line.update_pause(now);
-        line.paused()
-    }
 }
 
 fn write(world: &mut World, pair: &mut Pair, len: u32) {
@@ -114,8 +76,7 @@ struct Outcome {
 /// A flow of priority 3 fills the link with 64 messages of 64 KiB. A flow of priority 0 sends a short message in each 200 us.
 fn two_flows(model: LinkModel) -> Outcome {
     let mut world = World::new(2, 1);
-    let link = Modelled::new(model);
-    world.set_link(0, link.clone());
+    world.model_link(0, model);
     let mut long = world.connect(QPT_RC, LEN.into(), |path| {
         path.traffic_class = CLASS;
         path.timeout = 16;
@@ -159,7 +120,7 @@ fn two_flows(model: LinkModel) -> Outcome {
     psns.sort_unstable();
     psns.dedup();
     Outcome {
-        counts: link.counts(),
+        counts: world.link_counts(0),
         short_ns: time / SHORT,
         packets,
         repeated: packets - psns.len(),
@@ -195,8 +156,7 @@ fn a_paused_priority_loses_nothing_and_slows_no_other_down() {
 #[test]
 fn only_the_priority_that_is_not_paused_loses_frames() {
     let mut world = World::new(2, 1);
-    let link = Modelled::new(LinkModel { pfc: pfc(), ..LINK });
-    world.set_link(0, link.clone());
+    world.model_link(0, LinkModel { pfc: pfc(), ..LINK });
     let connect = |world: &mut World, class: u8| {
         world.connect(QPT_RC, LEN.into(), |path| {
             path.traffic_class = class;
@@ -213,7 +173,7 @@ fn only_the_priority_that_is_not_paused_loses_frames() {
         }
     }
     world.run();
-    assert!(link.counts().queue_full > 0);
+    assert!(world.link_counts(0).queue_full > 0);
     let trace = world.take_trace();
     let packets = |peer: u32| {
         let from_0 = trace.iter().filter(|(from, _)| *from == 0);
@@ -241,7 +201,7 @@ fn waiting(world: &World) -> usize {
 }
 
 fn pause(world: &World, paused: PrioritySet) {
-    world.with_nic(0, |nic| nic.set_paused_priorities(paused));
+    world.pause(0, paused);
 }
 
 /// A pause holds replies, too: the READ of the other host waits, and the queue pair of another priority answers.
@@ -472,8 +432,7 @@ fn queue_pairs_that_end_in_a_pause_leave_nothing() {
 #[test]
 fn a_reset_ends_all_waits() {
     let mut world = World::new(2, 1);
-    let link = Modelled::new(LinkModel { pfc: pfc(), ..LINK });
-    world.set_link(0, link.clone());
+    world.model_link(0, LinkModel { pfc: pfc(), ..LINK });
     let mut pair = world.connect(QPT_RC, LEN.into(), |path| path.traffic_class = CLASS);
     for _ in 0..4 {
         write(&mut world, &mut pair, LEN);
@@ -483,9 +442,8 @@ fn a_reset_ends_all_waits() {
     assert_eq!(waiting(&world), 0);
     // What has been sent leaves the link, and the pause ends by itself.
     world.run();
-    let mut link = link;
-    assert_eq!(link.paused(world.now()), PrioritySet::NONE);
-    assert_eq!(link.next_deadline(), None);
+    assert_eq!(world.link(0, |link| link.paused()), PrioritySet::NONE);
+    assert_eq!(world.link(0, |link| link.next_deadline()), None);
 }
 
 /// A connection that is held sends nothing and loses no retry, while another one of its NIC goes on, until it is released.
@@ -494,7 +452,7 @@ fn a_connection_is_held_alone() {
     for kind in [QPT_RC, QPT_UC] {
         let mut world = World::new(2, 1);
         // It stops the sender when it has taken some packets.
-        world.set_link(0, Modelled::new(LINK));
+        world.model_link(0, LINK);
         let mut held = world.connect(kind, LEN.into(), |path| path.timeout = 8);
         let mut other = world.connect(QPT_RC, 4096, |_| ());
         fill(&mut world, &held);
@@ -537,7 +495,7 @@ fn a_connection_is_held_alone() {
 #[test]
 fn a_held_connection_can_end() {
     let mut world = World::new(2, 1);
-    world.set_link(0, Modelled::new(LINK));
+    world.model_link(0, LINK);
     let mut pair = world.connect(QPT_RC, LEN.into(), |_| ());
     write(&mut world, &mut pair, LEN);
     world.run_for(20 * MICROSECOND);
@@ -563,8 +521,7 @@ fn a_slow_peer_is_not_kept_busy_with_duplicates() {
         pause_bytes: 0,
         ..LINK
     };
-    let link = Modelled::new(slow);
-    world.set_link(0, link.clone());
+    world.model_link(0, slow);
     // 67 ms, in which 39 packets pass.
     let mut pair = world.connect(QPT_RC, LEN.into(), |path| path.timeout = 14);
     fill(&mut world, &pair);
@@ -578,7 +535,7 @@ fn a_slow_peer_is_not_kept_busy_with_duplicates() {
     assert_eq!(done.len(), MESSAGES);
     assert!(done.iter().all(|cqe| cqe.status == cqe::SUCCESS));
     expect_data(&mut world, &pair);
-    assert_eq!(link.counts().queue_full, 0);
+    assert_eq!(world.link_counts(0).queue_full, 0);
     let trace = world.take_trace();
     let packets = trace.iter().filter(|(from, _)| *from == 0).count();
     let needed = MESSAGES * LEN as usize / 1024;
@@ -599,7 +556,7 @@ fn a_full_window_asks_for_few_acknowledgements() {
         ..LINK
     };
     for host in [0, 1] {
-        world.set_link(host, Modelled::new(long));
+        world.model_link(host, long);
     }
     const MESSAGES: u32 = 1024;
     const PACKETS: u32 = 65;

@@ -6,10 +6,9 @@ use faultline_abi::qp::*;
 use faultline_abi::steering::*;
 use faultline_abi::wqe as wr;
 use faultline_abi::{Status, U16, U32};
+use faultline_simulation::{Cq, CqConfig, Error, Mr, Qp, QpConfig, Send};
 use faultline_simulator::pager::run as run_pagers;
-use faultline_simulator::{
-    Cq, CqConfig, Error, Mr, Pager, Qp, QpConfig, Send, World, expect_cqe, packet,
-};
+use faultline_simulator::{HostPager, World, expect_cqe, packet};
 use faultline_wire::bth::{Bth, Psn};
 use faultline_wire::ip::Ip;
 use faultline_wire::opcode::Opcode;
@@ -555,7 +554,7 @@ fn a_copy_that_waits_for_a_page_keeps_its_tag() {
         let mut world = World::new(2, 1);
         let mut sender = End::new(&mut world, 0, true);
         let mut ends = [7, 8].map(|_| End::new(&mut world, 1, true));
-        let mut pager = Pager::new(&mut world, 1, 64, 5);
+        let mut pager = HostPager::new(&mut world, 1, 64, 5);
         let region = pager.register(&mut world, 0x10_0000, 8192);
         for (n, end) in ends.iter_mut().enumerate() {
             let flow = CreateFlow {

@@ -4,7 +4,8 @@ use faultline_abi::admin::{Counter, SET_GID, SetGid};
 use faultline_abi::qp::{QPT_RC, QPT_UC, QPT_UD};
 use faultline_abi::{U16, cqe, wqe as wr};
 use faultline_nic::{Diagnostic, DropCause};
-use faultline_simulator::{Connect, Cq, Mr, Pair, Qp, Send, World, expect_cqe, packet};
+use faultline_simulation::{Connect, Cq, Mr, Qp, Send};
+use faultline_simulator::{Pair, World, expect_cqe, packet};
 use faultline_wire::Gid;
 use faultline_wire::bth::{Bth, Psn};
 use faultline_wire::deth::Deth;
@@ -52,14 +53,12 @@ fn write(world: &mut World, pair: &mut Pair, len: u32) -> u8 {
 
 /// The drops that a NIC has reported.
 fn reported(world: &World, host: usize) -> Vec<(u32, bool, DropCause)> {
-    world.with_nic(host, |nic| {
-        std::iter::from_fn(|| nic.poll_diagnostic())
-            .filter_map(|(_, diagnostic)| match diagnostic {
-                Diagnostic::PacketDropped { qpn, sent, cause } => Some((qpn, sent, cause)),
-                _ => None,
-            })
-            .collect()
+    let all = world.take_diagnostics(host).into_iter();
+    all.filter_map(|(_, diagnostic)| match diagnostic {
+        Diagnostic::PacketDropped { qpn, sent, cause } => Some((qpn, sent, cause)),
+        _ => None,
     })
+    .collect()
 }
 
 #[test]

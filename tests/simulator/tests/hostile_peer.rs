@@ -4,8 +4,9 @@
 use faultline_abi::cqe;
 use faultline_abi::qp::*;
 use faultline_abi::wqe as wr;
-use faultline_simulator::driver::ALL_ACCESS;
-use faultline_simulator::{Mr, Pair, Rng, Send, World, expect_cqe, packet};
+use faultline_simulation::driver::ALL_ACCESS;
+use faultline_simulation::{Mr, Rng, Send};
+use faultline_simulator::{Pair, World, expect_cqe, packet};
 use faultline_wire::aeth::{Aeth, Syndrome};
 use faultline_wire::atomic::{AtomicAckEth, AtomicEth};
 use faultline_wire::bth::{Bth, Psn};

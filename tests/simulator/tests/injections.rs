@@ -7,7 +7,8 @@ use faultline_abi::translation::{INVALIDATE, RESUME, TqCmd};
 use faultline_abi::{Status, U32, U64, cqe, wqe as wr};
 use faultline_nic::injection::{ALWAYS, MAX_DELAYED, MAX_INJECTIONS, RNR_NAK};
 use faultline_nic::{Diagnostic, Fact, Filter, Injection, InjectionError, Nanos, Outcome, Point};
-use faultline_simulator::{Error, Pager, Pair, Send, World, expect_cqe, pager};
+use faultline_simulation::{Error, Send};
+use faultline_simulator::{HostPager, Pair, World, expect_cqe, pager};
 
 use crate::common::counter;
 
@@ -48,10 +49,8 @@ fn clear(world: &World, host: usize) {
 }
 
 fn diagnostics(world: &World, host: usize) -> Vec<Diagnostic> {
-    world.with_nic(host, |nic| {
-        let all = std::iter::from_fn(|| nic.poll_diagnostic());
-        all.map(|(_, diagnostic)| diagnostic).collect()
-    })
+    let all = world.take_diagnostics(host).into_iter();
+    all.map(|(_, diagnostic)| diagnostic).collect()
 }
 
 /// Effects of which the NIC has told: id and point.
@@ -217,7 +216,7 @@ fn the_number_of_delayed_things_is_limited() {
 /// Host 0 writes to absent pages of host 1.
 struct Faults {
     world: World,
-    pager: Pager,
+    pager: HostPager,
     pair: Pair,
     posted: u64,
 }
@@ -227,7 +226,7 @@ impl Faults {
         let mut world = World::with_config(2, 1, |config| {
             config.fault_timeout = Nanos::from_millis(50);
         });
-        let mut pager = Pager::new(&mut world, 1, 64, log_depth);
+        let mut pager = HostPager::new(&mut world, 1, 64, log_depth);
         pager.register(&mut world, VA, 64 * PAGE);
         let pair = world.connect(QPT_RC, 4096, |path| path.rnr_retry = 7);
         diagnostics(&world, 1);
@@ -507,7 +506,7 @@ fn a_dropped_command_stops_its_queue_until_a_reset() {
         nic.reset(now);
     });
     let bus = world.hosts[0].driver.bus.clone();
-    let mut again = faultline_simulator::Driver::new(bus).unwrap();
+    let mut again = faultline_simulation::Driver::new(bus).unwrap();
     again.alloc_pd().unwrap();
 }
 
@@ -997,7 +996,7 @@ fn restart(world: &mut World, id: usize) {
     world.operate(id, |nic, now, _| nic.reset(now));
     let host = &mut world.hosts[id];
     let bus = host.driver.bus.clone();
-    host.driver = faultline_simulator::Driver::new(bus).unwrap();
+    host.driver = faultline_simulation::Driver::new(bus).unwrap();
     let driver = &mut host.driver;
     driver.set_gid(0, host.gid4, host.mac).unwrap();
     driver.set_netdev(host.mac, 9000, 0).unwrap();

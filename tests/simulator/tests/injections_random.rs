@@ -11,7 +11,9 @@ use faultline_nic::{
     Fact, FaultPolicy, Filter, Injection, InjectionError, InjectionUse, Nanos, Outcome, Point,
     TURN_WORK,
 };
-use faultline_simulator::{Bus, Error, Pager, Pair, Rng, Rule, Send, World, expect_cqe, pager};
+use faultline_oracle::Rule;
+use faultline_simulation::{Bus, Error, Rng, Send};
+use faultline_simulator::{HostPager, Pair, World, expect_cqe, pager};
 use proptest::prelude::*;
 use zerocopy::FromBytes;
 
@@ -101,7 +103,7 @@ fn add(world: &World, host: usize, injection: Injection) {
 /// Two hosts with on-demand regions and connections.
 struct Scene {
     world: World,
-    pagers: [Pager; 2],
+    pagers: [HostPager; 2],
     pairs: Vec<Pair>,
     rng: Rng,
 }
@@ -120,7 +122,7 @@ impl Scene {
         }
         let log_depth = 1 + rng.below(5) as u8;
         let pagers = [0, 1].map(|host| {
-            let mut pager = Pager::new(&mut world, host, 40, log_depth);
+            let mut pager = HostPager::new(&mut world, host, 40, log_depth);
             pager.register(&mut world, VA, PAGES * PAGE);
             pager.maps_again = true;
             pager.delay = 1 + rng.below(100_000);
@@ -432,7 +434,7 @@ fn under_attack(seed: u64) {
         .driver
         .connect(qp.qpn, QPT_RC, &path)
         .unwrap();
-    let mut pager = Pager::new(&mut world, 0, 4, 2);
+    let mut pager = HostPager::new(&mut world, 0, 4, 2);
     let region = pager.register(&mut world, VA, 8 * PAGE);
     let key = pager.regions[region].key;
     // A driver that got no answer does not go on with the queue: it can't tell new completions from old ones.
@@ -496,7 +498,7 @@ fn under_attack(seed: u64) {
         nic.set_fault_queue_full(now, mem, false);
     });
     let bus = world.hosts[0].driver.bus.clone();
-    let mut driver = faultline_simulator::Driver::new(bus).unwrap();
+    let mut driver = faultline_simulation::Driver::new(bus).unwrap();
     driver.alloc_pd().unwrap();
 }
 

@@ -9,7 +9,8 @@ use std::collections::VecDeque;
 use faultline_abi::cqe::{self, Cqe};
 use faultline_abi::qp::{QPT_RC, QPT_UD};
 use faultline_abi::wqe as wr;
-use faultline_simulator::{Impairment, Mr, Pair, Rate, Rng, Send, Sge, World};
+use faultline_simulation::{Mr, Rng, Send, Sge};
+use faultline_simulator::{Impairment, Pair, Rate, World};
 
 /// Longest message.
 const MAX_LEN: u64 = 10_000;
@@ -119,9 +120,10 @@ impl Exchange {
         });
         if run.by_reference {
             world.hand_over_by_reference();
+        } else {
+            world.pace(run.seed % 3 * 40);
+            world.impair(run.impairment);
         }
-        world.pace(run.seed % 3 * 40);
-        world.impair(run.impairment);
         Self {
             world,
             pair,

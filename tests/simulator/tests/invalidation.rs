@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 
 use faultline_abi::qp::QPT_RC;
 use faultline_abi::{Status, cqe, wqe as wr};
-use faultline_simulator::{Pager, Pair, Send, World, expect_cqe, pager};
+use faultline_simulation::Send;
+use faultline_simulator::{HostPager, Pair, World, expect_cqe, pager};
 
 /// In the middle of a page, so that two pages take part.
 const VA: u64 = 0x7000_0000;
@@ -40,7 +41,7 @@ const STEPS: [Step; 6] = [
 struct Run {
     world: World,
     pair: Pair,
-    pager: Pager,
+    pager: HostPager,
     host: usize,
     opcode: u8,
     answered: usize,
@@ -56,7 +57,7 @@ impl Run {
     fn new(opcode: u8, host: usize, warm: bool) -> Self {
         let mut world = World::new(2, 1);
         let mut pair = world.connect(QPT_RC, 4096, |c| c.path_mtu = 1);
-        let mut pager = Pager::new(&mut world, host, 6, 4);
+        let mut pager = HostPager::new(&mut world, host, 6, 4);
         pager.register(&mut world, VA, 8192);
         let paged = pager.sge(0, AT, LEN);
         let pinned = pair.mr[1 - host];

@@ -9,8 +9,9 @@ use faultline_abi::qp::*;
 use faultline_abi::wqe::{self as wr, BindMwWqe, FlushWqe, RegMrWqe};
 use faultline_abi::{Status, U32, U64};
 use faultline_nic::Nanos;
-use faultline_simulator::driver::ALL_ACCESS;
-use faultline_simulator::{Bus, Cq, Error, Impairment, Mr, Pair, Qp, Send, World, expect_cqe};
+use faultline_simulation::driver::ALL_ACCESS;
+use faultline_simulation::{Bus, Cq, Error, Mr, Qp, Send};
+use faultline_simulator::{Impairment, Pair, World, expect_cqe};
 use zerocopy::IntoBytes;
 
 use crate::common::pattern;
@@ -405,7 +406,7 @@ fn what_is_refused_changes_nothing() {
             _ => {
                 let host = &mut k.world.hosts[1];
                 let uctx = host.driver.alloc_uctx().unwrap();
-                let config = faultline_simulator::CqConfig {
+                let config = faultline_simulation::CqConfig {
                     log_depth: 4,
                     eqn: host.eq.eqn,
                     uctx,

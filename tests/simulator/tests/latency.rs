@@ -5,7 +5,8 @@ use faultline_abi::cqe;
 use faultline_abi::qp::QPT_RC;
 use faultline_abi::wqe as wr;
 use faultline_nic::{Diagnostic, Latency, Nanos};
-use faultline_simulator::{Pager, Pair, Send, World, pager};
+use faultline_simulation::Send;
+use faultline_simulator::{HostPager, Pair, World, pager};
 
 const MICROSECOND: u64 = 1000;
 
@@ -92,7 +93,7 @@ fn the_record_of_a_fault_is_as_late_as_its_service_takes() {
         let mut world = World::with_config(2, 1, |config| {
             config.latency.fault_service = Nanos(service);
         });
-        let mut pager = Pager::new(&mut world, 1, 16, 4);
+        let mut pager = HostPager::new(&mut world, 1, 16, 4);
         pager.register(&mut world, VA, 4096);
         let mut pair = world.connect(QPT_RC, 4096, |path| path.rnr_retry = 7);
         let from = pair.mr[0];
@@ -138,14 +139,12 @@ fn a_requester_waits_longer_than_its_rnr_timer() {
         let driver = &mut world.hosts[0].driver;
         driver.post_send(&mut pair.qp[0], &send);
         world.run_for(20 * wait * MICROSECOND / 10);
-        let found = world.with_nic(0, |nic| {
-            let all = std::iter::from_fn(|| nic.poll_diagnostic());
-            let naks = all.filter_map(|(at, diagnostic)| match diagnostic {
-                Diagnostic::RnrNakReceived { delay, .. } => Some((at.0, delay.0)),
-                _ => None,
-            });
-            naks.collect::<Vec<_>>()
+        let all = world.take_diagnostics(0).into_iter();
+        let naks = all.filter_map(|(at, diagnostic)| match diagnostic {
+            Diagnostic::RnrNakReceived { delay, .. } => Some((at.0, delay.0)),
+            _ => None,
         });
+        let found: Vec<_> = naks.collect();
         let [(first, delay), (second, _)] = found[..] else {
             panic!("{percent}: {found:?}");
         };

@@ -12,7 +12,8 @@ use faultline_abi::cqe::{self, Cqe};
 use faultline_abi::qp::QPT_RC;
 use faultline_abi::wqe as wr;
 use faultline_nic::{Dcqcn, Nanos};
-use faultline_simulator::{Cq, Impairment, Mr, Qp, QpConfig, Rng, Send, Sge, World};
+use faultline_simulation::{Cq, Mr, Qp, QpConfig, Rng, Send, Sge};
+use faultline_simulator::{Impairment, World};
 
 const NICS: usize = 16;
 /// Distances of the NICs of a connection.

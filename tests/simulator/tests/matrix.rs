@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use faultline_abi::cqe;
 use faultline_abi::qp::{QPT_RC, QPT_UC};
 use faultline_abi::wqe as wr;
-use faultline_simulator::{Impairment, Pair, Rng, Send, Sge, World};
+use faultline_simulation::{Rng, Send, Sge};
+use faultline_simulator::{Impairment, Pair, World};
 
 /// Bytes of each region: first the source of messages, then where they land, then atomics and READ results.
 const REGION: u64 = 1 << 20;
@@ -249,7 +250,7 @@ fn runs_that_are_handed_over_by_reference() {
     for rate in [0, 30, 100, 200] {
         for seed in 0..6 {
             let wire = |world: &World| {
-                world.hand_over_by_reference();
+                world.hand_over_between_engines();
                 let mut rng = Rng::new(seed);
                 world.lose(move |_, _| rng.chance(rate));
             };

@@ -4,7 +4,8 @@ use faultline_abi::admin::{DESTROY_CQ, DESTROY_QP, MODIFY_CQ, ModifyCq};
 use faultline_abi::qp::QPT_RC;
 use faultline_abi::wqe as wr;
 use faultline_abi::{Status, U16, U32, cqe, event};
-use faultline_simulator::{Error, Pair, Send, World};
+use faultline_simulation::{Error, Send};
+use faultline_simulator::{Pair, World};
 
 const US: u64 = 1000;
 

@@ -5,8 +5,9 @@ use faultline_abi::admin::{Counter, DESTROY_QP};
 use faultline_abi::cqe;
 use faultline_abi::qp::*;
 use faultline_abi::wqe as wr;
+use faultline_simulation::{Connect, Cq, Error, Mr, Qp, Send};
 use faultline_simulator::pager::run as run_pagers;
-use faultline_simulator::{Connect, Cq, Error, Mr, Pager, Qp, Send, World, expect_cqe, packet};
+use faultline_simulator::{HostPager, World, expect_cqe, packet};
 use faultline_wire::bth::{Bth, Psn};
 use faultline_wire::deth::Deth;
 use faultline_wire::ip::Ip;
@@ -286,7 +287,7 @@ fn a_copy_that_waits_for_a_page_waits_alone() {
             }
             let mut sender = End::new(&mut world, 0);
             let mut members = [1, 1, 1].map(|host| End::new(&mut world, host));
-            let mut pager = Pager::new(&mut world, 1, 64, 5);
+            let mut pager = HostPager::new(&mut world, 1, 64, 5);
             for member in &members {
                 member.attach(&mut world, GROUP4).unwrap();
             }

@@ -8,8 +8,9 @@ use faultline_abi::translation::{self as tq, TqCmd};
 use faultline_abi::wqe as wr;
 use faultline_abi::{Status, U16, U32, U64, doorbell, regs};
 use faultline_nic::{Diagnostic, Nic, OverrunQueue};
-use faultline_simulator::driver::ALL_ACCESS;
-use faultline_simulator::{Bus, Error, Host, Mr, QpConfig, RAM_BASE, Send, World, expect_cqe};
+use faultline_simulation::driver::ALL_ACCESS;
+use faultline_simulation::{Bus, Error, Mr, QpConfig, RAM_BASE, Send};
+use faultline_simulator::{Host, World, expect_cqe};
 
 const PAGE: u64 = 4096;
 /// DMA address where no guest has memory.
@@ -423,10 +424,8 @@ fn an_event_queue_that_cannot_be_written_stops_the_device() {
     let bus = &mut world.hosts[0].driver.bus;
     assert_ne!(bus.read_register(regs::STATUS) & regs::FATAL, 0);
     assert_eq!(bus.read_register(regs::FATAL_CODE), regs::EVENT_QUEUE);
-    let last: Vec<Diagnostic> = world.with_nic(0, |nic| {
-        let taken = std::iter::from_fn(|| nic.poll_diagnostic());
-        taken.map(|(_, diagnostic)| diagnostic).collect()
-    });
+    let taken = world.take_diagnostics(0).into_iter();
+    let last: Vec<Diagnostic> = taken.map(|(_, diagnostic)| diagnostic).collect();
     let overrun = Diagnostic::Overrun {
         queue: OverrunQueue::Event,
         object: eqn,
@@ -522,7 +521,7 @@ fn a_reset_forgets_everything_but_who_it_is() {
     };
     bus.doorbell(0, bell);
     // A driver starts it again.
-    let again = faultline_simulator::Driver::new(world.hosts[0].driver.bus.clone());
+    let again = faultline_simulation::Driver::new(world.hosts[0].driver.bus.clone());
     assert_eq!(again.unwrap().alloc_pd(), Ok(1));
 }
 

@@ -4,8 +4,9 @@ use faultline_abi::admin::Counter;
 use faultline_abi::cqe;
 use faultline_abi::qp::*;
 use faultline_abi::wqe as wr;
+use faultline_simulation::{Cq, Mr, Qp, QpConfig, Rng, Send, Sge};
 use faultline_simulator::pager::run as run_pagers;
-use faultline_simulator::{Cq, Mr, Pager, Qp, QpConfig, Rng, Send, Sge, World, expect_cqe};
+use faultline_simulator::{HostPager, World, expect_cqe};
 
 const LEN: u64 = 1 << 20;
 const SLOT: u64 = 2048;
@@ -446,7 +447,7 @@ fn segments_wait_for_pages_and_go_on() {
     let shape = shapes()[0];
     let mut ends = Ends::new(true);
     ends.receive(60);
-    let mut pager = Pager::new(&mut ends.world, 0, 64, 5);
+    let mut pager = HostPager::new(&mut ends.world, 0, 64, 5);
     let region = pager.register(&mut ends.world, 0x10_0000, 64 << 10);
     let payload = data(30_000);
     let large = shape.partial(&payload);

@@ -5,7 +5,8 @@ use faultline_abi::event;
 use faultline_abi::qp::*;
 use faultline_abi::{Status, cqe, wqe as wr};
 use faultline_nic::{Diagnostic, Nanos, TURN_WORK};
-use faultline_simulator::{Bus, Pager, Pair, Send, World, expect_cqe, pager};
+use faultline_simulation::{Bus, Send};
+use faultline_simulator::{HostPager, Pair, World, expect_cqe, pager};
 
 use crate::common::counter;
 
@@ -31,7 +32,7 @@ fn the_driver_reads_the_speed_of_the_link() {
 /// Host 0 writes to pages of host 1, which are absent in the beginning.
 struct Faults {
     world: World,
-    pager: Pager,
+    pager: HostPager,
     pair: Pair,
 }
 
@@ -45,7 +46,7 @@ impl Faults {
             config.fault_timeout = Nanos::from_millis(50);
             config.limits.max_faults = max_faults;
         });
-        let mut pager = Pager::new(&mut world, 1, 64, log_depth);
+        let mut pager = HostPager::new(&mut world, 1, 64, log_depth);
         pager.register(&mut world, VA, 64 * PAGE);
         pager.maps_again = true;
         let pair = world.connect(QPT_RC, 4096, |path| path.rnr_retry = 7);
@@ -399,7 +400,7 @@ fn pages_are_requested_for_no_packet() {
         assert_eq!(refused, Err(Status::NotSupported));
     });
     // Without an answer it ends at the time limit, as all faults do.
-    f.pager.answer = faultline_simulator::Answer::Ignore;
+    f.pager.service = faultline_simulation::FaultService::Ignore;
     assert_eq!(request(&mut f, VA + 50 * PAGE, 8), Ok(()));
     f.run();
     assert_eq!(counter(&mut f.world, 1, Counter::page_fault_timeouts), 1);

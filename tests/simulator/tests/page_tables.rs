@@ -10,7 +10,8 @@ use faultline_abi::{U32, U64};
 use faultline_nic::budget::Budget;
 use faultline_nic::mkey::{Access, KeyRange, KeyUser, Mkeys, PageRange};
 use faultline_nic::{Segments, steps};
-use faultline_simulator::{Bus, Rng, Send, World, expect_cqe};
+use faultline_simulation::{Bus, Rng, Send};
+use faultline_simulator::{World, expect_cqe};
 use proptest::prelude::*;
 use zerocopy::IntoBytes;
 

@@ -4,7 +4,9 @@ use faultline_abi::admin::Counter;
 use faultline_abi::qp::*;
 use faultline_abi::wqe as wr;
 use faultline_nic::Nanos;
-use faultline_simulator::{Answer, Cq, Pager, Qp, QpConfig, Send, World};
+use faultline_simulation::FaultService;
+use faultline_simulation::{Cq, Qp, QpConfig, Send};
+use faultline_simulator::{HostPager, World};
 
 const VA: u64 = 0x7f12_3456_0000;
 const MS: u64 = 1_000_000;
@@ -20,8 +22,9 @@ fn all_others_together_pause_a_sender_for_a_tenth_of_the_time() {
             config.stall_timeout = Nanos(LIMIT);
             config.pause_sharers = others as u32;
         });
+        world.hand_over_by_reference();
         let source = world.hosts[0].mr(4096);
-        let mut flows: Vec<(Qp, Cq, Pager)> = Vec::new();
+        let mut flows: Vec<(Qp, Cq, HostPager)> = Vec::new();
         for host in 1..=others {
             let cq = [0, host].map(|host| world.hosts[host].cq(4));
             let near = world.hosts[0].qp(QPT_UC, &cq[0]);
@@ -41,9 +44,9 @@ fn all_others_together_pause_a_sender_for_a_tenth_of_the_time() {
                 ..QpAttr::default()
             };
             world.hosts[host].driver.modify_qp(far.qpn, &attr).unwrap();
-            let mut pager = Pager::new(&mut world, host, 8, 6);
+            let mut pager = HostPager::new(&mut world, host, 8, 6);
             pager.register(&mut world, VA, 1 << 20);
-            pager.answer = Answer::Ignore;
+            pager.service = FaultService::Ignore;
             let [cq, _] = cq;
             flows.push((near, cq, pager));
         }
@@ -111,7 +114,7 @@ fn all_frames_that_waited_go_on_by_themselves() {
         ..QpAttr::default()
     };
     world.hosts[1].driver.modify_qp(far.qpn, &attr).unwrap();
-    let mut pager = Pager::new(&mut world, 1, 8, 6);
+    let mut pager = HostPager::new(&mut world, 1, 8, 6);
     pager.register(&mut world, VA, 1 << 20);
     let (at, _, rkey) = pager.sge(0, 0, 8);
     let write = Send {
@@ -147,6 +150,7 @@ fn a_look_up_that_ends_during_a_pause_needs_no_further_deadline() {
         config.stall_timeout = Nanos(LIMIT);
         config.lookup = Nanos(MS);
     });
+    world.hand_over_by_reference();
     let mut pair = world.connect(QPT_UC, 4096 * WRITES, |_| {});
     let attr = QpAttr {
         mask: QP_ATTR_FAULT_POLICY.into(),
@@ -155,9 +159,9 @@ fn a_look_up_that_ends_during_a_pause_needs_no_further_deadline() {
     };
     let far = pair.qp[1].qpn;
     world.hosts[1].driver.modify_qp(far, &attr).unwrap();
-    let mut pager = Pager::new(&mut world, 1, 8, 6);
+    let mut pager = HostPager::new(&mut world, 1, 8, 6);
     pager.register(&mut world, VA, 1 << 20);
-    pager.answer = Answer::Ignore;
+    pager.service = FaultService::Ignore;
     let (at, _, rkey) = pager.sge(0, 0, 8);
     let near = pair.mr[0];
     for page in 0..WRITES {

@@ -6,7 +6,8 @@ use faultline_abi::cqe;
 use faultline_abi::qp::{QPT_RAW, QPT_RC};
 use faultline_abi::wqe as wr;
 use faultline_nic::{AddressRange, PortSecurity};
-use faultline_simulator::{Error, Send, World, expect_cqe};
+use faultline_simulation::{Error, Send};
+use faultline_simulator::{World, expect_cqe};
 use faultline_wire::{Gid, MacAddr};
 
 use crate::common::counter;

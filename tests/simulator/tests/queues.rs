@@ -6,8 +6,9 @@ use faultline_abi::event;
 use faultline_abi::qp::*;
 use faultline_abi::wqe as wr;
 use faultline_abi::{Status, U32, doorbell};
-use faultline_simulator::driver::ALL_ACCESS;
-use faultline_simulator::{Error, Impairment, Pair, QpConfig, Rng, Send, Sge, World, expect_cqe};
+use faultline_simulation::driver::ALL_ACCESS;
+use faultline_simulation::{Error, QpConfig, Rng, Send, Sge};
+use faultline_simulator::{Impairment, Pair, World, expect_cqe};
 use faultline_wire::opcode::OpKind;
 
 use crate::common::{counter, state};

@@ -7,7 +7,8 @@ use faultline_abi::admin::Counter;
 use faultline_abi::cqe;
 use faultline_abi::qp::*;
 use faultline_abi::wqe as wr;
-use faultline_simulator::{Cq, Mr, Qp, Rng, Send, World};
+use faultline_simulation::{Cq, Mr, Qp, Rng, Send};
+use faultline_simulator::World;
 use proptest::prelude::*;
 
 const LEN: u64 = 32 << 10;

@@ -4,7 +4,9 @@ use faultline_abi::admin::Counter;
 use faultline_abi::qp::*;
 use faultline_abi::{cqe, wqe as wr};
 use faultline_nic::ReadyMode;
-use faultline_simulator::{Pager, Pair, Rule, Send, World, expect_cqe, packet, pager};
+use faultline_oracle::Rule;
+use faultline_simulation::Send;
+use faultline_simulator::{HostPager, Pair, World, expect_cqe, packet, pager};
 use faultline_wire::bth::{Bth, Psn};
 use faultline_wire::opcode::{OpKind, Opcode};
 use faultline_wire::packet::RoceHeader;
@@ -23,14 +25,14 @@ const SERVICE: u64 = 3 * MS;
 struct Faulting {
     world: World,
     pair: Pair,
-    pager: Pager,
+    pager: HostPager,
     pages: u64,
 }
 
 impl Faulting {
     fn new(mut world: World, kind: u8) -> Self {
         let pair = world.connect(kind, PAGE, |c| c.path_mtu = 3);
-        let mut pager = Pager::new(&mut world, 1, 64, 6);
+        let mut pager = HostPager::new(&mut world, 1, 64, 6);
         pager.register(&mut world, VA, 1 << 20);
         pager.delay = SERVICE;
         world.start_capture();

@@ -10,8 +10,9 @@ use faultline_abi::qp::*;
 use faultline_abi::translation::{self as tq, TqCmd};
 use faultline_abi::wqe::{self as wr, BindMwWqe, RegMrWqe};
 use faultline_abi::{Status, U32, U64};
-use faultline_simulator::driver::ALL_ACCESS;
-use faultline_simulator::{Bus, Error, Pager, Pair, Send, World, expect_cqe};
+use faultline_simulation::driver::ALL_ACCESS;
+use faultline_simulation::{Bus, Error, Pager, Send};
+use faultline_simulator::{HostPager, Pair, World, expect_cqe};
 use zerocopy::IntoBytes;
 
 const PAGE: u64 = 4096;
@@ -129,7 +130,7 @@ fn a_region_without_a_byte_is_good_for_no_byte() {
     for way in WAYS {
         for at in [0, 0x1234_5678, 0x7000_0000, !0xfff, u64::MAX] {
             let mut world = World::new(2, 1);
-            let mut pagers = [0, 1].map(|host| Pager::new(&mut world, host, 4, 4));
+            let mut pagers = [0, 1].map(|host| HostPager::new(&mut world, host, 4, 4));
             let mut pair = world.connect(QPT_RC, PAGE, |_| {});
             let [a, b] = [0, 1].map(|host| register(&mut world, &mut pair, host, way, at));
             let whole = [0, 1].map(|host| (pair.mr[host].key, pair.mr[host].va));
@@ -282,4 +283,26 @@ fn an_empty_range_of_device_memory_is_inside_of_it() {
         let created = driver.command(CREATE_DM_MKEY, 0, &cmd);
         assert_eq!(created.is_ok(), fits, "{offset}");
     }
+}
+
+/// What a device writes to a page after its invalidation is in a free page frame.
+#[test]
+fn a_write_to_a_free_page_frame_is_found() {
+    const FRAMES: u32 = 2;
+    let mut world = World::new(1, 1);
+    let host = &mut world.hosts[0];
+    let (driver, pd) = (&mut host.driver, host.pd);
+    let mut pager = Pager::new(driver, FRAMES, 4).unwrap();
+    let last = driver.next_free() - PAGE;
+    let region = pager.register(driver, pd, (0, 4 * PAGE), 0).unwrap();
+    assert!(!pager.has_stray_writes(driver));
+    driver.bus.write(last + 100, &[1]);
+    assert!(pager.has_stray_writes(driver));
+    // It is told when the frame is used, and once.
+    assert_eq!(pager.stray_writes(), 0);
+    for page in 0..4 {
+        assert!(pager.map_page(driver, region, page, true).unwrap());
+    }
+    assert_eq!(pager.stray_writes(), 1);
+    assert_eq!(pager.resident(region), 2);
 }

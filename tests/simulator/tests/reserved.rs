@@ -6,7 +6,8 @@ use std::ops::Range;
 use faultline_abi::cqe;
 use faultline_abi::qp::*;
 use faultline_abi::wqe::{self as wr, BindMwWqe, FlushWqe, RawSeg, RqWqe, SqWqe, UdSeg};
-use faultline_simulator::{Pair, Send, World, expect_cqe};
+use faultline_simulation::Send;
+use faultline_simulator::{Pair, World, expect_cqe};
 
 const DATA: usize = offset_of!(SqWqe, compare_add);
 

@@ -4,7 +4,8 @@ use faultline_abi::admin::{RESIZE_SRQ, ResizeSrq, RingDesc};
 use faultline_abi::qp::QPT_RC;
 use faultline_abi::wqe as wr;
 use faultline_abi::{Status, U32, U64, cqe};
-use faultline_simulator::{Cq, Error, Mr, Qp, QpConfig, Rng, Send, Srq, World, expect_cqe};
+use faultline_simulation::{Cq, Error, Mr, Qp, QpConfig, Rng, Send, Srq};
+use faultline_simulator::{World, expect_cqe};
 
 struct Setup {
     world: World,

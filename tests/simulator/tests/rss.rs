@@ -9,7 +9,8 @@ use faultline_abi::qp::*;
 use faultline_abi::steering::*;
 use faultline_abi::wqe as wr;
 use faultline_abi::{Status, U32, U64, doorbell, event};
-use faultline_simulator::{Cq, CqConfig, Error, Mr, Qp, Send, World};
+use faultline_simulation::{Cq, CqConfig, Error, Mr, Qp, Send};
+use faultline_simulator::World;
 
 const LEN: u64 = 64 << 10;
 const ADDRESSES: u32 = HASH_SRC_IPV4 | HASH_DST_IPV4;

@@ -8,11 +8,9 @@ use faultline_abi::qp::*;
 use faultline_abi::tag::*;
 use faultline_abi::wqe::{self as wr, BindMwWqe};
 use faultline_abi::{Status, U32, doorbell, event};
-use faultline_simulator::tag::{eager, rendezvous};
-use faultline_simulator::{
-    Connect, Cq, Error, Impairment, Mr, Pager, Qp, QpConfig, Rng, Send, Sge, TagOp, TagSrq, World,
-    expect_cqe, pager,
-};
+use faultline_simulation::tag::{eager, rendezvous};
+use faultline_simulation::{Connect, Cq, Error, Mr, Qp, QpConfig, Rng, Send, Sge, TagOp, TagSrq};
+use faultline_simulator::{HostPager, Impairment, World, expect_cqe, pager};
 use zerocopy::IntoBytes;
 
 const LEN: u64 = 1 << 20;
@@ -1077,7 +1075,7 @@ fn objects_are_checked_and_counted() {
     };
     let driver = &mut t.world.hosts[0].driver;
     let refused = |status| Err(Error::Refused(status));
-    let create = |driver: &mut faultline_simulator::Driver<_>, pd, cqn, tags| {
+    let create = |driver: &mut faultline_simulation::Driver<_>, pd, cqn, tags| {
         driver
             .create_tag_srq(pd, 0, cqn, tags)
             .map(|srq| srq.srqn())
@@ -1113,9 +1111,9 @@ fn objects_are_checked_and_counted() {
 fn buffers_may_be_absent() {
     for (long, by_rendezvous) in [(false, false), (true, false), (true, true), (false, true)] {
         let mut t = Tags::new(World::new(2, 1));
-        let mut own = Pager::new(&mut t.world, 0, 32, 6);
+        let mut own = HostPager::new(&mut t.world, 0, 32, 6);
         own.register(&mut t.world, 0x7000_0100, 1 << 20);
-        let mut peer = Pager::new(&mut t.world, 1, 32, 6);
+        let mut peer = HostPager::new(&mut t.world, 1, 32, 6);
         peer.register(&mut t.world, 0x7000_0100, 1 << 20);
         let len = if long { 15_000 } else { 500 };
         let data = pattern(4, len);

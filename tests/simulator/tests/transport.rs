@@ -7,8 +7,9 @@ use faultline_abi::qp::*;
 use faultline_abi::wqe as wr;
 use faultline_abi::{Status, U32};
 use faultline_nic::Nanos;
-use faultline_simulator::driver::ALL_ACCESS;
-use faultline_simulator::{Error, Impairment, Pair, Qp, QpConfig, Send, Sge, World, expect_cqe};
+use faultline_simulation::driver::ALL_ACCESS;
+use faultline_simulation::{Error, Qp, QpConfig, Send, Sge};
+use faultline_simulator::{Impairment, Pair, World, expect_cqe};
 use faultline_wire::aeth::Syndrome;
 use faultline_wire::opcode::OpKind;
 

@@ -6,7 +6,8 @@ use faultline_abi::steering::{CreateFlow, FLOW_HAS_ETH, FLOW_KIND_NORMAL, FLOW_K
 use faultline_abi::wqe::{self as wr, BindMwWqe};
 use faultline_abi::{U32, cqe, doorbell};
 use faultline_nic::TURN_WORK;
-use faultline_simulator::{QpConfig, Send, World};
+use faultline_simulation::{QpConfig, Send};
+use faultline_simulator::World;
 use zerocopy::IntoBytes;
 
 /// A turn, and what had begun in it.

@@ -3,7 +3,8 @@
 use faultline_abi::admin::Counter;
 use faultline_abi::qp::QPT_UC;
 use faultline_abi::{cqe, wqe as wr};
-use faultline_simulator::{Impairment, Pair, Rng, Send, World, packet};
+use faultline_simulation::{Rng, Send};
+use faultline_simulator::{Impairment, Pair, World, packet};
 use faultline_wire::bth::{Bth, Psn};
 use faultline_wire::ip::Ip;
 use faultline_wire::opcode::Opcode;

@@ -4,7 +4,8 @@ use faultline_abi::cqe;
 use faultline_abi::qp::{QPS_ERR, QPT_RC};
 use faultline_abi::wqe as wr;
 use faultline_nic::VendorErrors;
-use faultline_simulator::{Pair, Send, World};
+use faultline_simulation::Send;
+use faultline_simulator::{Pair, World};
 
 const LEN: u32 = 4096;
 

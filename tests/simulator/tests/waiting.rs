@@ -5,7 +5,9 @@ use faultline_abi::admin::Counter;
 use faultline_abi::qp::*;
 use faultline_abi::{cqe, wqe as wr};
 use faultline_nic::NicConfig;
-use faultline_simulator::{Answer, Connect, Pager, Pair, Rng, Send, Sge, World, packet, pager};
+use faultline_simulation::FaultService;
+use faultline_simulation::{Connect, Rng, Send, Sge};
+use faultline_simulator::{HostPager, Pair, World, packet, pager};
 use faultline_wire::aeth::Syndrome;
 use faultline_wire::bth::{Bth, Psn};
 use faultline_wire::ip::Ip;
@@ -24,7 +26,7 @@ const RETRIES: u64 = 8 * 67 * MS + 10 * MS;
 struct Waiting {
     world: World,
     pair: Pair,
-    pagers: [Pager; 2],
+    pagers: [HostPager; 2],
 }
 
 impl Waiting {
@@ -40,7 +42,7 @@ impl Waiting {
     fn connected(mut world: World, log_depth: u8, kind: u8, change: impl Fn(&mut Connect)) -> Self {
         let pair = world.connect(kind, 256 << 10, change);
         let pagers = [0, 1].map(|host| {
-            let mut pager = Pager::new(&mut world, host, 128, log_depth);
+            let mut pager = HostPager::new(&mut world, host, 128, log_depth);
             pager.register(&mut world, VA + host as u64 * 0x1000_0000, 512 << 10);
             pager
         });
@@ -141,7 +143,7 @@ fn a_page_that_does_not_come_leaves_earlier_requests_their_timer() {
             };
             match why {
                 "no queue" => w.pagers[0].close(&mut w.world),
-                _ => w.pagers[0].answer = Answer::Fail,
+                _ => w.pagers[0].service = FaultService::Fail,
             }
             lose_answers(&w.world, gone);
             w.post_plain();
@@ -282,7 +284,7 @@ fn what_is_sent_again_may_miss_a_page_itself() {
         w.pass(100 * MS);
         assert_eq!(w.pagers[0].records.len(), 2);
         if fails {
-            w.pagers[0].answer = Answer::Fail;
+            w.pagers[0].service = FaultService::Fail;
         }
         w.run();
         let target = w.pair.mr[1];
@@ -331,7 +333,7 @@ fn whatever_is_posted_completes() {
         let mut w = Waiting::connected(world, 6, kind, |_| {});
         w.set_policy(rng.below(4) as u8);
         if seed % 3 == 0 {
-            w.world.hand_over_by_reference();
+            w.world.hand_over_between_engines();
         }
         let mut left = match rng.below(2) {
             0 => u64::MAX,
@@ -378,7 +380,7 @@ fn whatever_is_posted_completes() {
             for (host, pager) in w.pagers.iter_mut().enumerate() {
                 pager.collect(&mut w.world);
                 if rng.chance(100) {
-                    pager.answer = Answer::Fail;
+                    pager.service = FaultService::Fail;
                 }
                 pager.answer_due(&mut w.world);
                 let page = VA / PAGE + host as u64 * 0x1_0000 + rng.below(60);
@@ -403,7 +405,7 @@ fn requests_in_flight_survive_memory_that_moves() {
         let rd_atomic = [1, 2, 4, 16][rng.below(4) as usize];
         let mut w = Waiting::connected(world, 6, QPT_RC, |connect| connect.rd_atomic = rd_atomic);
         if seed % 3 == 0 {
-            w.world.hand_over_by_reference();
+            w.world.hand_over_between_engines();
         }
         if seed % 5 == 0 {
             w.world.pace(rng.below(3) * 40);
@@ -568,9 +570,9 @@ fn a_read_waits_for_a_page_in_its_middle_as_long_as_it_takes() {
 
 #[test]
 fn responses_before_a_missing_page_are_given_again_while_it_is_awaited() {
-    for answer in [Answer::Repair, Answer::Fail] {
+    for answer in [FaultService::Repair, FaultService::Fail] {
         let mut w = slow_read(|_| {});
-        w.pagers[1].answer = answer;
+        w.pagers[1].service = answer;
         let mut lost = false;
         w.world.lose(move |from, header| {
             let hit = !lost && from == 1 && header.bth.psn.get() == 120;
@@ -583,7 +585,7 @@ fn responses_before_a_missing_page_are_given_again_while_it_is_awaited() {
         w.expect_landed(READ as usize - PAGE as usize);
         w.run();
         match answer {
-            Answer::Repair => {
+            FaultService::Repair => {
                 assert_eq!(w.statuses(), [cqe::SUCCESS]);
                 w.expect_landed(READ as usize);
             }
@@ -656,7 +658,7 @@ fn an_unreliable_write_whose_page_is_refused_is_lost_once() {
         for len in [100, 5000] {
             let mut w = Waiting::connected(World::new(2, 1), 6, QPT_UC, |_| {});
             w.set_policy(policy);
-            w.pagers[1].answer = Answer::Fail;
+            w.pagers[1].service = FaultService::Fail;
             let (local, remote) = (w.pinned(0, 0, len), w.pagers[1].sge(0, 0, len));
             w.post(wr::WR_WRITE, local, remote);
             let data = [0x5a; 5000];

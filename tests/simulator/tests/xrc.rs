@@ -4,9 +4,8 @@
 use faultline_abi::admin::{Counter, DEALLOC_XRCD, DESTROY_QP, DESTROY_SRQ};
 use faultline_abi::qp::*;
 use faultline_abi::{Status, cqe, event, wqe as wr};
-use faultline_simulator::{
-    Connect, Cq, Error, Impairment, Mr, Pager, Qp, Rng, Send, Srq, World, expect_cqe, pager,
-};
+use faultline_simulation::{Connect, Cq, Error, Mr, Qp, Rng, Send, Srq};
+use faultline_simulator::{HostPager, Impairment, World, expect_cqe, pager};
 
 const LEN: u64 = 256 << 10;
 
@@ -265,7 +264,7 @@ fn objects_belong_to_their_domain() {
         .create_xrc_srq(pd, xrcd, 0xff_ffff)
         .map(|srq| srq.srqn);
     assert_eq!(wrong, refused(Status::BadCq));
-    let dealloc = |driver: &mut faultline_simulator::Driver<_>| {
+    let dealloc = |driver: &mut faultline_simulation::Driver<_>| {
         driver.command(DEALLOC_XRCD, xrcd, &none).map(|_| 0u32)
     };
     assert_eq!(dealloc(driver), refused(Status::InUse));
@@ -291,7 +290,7 @@ fn memory_may_be_absent_on_both_sides() {
     for opcode in [wr::WR_SEND, wr::WR_WRITE, wr::WR_READ] {
         let mut x = Xrc::new(World::new(2, 1), |_| {});
         let mut pagers = [0, 1].map(|host| {
-            let mut pager = Pager::new(&mut x.world, host, 32, 6);
+            let mut pager = HostPager::new(&mut x.world, host, 32, 6);
             pager.register(&mut x.world, 0x7000_0100, 1 << 20);
             pager
         });

@@ -5,9 +5,9 @@ use std::rc::Rc;
 
 use faultline_abi::doorbell::Doorbell;
 use faultline_nic::{Dma, Instant, Nic};
-use faultline_simulator::Bus;
 
 use super::{RAM, State};
+use crate::bus::Bus;
 
 /// The bus of a host.
 #[derive(Clone, Debug)]

@@ -5,53 +5,25 @@ use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use faultline_fabric::fabric::TakenNic;
-use faultline_fabric::frame::{Frame, FrameMut, Octets};
+use faultline_fabric::frame::Frame;
 use faultline_fabric::holds::Holds;
 use faultline_fabric::link_model::MAX_OCTETS;
 use faultline_fabric::nics::Nics;
-use faultline_fabric::others::OtherFrame;
 use faultline_fabric::outside::{Outside, Seen};
 use faultline_fabric::shared_pauses::SharedPauses;
 use faultline_fabric::{Fabric, PortId, Switch};
-use faultline_nic::{Dma, Instant, Origin, Segment, TxFrame};
+use faultline_nic::Instant;
 use faultline_scenario::rules::CallerRequest;
 use faultline_scenario::trigger::Direction;
-use faultline_simulator::{Memory, RAM_BASE};
 
+use super::crossing::{Crossing, PAYLOAD};
 use super::peer::SimPeer;
 use super::watch::Watch;
+use crate::memory::Memory;
 
 /// Frames and octets on a link from which it is full, as in the emulator.
 const MARK_FRAMES: usize = 128;
 const MARK_OCTETS: usize = 128 << 10;
-/// Memory for the payload of a frame of another engine.
-const PAYLOAD: usize = 128 << 10;
-
-/// A frame on a link between engines.
-#[derive(Debug)]
-struct Crossing {
-    at: Instant,
-    from: PortId,
-    sender: u32,
-    contents: Contents,
-}
-
-#[derive(Debug)]
-enum Contents {
-    /// Headers, and the octets of the payload.
-    Typed(Box<TxFrame>, Vec<u8>),
-    Octets(Origin, Vec<u8>),
-}
-
-impl Crossing {
-    fn octets(&self) -> usize {
-        match &self.contents {
-            Contents::Typed(_, payload) => payload.len(),
-            Contents::Octets(_, octets) => octets.len(),
-        }
-    }
-}
-
 /// A link from one engine to another.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Link(Rc<RefCell<VecDeque<Crossing>>>);
@@ -220,39 +192,7 @@ impl SimEngine {
                 };
                 worked = true;
                 turn.take(1, crossing.octets(), 0);
-                let Crossing {
-                    at,
-                    from,
-                    sender,
-                    contents,
-                } = crossing;
-                let other = |frame| OtherFrame {
-                    at,
-                    from,
-                    sender,
-                    frame,
-                };
-                match contents {
-                    Contents::Typed(mut frame, payload) => {
-                        // One frame at a time is delivered.
-                        if self.payload.write(RAM_BASE, &payload).is_err() {
-                            continue;
-                        }
-                        frame.payload.clear();
-                        if let Ok(len @ 1..) = u32::try_from(payload.len()) {
-                            frame.payload.push(Segment {
-                                addr: RAM_BASE,
-                                len,
-                            });
-                        }
-                        let frame = other(FrameMut::ByReference(&mut frame));
-                        self.fabric.receive_from_other(&mut self.around, now, frame);
-                    }
-                    Contents::Octets(origin, bytes) => {
-                        let frame = other(FrameMut::Octets(Octets::new(origin, &bytes)));
-                        self.fabric.receive_from_other(&mut self.around, now, frame);
-                    }
-                }
+                crossing.deliver(&mut self.fabric, &mut self.around, now, &self.payload);
             }
         }
         worked
@@ -312,29 +252,10 @@ impl Outside for Around {
             if only.is_some_and(|only| only != *engine) {
                 continue;
             }
-            let contents = match frame {
-                Frame::Octets(Octets { mark, bytes }) => {
-                    Contents::Octets(mark.origin, bytes.to_vec())
-                }
-                Frame::ByReference(frame) => {
-                    let mut payload = Vec::new();
-                    for segment in &frame.payload {
-                        let mut part = vec![0; usize::try_from(segment.len).unwrap_or(0)];
-                        let read = memory.map(|memory| memory.read(segment.addr, &mut part));
-                        if !matches!(read, Some(Ok(()))) {
-                            return false;
-                        }
-                        payload.append(&mut part);
-                    }
-                    Contents::Typed(Box::new(frame.clone()), payload)
-                }
+            let Some(crossing) = Crossing::new(now, (from, sender), frame, memory) else {
+                return false;
             };
-            link.0.borrow_mut().push_back(Crossing {
-                at: now,
-                from,
-                sender,
-                contents,
-            });
+            link.0.borrow_mut().push_back(crossing);
             if link.is_full() {
                 self.held.insert(from);
             }

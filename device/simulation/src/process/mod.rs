@@ -5,6 +5,7 @@
 //! order of passes. There are no doorbell pages: a doorbell reaches its NIC at once.
 //!
 //! - `engine`: an engine with its fabric, and the links between engines
+//! - [`Crossing`]: a frame on its way from one fabric to another
 //! - `owner`: what the owner of a fabric does for a scenario
 //! - `peer`: the peer of an external port
 //! - `watch`: judges and counts the events of all engines
@@ -12,6 +13,7 @@
 //! - `restart`: the start of a driver, and resets of its NIC
 
 mod bus;
+mod crossing;
 mod engine;
 mod owner;
 mod peer;
@@ -33,13 +35,16 @@ use faultline_fabric::vlan::VlanMembership;
 use faultline_fabric::{PortId, Switch};
 use faultline_nic::{Instant, Nic, NicConfig};
 use faultline_scenario::trigger::Direction;
-use faultline_simulator::{Connect, Cq, CqConfig, Driver, Memory, Qp, QpConfig, Rng};
 use faultline_wire::{Gid, MacAddr};
 
+use crate::driver::{Connect, Cq, CqConfig, Driver, Qp, QpConfig};
+use crate::memory::Memory;
+use crate::rng::Rng;
+
 pub use bus::ProcessBus;
+pub use crossing::{Crossing, PAYLOAD};
 use engine::{Link, Shared, SimEngine};
-pub use peer::PeerHandle;
-use peer::SimPeer;
+pub use peer::{PeerHandle, SimPeer};
 pub(crate) use watch::Watch;
 pub use watch::Watched;
 
@@ -302,7 +307,7 @@ impl ProcessHost {
     ///
     /// # Errors
     /// The NIC refuses a command.
-    pub fn rc_pair(&mut self, log_depth: u8) -> Result<(Cq, Qp), faultline_simulator::Error> {
+    pub fn rc_pair(&mut self, log_depth: u8) -> Result<(Cq, Qp), crate::driver::Error> {
         let cq = self.driver.create_cq(CqConfig {
             log_depth: 8,
             eqn: self.eqn,
@@ -333,7 +338,7 @@ impl Process {
     ///
     /// # Errors
     /// A driver does not start.
-    pub fn new(shape: &ProcessShape) -> Result<Self, faultline_simulator::Error> {
+    pub fn new(shape: &ProcessShape) -> Result<Self, crate::driver::Error> {
         Self::with_config(shape, &|_| {})
     }
 
@@ -344,7 +349,7 @@ impl Process {
     pub fn with_config(
         shape: &ProcessShape,
         configure: &dyn Fn(&mut NicConfig),
-    ) -> Result<Self, faultline_simulator::Error> {
+    ) -> Result<Self, crate::driver::Error> {
         let (state, peers) = State::new(shape, Watch::new(shape.nics.len()), &mut |config| {
             configure(config);
         });
@@ -356,8 +361,7 @@ impl Process {
             let bus = ProcessBus::new(Rc::clone(&state), id);
             ProcessHost::start(bus, mac_of(address), gid)
         };
-        let hosts: Result<Vec<_>, faultline_simulator::Error> =
-            (0..shape.nics.len()).map(host).collect();
+        let hosts: Result<Vec<_>, crate::driver::Error> = (0..shape.nics.len()).map(host).collect();
         Ok(Self {
             hosts: hosts?,
             state,

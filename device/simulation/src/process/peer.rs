@@ -24,7 +24,7 @@ struct Rings {
 
 /// The end of the fabric.
 #[derive(Debug)]
-pub(super) struct SimPeer(Rc<RefCell<Rings>>);
+pub struct SimPeer(Rc<RefCell<Rings>>);
 
 /// The end of the peer.
 #[derive(Clone, Debug)]

@@ -2,10 +2,11 @@
 
 use faultline_abi::regs;
 use faultline_fabric::PortId;
-use faultline_simulator::{Bus, Driver, Error};
 use faultline_wire::{Gid, MacAddr};
 
 use super::{Process, ProcessBus, ProcessHost};
+use crate::bus::Bus;
+use crate::driver::{Driver, Error};
 
 impl ProcessHost {
     /// Starts a driver, which has used none of its memory yet.

@@ -9,8 +9,8 @@ use faultline_fabric::{Fate, PortId};
 use faultline_nic::{Instant, Nic};
 use faultline_oracle::{Finding, Oracle, Place, QueuePair};
 use faultline_scenario::trigger::Direction;
-use faultline_simulator::Memory;
 
+use crate::memory::Memory;
 use crate::record::Record;
 use crate::trace::Detail;
 

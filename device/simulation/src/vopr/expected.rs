@@ -1,12 +1,11 @@
 //! The expected content of the memory of a connection.
 
-use faultline_simulator::Driver;
-
 use super::flow::Connection;
 use super::places::{SLOTS, counter_after, octet};
 use super::plan::{MESSAGE, PART, PART_OCTETS, Request};
 use super::processes::Processes;
 use super::report::Failure;
+use crate::driver::Driver;
 use crate::process::ProcessBus;
 
 /// What may be in an octet of a sink: nothing was written to it, perhaps, or certainly.

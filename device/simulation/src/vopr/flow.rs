@@ -8,13 +8,13 @@ use faultline_abi::cqe::{
 use faultline_abi::qp::{QPS_ERR, QPT_UD, QPT_XRC_TGT};
 use faultline_abi::wqe::{WR_COMP_SWAP, WR_FETCH_ADD, WR_READ, WR_SEND, WR_SEND_IMM, WR_WRITE};
 use faultline_nic::FaultPolicy;
-use faultline_simulator::{Connect, Cq, CqConfig, Driver, Qp, QpConfig, Send, Srq};
 
 use super::memory::Region;
 use super::places::{COUNTER, LEN, RESULTS, SLOTS, octet, operands, sink, slot};
 use super::plan::{Flow, GRH, MESSAGE, PART, Plan, Request, Transport};
 use super::processes::Processes;
 use super::report::{Failure, Report};
+use crate::driver::{Connect, Cq, CqConfig, Driver, Qp, QpConfig, Send, Srq};
 use crate::process::{ProcessBus, ProcessHost};
 
 /// Addresses of regions.

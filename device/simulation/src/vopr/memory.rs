@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use faultline_abi::Status;
 use faultline_abi::event::Eqe;
 use faultline_abi::translation as tq;
-use faultline_simulator::driver::{ALL_ACCESS, Sge};
-use faultline_simulator::{Bus, Driver, Error};
 
+use crate::bus::Bus;
+use crate::driver::{ALL_ACCESS, Driver, Error, Sge};
 use crate::process::ProcessBus;
 
 const PAGE: u64 = 4096;

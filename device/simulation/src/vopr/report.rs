@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use faultline_simulator::Error;
+use crate::driver::Error;
 
 /// What a run has done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

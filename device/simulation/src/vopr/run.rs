@@ -7,7 +7,6 @@ use faultline_abi::admin::{Counter, EQ_FAULTS};
 use faultline_abi::event::Eqe;
 use faultline_fabric::nic_port::NicPort;
 use faultline_nic::FaultPolicy;
-use faultline_simulator::driver::Eq;
 
 use super::expected;
 use super::flow::Connection;
@@ -15,6 +14,7 @@ use super::memory::{Copy, Region, answer};
 use super::plan::{Event, Plan, PlanNic, What};
 use super::processes::Processes;
 use super::report::{Failure, Report};
+use crate::driver::Eq;
 
 /// The run must end within this time: retries and faults of any plan end before.
 const LIMIT: u64 = 60_000_000_000;

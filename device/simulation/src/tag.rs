@@ -1,5 +1,12 @@
 //! Shared receive queues with tag matching, as a driver uses them.
 
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::cast_possible_truncation,
+    clippy::expect_used,
+    reason = "numbers are those of the simulation, not of a guest, a peer or a file"
+)]
+
 use faultline_abi::admin::{CREATE_TM_SRQ, CreateSrq};
 use faultline_abi::tag::{self as abi, CreateTmSrq, Rvh, TmOp, Tmh};
 use faultline_abi::{U32, U64, doorbell};

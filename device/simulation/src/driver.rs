@@ -1,4 +1,15 @@
 //! The ABI from the driver's side.
+//!
+//! A caller that breaks a rule of this module (an inline message longer than a request, a receive request for a queue pair with an SRQ)
+//! is a mistake in the simulation, and panics.
+
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::cast_possible_truncation,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "numbers are those of the simulation, not of a guest, a peer or a file"
+)]
 
 use faultline_abi::admin::{self, *};
 use faultline_abi::cqe::Cqe;
@@ -179,12 +190,12 @@ pub(crate) struct Wq {
 }
 
 impl Wq {
-    pub fn entry(&self) -> u64 {
+    pub(crate) fn entry(&self) -> u64 {
         let slot = u64::from(self.producer & ((1 << self.log_depth) - 1));
         self.ring + (slot << self.stride_shift)
     }
 
-    pub fn record(&self) -> u64 {
+    pub(crate) fn record(&self) -> u64 {
         self.ring + (1 << (self.log_depth + self.stride_shift))
     }
 }
@@ -206,7 +217,7 @@ impl Qp {
     }
 
     /// Address of the receive queue's record, and its depth.
-    pub(crate) fn receive_record(&self) -> (u64, u32) {
+    pub fn receive_record(&self) -> (u64, u32) {
         let rq = self.rq.as_ref().expect("a QP without SRQ");
         (rq.record(), 1 << rq.log_depth)
     }

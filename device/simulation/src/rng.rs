@@ -19,9 +19,9 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number below `n`.
+    /// A number below `n`; 0 if `n` is 0.
     pub fn below(&mut self, n: u64) -> u64 {
-        self.next_u64() % n.max(1)
+        self.next_u64().checked_rem(n).unwrap_or(0)
     }
 
     /// True with a probability of `per_mille` in 1000.
