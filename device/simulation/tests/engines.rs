@@ -145,6 +145,34 @@ fn datagrams_arrive_once_and_in_order() {
     assert!((FULL.0..=FULL.0 + 1).contains(&frames), "{frames}");
 }
 
+/// A NIC that pauses its senders on the same engine: no frame leaves them meanwhile, and none of another NIC.
+#[test]
+fn a_paused_nic_holds_up_all_senders_of_its_engine() {
+    let mut world = world(1, 3);
+    let mut absent = Absent::new(&mut world, (0, 1));
+    let [mut a, b] = rc(&mut world, [(0, 0), (0, 1)]);
+    let [mut other, other_to] = rc(&mut world, [(0, 0), (0, 1)]);
+    let [mut third, third_to] = rc(&mut world, [(0, 2), (0, 0)]);
+    b.stall_at_faults(&mut world);
+    a.write_to(&mut world, (absent.va, absent.key), 6);
+    let fault = absent.fault(&mut world);
+    let sent = |world: &mut World| [0, 2].map(|nic| world.counter((0, nic), Counter::tx_packets));
+    let before = sent(&mut world);
+    other.write(&mut world, &other_to.mr, LEN);
+    third.write(&mut world, &third_to.mr, LEN);
+    world.run_for(1000 * MS);
+    assert_eq!(sent(&mut world), before);
+    absent.repair(&mut world, &fault);
+    let repaired = world.now();
+    for end in [&mut a, &mut other, &mut third] {
+        end.await_good(&mut world, 1);
+    }
+    assert_eq!(world.now(), repaired);
+    for at in [(0, 0), (0, 2)] {
+        assert_eq!(world.counter(at, Counter::retransmitted_packets), 0);
+    }
+}
+
 /// NIC 1, on the other engine, has paused its senders, and the link to it is full.
 struct Stalled {
     world: World,
