@@ -5,13 +5,10 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
 
-use faultline_abi::admin::Counter;
 use faultline_abi::wqe;
 use faultline_capture::check::{Findings, check};
 use faultline_config::Config;
-use faultline_harness::paging::{PAGE, Pager};
 use faultline_harness::testbed::{Fabric, LONG, Node, connect_nodes, until};
 use faultline_harness::traffic::{exchange, impatient};
 use faultline_harness::{Link, QpType, Rng, SendWr, connect};
@@ -30,7 +27,7 @@ use pcap_file::pcapng::blocks::interface_description::{
 use pcap_file::pcapng::blocks::interface_statistics::InterfaceStatisticsOption;
 use pcap_file::pcapng::blocks::opt_common::CommonOption;
 use pcap_file::pcapng::{PcapNgReader, PcapNgWriter};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::observed::{exchange as http, request};
 
@@ -449,11 +446,7 @@ fn wrong_requests_are_refused_and_captures_are_few() {
     assert_eq!(stage.running(), [(0, 0); 4]);
     // A client that is gone takes up no place.
     drop(captures);
-    let start = Instant::now();
-    while !stage.running().is_empty() {
-        assert!(start.elapsed() < LONG);
-        std::thread::yield_now();
-    }
+    until("no capture is left", || stage.running().is_empty());
 }
 
 /// Comments of the packets of an interface, and how many packets have each.
@@ -468,236 +461,6 @@ fn comments(captured: &Captured, interface: usize, is_sent: bool) -> BTreeMap<St
 }
 
 #[test]
-fn a_dropped_frame_has_a_comment_that_says_why() {
-    let stage = Stage::new();
-    let (a, b) = stage.nodes();
-    let set = |nic: &str, link: Value| {
-        let path = format!("/v1/nics/{nic}/link");
-        request(&stage.socket(), "PUT", &path, &link.to_string());
-    };
-    let mut pair = [a.qp(QpType::Ud).unwrap(), b.qp(QpType::Ud).unwrap()];
-    pair.iter().for_each(|qp| qp.open_datagrams(1).unwrap());
-    let ah = a.pd.ah(&b.nic).unwrap();
-    let sges = [a.mr.sge(0, 1000)];
-    let to = pair[1].number();
-    let (mut a, qa) = (a, &mut pair[0]);
-    let mut send = || {
-        let wr = SendWr::send(&sges).to(&ah, to, 1).signaled();
-        qa.post_send(&wr).unwrap();
-        retire(&mut a, qa);
-    };
-    let capture = stage.capture("");
-    set("b", json!({"mtu": 500}));
-    send();
-    set("b", json!({"mtu": 0, "up": false}));
-    send();
-    set("b", json!({"up": true}));
-    let action = json!({"action": "drop_frames", "direction": "tx", "count": 1}).to_string();
-    request(&stage.socket(), "POST", "/v1/nics/a/actions", &action);
-    send();
-    let rule = "[[rule]]\nnic = \"a\"\non = { dir = \"tx\", opcode = \"UD_SEND_ONLY\" }\ndo = { drop = {} }\n";
-    let start = json!({ "name": "drop.toml", "text": rule }).to_string();
-    let answer = http(&stage.socket(), "POST", "/v1/scenario", &start);
-    assert!(answer.contains(" 20"), "{answer}");
-    send();
-    request(&stage.socket(), "DELETE", "/v1/scenario", "");
-    b.nic.set_interface(500, true).unwrap();
-    send();
-    b.nic.set_interface(1500, false).unwrap();
-    send();
-    b.nic.set_interface(1500, true).unwrap();
-    b.nic.set_gid(false).unwrap();
-    send();
-    let captured = stage.end(capture);
-    let sent = comments(&captured, 0, true);
-    let arrived = comments(&captured, 1, false);
-    let begins = |comments: &BTreeMap<String, usize>, text: &str| {
-        let found = comments
-            .iter()
-            .find(|(comment, _)| comment.starts_with(text));
-        assert_eq!(found.map(|(_, count)| *count), Some(1), "{comments:?}");
-    };
-    begins(&arrived, "dropped: longer than the MTU");
-    begins(&arrived, "dropped: the link is down");
-    begins(&arrived, "not received: longer than the MTU");
-    begins(&arrived, "not received: the interface is down");
-    begins(&arrived, "not received: no entry of the GID table");
-    begins(&sent, "dropped: by request");
-    begins(&sent, "dropped: by rule[0] of the scenario");
-    assert_eq!((sent.len(), arrived.len()), (2, 5));
-    assert_eq!(captured.check().violation_count, 0);
-}
-
-/// One datagram is lost, one is spoilt where it arrives, and one is doubled where it is sent.
-#[test]
-fn a_frame_that_a_rule_drops_or_changes_names_the_rule() {
-    let stage = Stage::new();
-    let (mut a, mut b) = stage.nodes();
-    let (mut qa, mut qb) = (a.qp(QpType::Ud).unwrap(), b.qp(QpType::Ud).unwrap());
-    qa.open_datagrams(1).unwrap();
-    qb.open_datagrams(1).unwrap();
-    let ah = a.pd.ah(&b.nic).unwrap();
-    let rule = |nic: &str, dir: &str, nth: u32, action: &str| {
-        format!(
-            "[[rule]]\nnic = \"{nic}\"\non = {{ dir = \"{dir}\", opcode = \"UD_SEND_ONLY\", nth = {nth} }}\ndo = {{ {action} = {{}} }}\n"
-        )
-    };
-    let rules = [
-        rule("a", "tx", 1, "drop"),
-        rule("b", "rx", 1, "corrupt"),
-        rule("a", "tx", 3, "duplicate"),
-    ];
-    let capture = stage.capture("");
-    let start = json!({ "name": "changes.toml", "text": rules.concat() }).to_string();
-    let answer = http(&stage.socket(), "POST", "/v1/scenario", &start);
-    assert!(answer.contains(" 20"), "{answer}");
-    for _ in 0..2 {
-        qb.post_recv(1, &[b.mr.sge(IN, 2000)]).unwrap();
-    }
-    let sges = [a.mr.sge(0, 1000)];
-    for _ in 0..3 {
-        let wr = SendWr::send(&sges).to(&ah, qb.number(), 1).signaled();
-        qa.post_send(&wr).unwrap();
-        retire(&mut a, &mut qa);
-    }
-    for _ in 0..2 {
-        b.good_completion();
-    }
-    let captured = stage.end(capture);
-    let expected = |list: &[(&str, usize)]| -> BTreeMap<String, usize> {
-        let list = list.iter();
-        list.map(|(text, count)| ((*text).to_owned(), *count))
-            .collect()
-    };
-    let taken = "which passes it on later";
-    assert_eq!(
-        comments(&captured, 0, true),
-        expected(&[
-            ("dropped: by rule[0] of the scenario", 1),
-            (
-                &format!("dropped: taken by rule[2] of the scenario, {taken}: doubled"),
-                1
-            ),
-        ])
-    );
-    assert_eq!(
-        comments(&captured, 1, false),
-        expected(&[
-            (
-                &format!("dropped: taken by rule[1] of the scenario, {taken}: corrupted"),
-                1
-            ),
-            ("corrupted by rule[1] of the scenario", 1),
-            ("doubled by rule[2] of the scenario", 2),
-        ])
-    );
-    let found = captured.check();
-    assert_eq!(found.violation_count, 0, "{}", found.text());
-}
-
-/// Whatever the policy does with it: a packet that is refused, dropped or stalled, and those that wait behind a stalled one.
-#[test]
-fn a_packet_that_is_not_executed_for_lack_of_a_page_names_the_fault() {
-    for policy in ["rnr", "drop", "stall"] {
-        let stage = Stage::with(&format!("[defaults]\nfault_policy = \"{policy}\"\n"));
-        let (mut a, b) = stage.nodes();
-        let (mut qa, qb) = (a.qp(QpType::Rc).unwrap(), b.qp(QpType::Rc).unwrap());
-        let link = Link {
-            path_mtu: 2,
-            ..Link::default()
-        };
-        connect(&qa, &qb, &link).unwrap();
-        let mut pager = Pager::new(&b, 2).unwrap();
-        pager.map(0, 0).unwrap();
-        let capture = stage.capture("nic=b");
-        let sges = [a.mr.sge(0, 2 * PAGE)];
-        let write = SendWr::write(&sges, pager.mr.remote(0)).signaled();
-        qa.post_send(&write).unwrap();
-        let record = pager.record(LONG).unwrap();
-        pager.repair(&record).unwrap();
-        retire(&mut a, &mut qa);
-        let captured = stage.end(capture);
-        let token = record.token.get();
-        let text = format!("not executed now because of page fault {token}");
-        let mut held_up = BTreeSet::new();
-        for packet in captured.at(1, false) {
-            match packet.comments.as_slice() {
-                [] => {}
-                [comment] => {
-                    assert_eq!(*comment, text, "{policy}");
-                    let parsed = parse(&packet.data).unwrap();
-                    held_up.insert(parsed.header.bth.psn.get());
-                }
-                more => panic!("{policy}: {more:?}"),
-            }
-        }
-        let first = record.psn.get();
-        let count = match policy {
-            "stall" => (PAGE / 512) as u32,
-            _ => 1,
-        };
-        let expected: BTreeSet<u32> = (first..first + count).collect();
-        assert_eq!(held_up, expected, "{policy}");
-    }
-}
-
-/// A packet that waits behind a page fault is looked at later, and is refused then: it has become too long. It was shown before, and the packet
-/// that arrives next is received.
-#[test]
-fn a_packet_that_is_refused_later_leaves_its_reason_at_no_other() {
-    let stage = Stage::with("[defaults]\nfault_policy = \"stall\"\n");
-    let (mut a, mut b) = stage.nodes();
-    let (mut qa, _qb) = connect_nodes(&a, &b, QpType::Rc).unwrap();
-    let mut pair = [b.qp(QpType::Ud).unwrap(), b.qp(QpType::Ud).unwrap()];
-    pair.iter().for_each(|qp| qp.open_datagrams(1).unwrap());
-    let (ah, to) = (b.pd.ah(&b.nic).unwrap(), pair[1].number());
-    let sges = [1000, 100].map(|len| [b.mr.sge(0, len)]);
-    let mut pager = Pager::new(&b, 2).unwrap();
-    let capture = stage.capture("nic=b");
-    let write = SendWr::write_inline(b"absent", pager.mr.remote(0)).signaled();
-    qa.post_send(&write).unwrap();
-    let record = pager.record(LONG).unwrap();
-    // The NIC pauses others that send to it, and not itself.
-    let send = |sges| SendWr::send(sges).to(&ah, to, 1).signaled();
-    pair[0].post_send(&send(&sges[0])).unwrap();
-    retire(&mut b, &mut pair[0]);
-    b.nic.set_interface(500, true).unwrap();
-    pager.repair(&record).unwrap();
-    retire(&mut a, &mut qa);
-    until("the packet is refused", || {
-        b.nic.counters().unwrap()[Counter::rx_over_mtu] > 0
-    });
-    pair[0].post_send(&send(&sges[1])).unwrap();
-    retire(&mut b, &mut pair[0]);
-    let captured = stage.end(capture);
-    let token = record.token.get();
-    let fault = format!("not executed now because of page fault {token}");
-    assert_eq!(comments(&captured, 1, false), BTreeMap::from([(fault, 2)]));
-    assert_eq!(captured.at(1, false).count(), 3);
-}
-
-#[test]
-fn a_packet_that_waits_for_a_page_names_the_fault() {
-    let stage = Stage::new();
-    let (mut a, b) = stage.nodes();
-    let (mut qa, _qb) = connect_nodes(&a, &b, QpType::Rc).unwrap();
-    let mut pager = Pager::new(&b, 4).unwrap();
-    let capture = stage.capture("nic=b&opcode=RNR_NAK");
-    let write = SendWr::write_inline(b"absent", pager.mr.remote(0)).signaled();
-    qa.post_send(&write).unwrap();
-    let record = pager.record(LONG).unwrap();
-    pager.repair(&record).unwrap();
-    retire(&mut a, &mut qa);
-    let captured = stage.end(capture);
-    let token = record.token.get();
-    let expected = [format!("waits for page fault {token}")];
-    assert!(captured.at(1, true).count() > 0);
-    for packet in captured.at(1, true) {
-        assert_eq!(packet.comments, expected);
-    }
-}
-
-#[test]
 fn a_reader_that_stops_holds_up_nothing_and_learns_what_it_has_lost() {
     let stage = Stage::new();
     let (mut a, mut b) = stage.nodes();
@@ -706,13 +469,12 @@ fn a_reader_that_stops_holds_up_nothing_and_learns_what_it_has_lost() {
     connect(&qa, &qb, &link).unwrap();
     let capture = stage.capture("");
     let mut rng = Rng::new(5);
-    let start = Instant::now();
-    while stage.running()[0].1 == 0 {
-        assert!(start.elapsed() < LONG, "{:?}", stage.running());
+    until("a loss", || {
         for _ in 0..20 {
             exchange((&mut a, &mut qa), (&mut b, &mut qb), &mut rng);
         }
-    }
+        stage.running()[0].1 > 0
+    });
     let (frames, _) = stage.running()[0];
     // Reads again, while frames come; those after the loss are captured.
     let reader = std::thread::spawn(move || capture.rest());
@@ -897,10 +659,8 @@ fn a_frame_that_a_port_drops_on_its_way_in_is_captured() {
     let other = Fabric::start_with(config, &["c"]).unwrap();
     let (a, _) = stage.nodes();
     let mut c = other.node("c").unwrap();
-    let start = Instant::now();
-    while !request(&stage.socket(), "GET", "/v1/ports", "").contains("\"connected\":true") {
-        assert!(start.elapsed() < LONG);
-    }
+    let shows = |text| request(&stage.socket(), "GET", "/v1/ports", "").contains(text);
+    until("connected", || shows("\"connected\":true"));
     let capture = stage.capture("nic=wire");
     let (mut qc, qa) = (c.qp(QpType::Rc).unwrap(), a.qp(QpType::Rc).unwrap());
     let link = Link {
@@ -916,10 +676,7 @@ fn a_frame_that_a_port_drops_on_its_way_in_is_captured() {
     qc.post_send(&write).unwrap();
     assert!(!c.completion().is_ok());
     // The sender gives up before its frames have come in.
-    let start = Instant::now();
-    while !request(&stage.socket(), "GET", "/v1/ports", "").contains("\"too_long\":2") {
-        assert!(start.elapsed() < LONG);
-    }
+    until("dropped", || shows("\"too_long\":2"));
     let captured = stage.end(capture);
     assert_eq!(captured.interfaces, ["a", "b", "wire"]);
     let found = comments(&captured, 2, false);

@@ -1,13 +1,11 @@
 //! Each kind of diagnostic is provoked over the socket, and found under the same ids in the log, in the metrics, in the trace and
 //! through the API.
 
-use std::time::{Duration, Instant};
-
 use faultline_abi::status::STATUSES;
 use faultline_abi::{Status, admin, cqe, doorbell, doorbell::Doorbell, event, regs};
 use faultline_config::{Config, NicSettings};
 use faultline_harness::paging::{PAGE, Pager};
-use faultline_harness::testbed::{Fabric, LONG, Node};
+use faultline_harness::testbed::{Fabric, LONG, Node, until};
 use faultline_harness::traffic::impatient;
 use faultline_harness::{Link, Qp, QpType, SendWr, connect};
 use faultline_telemetry::DiagnosticKind;
@@ -136,7 +134,7 @@ impl Process {
         let fits = |fields: &Value| ids.iter().all(|id| fields[id.0] == shown(kind, *id));
         let mut found = Vec::new();
         let mut fitting = None;
-        within(&format!("{kind:?} with {ids:?}"), || {
+        until(&format!("{kind:?} with {ids:?}"), || {
             found = self.traced(nic, kind);
             fitting = found.iter().find(|fields| fits(fields)).cloned();
             fitting.is_some()
@@ -166,16 +164,6 @@ impl Process {
 
 /// An id of a diagnostic: the field's name and value.
 type Id = (&'static str, u64);
-
-/// Waits until a condition holds.
-#[track_caller]
-fn within(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < LONG, "not in time: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
 
 /// What stands for the value of an id: its name in log, trace and API, or the number.
 fn shown(kind: DiagnosticKind, (name, value): Id) -> Value {
@@ -236,7 +224,7 @@ impl Provoked {
             listed.iter().any(fits),
             "{kind:?} with {ids:?} in {listed:?}"
         );
-        within(&format!("{kind:?} in trace and metrics"), || {
+        until(&format!("{kind:?} in trace and metrics"), || {
             process.traced(nic, *kind).len() == process.counted(nic, *kind)
         });
         let words = [
@@ -247,7 +235,7 @@ impl Provoked {
             words.iter().all(|word| line.contains(word))
                 && ids.iter().all(|id| has_id(line, *kind, *id))
         };
-        within(&format!("{words:?} with {ids:?} in the log"), || {
+        until(&format!("{words:?} with {ids:?} in the log"), || {
             Log::start().text().lines().any(is_message)
         });
     }
@@ -655,7 +643,7 @@ mod provoke {
         let object = u64::from(small.number());
         let overrun = process.wait_for(A, K::Overrun, &[("object", object)]);
         assert_eq!(overrun["queue"], "Completion");
-        within("a queue pair in error", || {
+        until("a queue pair in error", || {
             process.pair(A, &qa)["state"] == "err"
         });
         let shown = process.pair(A, &qa)["send_cq"] == object;
@@ -839,8 +827,7 @@ mod provoke {
         // The ids of the NIC, which has one ingress.
         let object = [("object", 0)];
         let wr = SendWr::write_inline(b"absent", absent.pager.mr.remote(3 * PAGE)).signaled();
-        let start = Instant::now();
-        loop {
+        until("the frames have no room", || {
             for _ in 0..1024 {
                 while absent.qa.room() > 0 {
                     absent.qa.post_send(&wr).unwrap();
@@ -848,11 +835,8 @@ mod provoke {
                 let done = absent.a.good_completion();
                 absent.qa.retire(&done);
             }
-            if absent.process.counter(B, "stall_overflow") > 0 {
-                break;
-            }
-            assert!(start.elapsed() < LONG, "the frames have room");
-        }
+            absent.process.counter(B, "stall_overflow") > 0
+        });
         let overrun = absent.process.wait_for(B, K::Overrun, &object);
         assert_eq!(overrun["queue"], "Ingress");
         let metrics = absent.process.request("GET", "/metrics", "");
@@ -903,7 +887,7 @@ mod provoke {
             let view: Value = serde_json::from_str(&view).unwrap();
             view["rules"][0]["fired"] == 1
         };
-        within("the rule has acted", fired);
+        until("the rule has acted", fired);
         let ids = [
             ("qpn", u64::from(qa.number())),
             ("object", u64::from(a.cq.number())),

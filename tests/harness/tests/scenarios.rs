@@ -9,8 +9,8 @@ use faultline_abi::regs;
 use faultline_config::Config;
 use faultline_control::scenario::{ScenarioView, VerdictView};
 use faultline_harness::testbed::{Fabric, Node, connect_nodes, until};
-use faultline_harness::traffic::{exchange_anew, impatient};
-use faultline_harness::{QpType, Rng, SendWr, connect};
+use faultline_harness::traffic::impatient;
+use faultline_harness::{QpType, SendWr, connect};
 use serde_json::{Value, json};
 
 use crate::held_clock::HeldClock;
@@ -146,39 +146,6 @@ fn a_rule_that_has_not_fired_fails_the_run_and_so_does_an_expectation() {
     assert_eq!(results, [false, false, true], "{verdict:#?}");
     assert_eq!(verdict.checks[0].name, "no such packet");
     assert_eq!(verdict.checks[0].found, "fired 0 times");
-}
-
-/// Runs of packets are taken apart, and everything arrives although each seventh packet is treated badly.
-#[test]
-fn large_messages_survive_all_changes_of_packets() {
-    let changes = [
-        "drop = {}",
-        "duplicate = {}",
-        r#"delay = { by = "200us" }"#,
-        "reorder = { by = 3 }",
-        r#"corrupt = { part = "payload" }"#,
-        r#"corrupt = { part = "header" }"#,
-        "truncate = { to = 60 }",
-        "ecn_mark = {}",
-        "mig_req = { value = false }",
-    ];
-    let stage = Stage::new();
-    let (mut a, mut b) = stage.nodes();
-    for change in changes {
-        stage.start(&format!(
-            r#"
-            [[rule]]
-            on = {{ dir = "rx", opcode = "REQUEST", nth = 3, every = 7 }}
-            do = {{ {change} }}
-            fired = "7.."
-            "#
-        ));
-        // 49 packets, and more if some are sent again.
-        send(&mut a, &mut b, 200_000);
-        stage.passed();
-    }
-    // Without a scenario everything is as before.
-    exchange_anew(&mut a, &mut b, &mut Rng::new(1));
 }
 
 /// Also those that wake the device, by its kick page.
@@ -484,69 +451,6 @@ fn a_pause_of_the_scenario_does_not_end_one_of_the_api() {
     assert!(is_paused(), "the API has paused it");
     paused(false);
     assert!(!is_paused());
-}
-
-/// A connection that is older than the scenario is known by its number, and a rule of its process matches.
-#[test]
-fn rules_know_connections_that_exist() {
-    let stage = Stage::new();
-    let (mut a, mut b) = stage.nodes();
-    let (mut qa, mut qb) = (a.qp(QpType::Rc).unwrap(), b.qp(QpType::Rc).unwrap());
-    connect(&qa, &qb, &impatient()).unwrap();
-    let mut exchange = |a: &mut Node, b: &mut Node| {
-        a.buf.fill_pattern(0, 100, 7);
-        qb.post_recv(1, &[b.mr.sge(0, 100)]).unwrap();
-        let sges = [a.mr.sge(0, 100)];
-        qa.post_send(&SendWr::send(&sges).signaled()).unwrap();
-        b.good_completion();
-        a.good_completion();
-    };
-    exchange(&mut a, &mut b);
-    stage.start(
-        r#"
-        [[rule]]
-        nic = "a"
-        on = { dir = "tx", opcode = "SEND", psn = 0, iter = 1 }
-        do = { count = {} }
-        fired = 1
-        "#,
-    );
-    exchange(&mut a, &mut b);
-    exchange(&mut a, &mut b);
-    stage.passed();
-}
-
-/// More connections than one step takes before a scenario begins.
-#[test]
-fn a_scenario_starts_on_many_connections() {
-    let stage = Stage::new();
-    let (mut a, mut b) = stage.nodes();
-    let mut pairs = Vec::new();
-    for _ in 0..100 {
-        let (qa, qb) = (a.qp(QpType::Rc).unwrap(), b.qp(QpType::Rc).unwrap());
-        connect(&qa, &qb, &impatient()).unwrap();
-        pairs.push((qa, qb));
-    }
-    let (mut qa, mut qb) = pairs.pop().unwrap();
-    // The first PSN of the last connection is known only if all of them were asked for it.
-    stage.start(&format!(
-        r#"
-        [[rule]]
-        nic = "a"
-        on = {{ qpn = {}, opcode = "SEND", psn = 0, iter = 1 }}
-        do = {{ drop = {{}} }}
-        [[expect]]
-        diagnostic = {{ nic = "a", kind = "retried", count = "1.." }}
-        "#,
-        qa.number()
-    ));
-    a.buf.fill_pattern(0, 100, 7);
-    qb.post_recv(1, &[b.mr.sge(0, 100)]).unwrap();
-    let sges = [a.mr.sge(0, 100)];
-    qa.post_send(&SendWr::send(&sges).signaled()).unwrap();
-    b.good_completion();
-    a.good_completion();
-    stage.passed();
 }
 
 #[test]

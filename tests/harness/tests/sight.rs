@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use faultline_abi::admin::Counter;
 use faultline_abi::qp::QPS_ERR;
@@ -21,15 +20,10 @@ use crate::traced::trace;
 /// Waits for a line with all of these words.
 #[track_caller]
 fn expect_logged(log: &Log, words: &[&str]) {
-    let start = Instant::now();
-    while start.elapsed() < LONG {
-        let all = |line: &str| words.iter().all(|word| line.contains(word));
-        if log.text().lines().any(all) {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    panic!("no line with {words:?} in\n{}", log.text());
+    let all = |line: &str| words.iter().all(|word| line.contains(word));
+    until(&format!("a line with {words:?}"), || {
+        log.text().lines().any(all)
+    });
 }
 
 /// A process with NICs of these names, and its control socket.
@@ -250,13 +244,10 @@ fn a_diagnostic_has_the_same_ids_everywhere() {
     };
     b.nic.ring(0, bell).unwrap();
     let fatal = r#"{"action": "fatal"}"#;
-    let start = Instant::now();
-    while !traced(&socket, 1)
-        .iter()
-        .any(|(kind, _)| kind == "DoorbellRefused")
-    {
-        assert!(start.elapsed() < LONG);
-    }
+    until("a refused doorbell", || {
+        let there = traced(&socket, 1);
+        there.iter().any(|(kind, _)| kind == "DoorbellRefused")
+    });
     request(&socket, "POST", "/v1/nics/b/actions", fatal);
     let there = traced(&socket, 1);
     let mut refused = there.iter().filter(|(kind, _)| kind == "Command");
@@ -299,18 +290,16 @@ fn a_peer_with_the_address_of_a_nic_is_logged() {
         ..Frame::to(&near.nic)
     };
     let words = ["WARN", "nic{name=doubled}", "through port `listen`"];
-    let start = Instant::now();
     let lines = || {
         let text = log.text();
         let all = |line: &&str| words.iter().all(|word| line.contains(word));
         text.lines().filter(all).count()
     };
     // The first frames may be lost before the processes are connected.
-    while lines() == 0 {
-        assert!(start.elapsed() < LONG, "{}", log.text());
+    until("a line", || {
         send(&mut far, &mut raw, &frame.bytes());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+        lines() > 0
+    });
     let arrived = || near.nic.counters().unwrap()[Counter::rx_packets];
     let before = arrived();
     for _ in 0..5 {

@@ -4,11 +4,10 @@ use std::io::{PipeReader, Read, Write, pipe};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use faultline_config::{Config, ControlSettings, NicEntry, PollMode};
 use faultline_harness::frames::{Frame, raw_qp, send};
-use faultline_harness::testbed::{LONG, Node, connect_nodes};
+use faultline_harness::testbed::{Node, connect_nodes, until};
 use faultline_harness::traffic::exchange;
 use faultline_harness::{Nic, QpType, Rng, SendWr};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -72,11 +71,7 @@ impl Process {
 
     #[track_caller]
     fn wait_for_socket(&self, name: &str) {
-        let start = Instant::now();
-        while !self.socket(name).exists() {
-            assert!(start.elapsed() < LONG, "it does not serve");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until("it serves", || self.socket(name).exists());
     }
 
     fn node(&self, name: &str) -> Node {
@@ -86,11 +81,7 @@ impl Process {
     #[track_caller]
     fn ends(mut self) {
         drop(self.child.stdin.take());
-        let start = Instant::now();
-        while self.child.try_wait().unwrap().is_none() {
-            assert!(start.elapsed() < LONG, "it does not end");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until("it ends", || self.child.try_wait().unwrap().is_some());
     }
 }
 
@@ -169,15 +160,14 @@ fn traffic_goes_on_while_standard_error_is_full() {
         assert!(!c.completion().is_ok());
     }
     exchange((&mut a, &mut qa), (&mut b, &mut qb), &mut rng);
-    let start = Instant::now();
-    while metric(&process, "faultline_log_lines_lost_total") == 0 {
-        assert!(start.elapsed() < LONG, "no line was lost");
+    until("a line is lost", || {
         // Each is a line.
         let (control, running) = (process.socket("control"), r#"{"paused": false}"#);
         for _ in 0..100 {
             observed::request(&control, "PUT", "/v1/engine", running);
         }
-    }
+        metric(&process, "faultline_log_lines_lost_total") > 0
+    });
     drop((qa, qb, raw, a, b, c));
     process.ends();
 }

@@ -1,18 +1,14 @@
-//! Frames reach members of their VLAN only, with the tag that the port has for it.
+//! The VLANs of a configuration, at the sockets. `device/simulation/tests/vlans.rs` shows what becomes of frames.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::time::Instant;
 
-use faultline_abi::admin::{SET_GID, SetGid};
 use faultline_abi::steering::{CreateFlow, FLOW_KIND_ALL_DEFAULT};
-use faultline_abi::{U16, cqe};
 use faultline_config::{Config, PollMode};
 use faultline_harness::frames::{Frame, Network, RawReceiver, raw_qp, rule, send};
-use faultline_harness::testbed::{Fabric, LONG, Node};
-use faultline_harness::traffic::{exchange_anew, impatient};
-use faultline_harness::{Flow, Qp, QpType, Rng, SendWr, connect};
+use faultline_harness::testbed::{Fabric, LONG, Node, until};
+use faultline_harness::{Flow, Qp};
 use tempfile::TempDir;
 
 use crate::observed;
@@ -105,120 +101,18 @@ impl Station {
 
     /// Waits for one frame, which comes from outside.
     fn receive(&mut self) -> Vec<u8> {
-        let start = Instant::now();
-        loop {
-            if let Some((_, frame)) = self.receiver.receive() {
-                return frame;
-            }
-            assert!(start.elapsed() < LONG, "no frame");
-            std::thread::yield_now();
-        }
+        let mut received = None;
+        until("a frame", || {
+            received = self.receiver.receive();
+            received.is_some()
+        });
+        received.unwrap().1
     }
 }
-
-/// Indices of the NICs.
-const A: usize = 0;
-const B: usize = 1;
-const C: usize = 2;
 
 const BROADCAST: [u8; 6] = [0xff; 6];
 /// Longer than the NIC's own copy of headers.
 const DATA: &[u8] = &[0x5a; 300];
-
-#[test]
-fn nics_of_two_vlans_do_not_reach_each_other_and_both_reach_a_third() {
-    let process = Process::start("");
-    let mut stations = ["a", "b", "c"].map(|name| Station::new(process.fabric.node(name).unwrap()));
-    let [mac_a, mac_b, mac_c] = stations.each_ref().map(|station| station.node.nic.mac());
-
-    // Access ports send and receive without tag; the third NIC with that of the VLAN.
-    for (from, to, other, vlan) in [(A, B, mac_b, 10), (B, A, mac_a, 20)] {
-        for (dst, at_c) in [(other, 0), (mac_c, 1), (BROADCAST, 1)] {
-            let frame = stations[from].frame(dst, None, DATA);
-            stations[from].send(&frame);
-            assert_eq!(
-                stations[to].received().len(),
-                0,
-                "of VLAN {vlan} to {dst:x?}"
-            );
-            let tagged = Frame {
-                vlan: Some(vlan),
-                ..frame
-            };
-            assert_eq!(stations[C].received(), vec![tagged.bytes(); at_c]);
-        }
-    }
-    assert_eq!([process.dropped("a"), process.dropped("b")], [1, 1]);
-
-    // From the third NIC, with a priority, which has no place without tag.
-    for (vlan, member, other) in [(10, A, B), (20, B, A)] {
-        for dst in [mac_a, mac_b, BROADCAST] {
-            let frame = stations[C].frame(dst, Some(5 << 13 | vlan), DATA);
-            stations[C].send(&frame);
-            let untagged = Frame {
-                vlan: None,
-                ..frame
-            };
-            let is_reached = dst == BROADCAST || dst == stations[member].node.nic.mac();
-            let expected = vec![untagged.bytes(); usize::from(is_reached)];
-            assert_eq!(stations[member].received(), expected, "{vlan}, {dst:x?}");
-            assert_eq!(stations[other].received().len(), 0, "{vlan}, {dst:x?}");
-        }
-    }
-    assert_eq!(process.dropped("c"), 2);
-    // Without tag its frames are of VLAN 1, and no port lets frames of a VLAN in of which it is no member.
-    for (from, vlan) in [(C, None), (C, Some(30)), (A, Some(20))] {
-        let frame = stations[from].frame(BROADCAST, vlan, DATA);
-        stations[from].send(&frame);
-    }
-    assert_eq!([process.dropped("a"), process.dropped("c")], [2, 3]);
-    let received = stations.each_mut().map(|station| station.received().len());
-    assert_eq!(received, [0; 3]);
-    process.fabric.assert_passes_are_short();
-}
-
-/// The entry of the GID table decides about the tag.
-fn use_vlan(node: &Node, vlan: u16) {
-    let gid = SetGid {
-        gid: node.nic.gid(),
-        mac: node.nic.mac(),
-        vlan: U16::new(vlan),
-        valid: 1,
-        ..SetGid::default()
-    };
-    node.nic.admin(SET_GID, 0, &gid).unwrap();
-}
-
-#[test]
-fn connections_pass_between_members_of_a_vlan_only() {
-    connect_all(&Process::start(""));
-}
-
-/// Each engine has a switch of its own.
-#[test]
-fn connections_pass_between_members_of_a_vlan_on_three_engines() {
-    connect_all(&Process::start("engines = 3\n"));
-}
-
-fn connect_all(process: &Process) {
-    let [mut a, mut b, mut c] = ["a", "b", "c"].map(|name| process.fabric.node(name).unwrap());
-    let mut rng = Rng::new(3);
-    for (node, vlan) in [(&mut a, 10), (&mut b, 20)] {
-        use_vlan(&c, vlan);
-        for _ in 0..5 {
-            exchange_anew(node, &mut c, &mut rng);
-            exchange_anew(&mut c, node, &mut rng);
-        }
-    }
-    let (mut qa, qb) = (a.qp(QpType::Rc).unwrap(), b.qp(QpType::Rc).unwrap());
-    connect(&qa, &qb, &impatient()).unwrap();
-    qa.post_send(&SendWr::write_inline(b"of another VLAN", b.mr.remote(0)).signaled())
-        .unwrap();
-    assert_eq!(a.completion().status, cqe::RETRY_EXC_ERR);
-    assert!(process.dropped("a") > 0);
-    assert_eq!([process.dropped("b"), process.dropped("c")], [0, 0]);
-    process.fabric.assert_passes_are_short();
-}
 
 /// A peer of a `stream` port.
 struct Peer(UnixStream);
@@ -227,10 +121,9 @@ impl Peer {
     fn connect(process: &Process) -> Self {
         let socket = UnixStream::connect(process.path("wire")).unwrap();
         socket.set_read_timeout(Some(LONG)).unwrap();
-        let start = Instant::now();
-        while process.request("/v1/ports")[0]["connected"] != true {
-            assert!(start.elapsed() < LONG, "{}", process.request("/v1/ports"));
-        }
+        until("connected", || {
+            process.request("/v1/ports")[0]["connected"] == true
+        });
         Self(socket)
     }
 
@@ -283,6 +176,11 @@ fn frames_of_an_external_port_have_the_tag_of_their_vlan() {
     );
     let dropped = &process.request("/v1/ports")[0]["dropped"];
     assert_eq!(dropped["vlan"], 1, "{dropped}");
+    // NICs of two VLANs do not reach each other.
+    let frame = a.frame(b.node.nic.mac(), None, DATA);
+    a.send(&frame);
+    assert_eq!(b.received().len(), 0);
+    assert_eq!(process.dropped("a"), 1);
     // To the peer, which is known in both VLANs.
     for (from, vlan) in [(&mut a, Some(10)), (&mut b, None)] {
         let frame = from.frame([2, 0, 0, 0, 0, 9], None, DATA);

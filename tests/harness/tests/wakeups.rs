@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use faultline_abi::doorbell::{self, Doorbell, DoorbellPage};
 use faultline_abi::{cqe, regs, ring};
 use faultline_config::{Config, PollMode};
-use faultline_harness::testbed::{Fabric, LONG, Node};
+use faultline_harness::testbed::{Fabric, LONG, Node, until};
 use faultline_harness::traffic::impatient;
 use faultline_harness::{Link, QpType, Reset, Rng, SendWr, Wc, connect};
 use serde_json::Value;
@@ -22,8 +22,6 @@ const DOORBELLS: u32 = 50_000;
 /// Adaptive: how long the engine looks for work before it sleeps. As long as it takes to be woken: otherwise it
 /// sleeps again before the answer to a kick has arrived.
 const POLL_TIME: Duration = Duration::from_micros(25);
-/// For the engine to take a doorbell for missed, which it does after 20 heartbeats.
-const DECIDED: Duration = LONG;
 /// A completion that takes longer will not come.
 const HANG: Duration = LONG;
 
@@ -77,14 +75,8 @@ impl Counting {
 
     /// How many wake-ups were missed, when it is known of all doorbells.
     fn missed(&self) -> u64 {
-        let start = Instant::now();
-        loop {
-            match self.counts() {
-                (missed, 0) => return missed,
-                counts => assert!(start.elapsed() < DECIDED, "{counts:?}"),
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        until("all doorbells are known", || self.counts().1 == 0);
+        self.counts().0
     }
 }
 

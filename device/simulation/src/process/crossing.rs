@@ -64,6 +64,14 @@ impl Crossing {
         }
     }
 
+    /// Packets.
+    pub fn packets(&self) -> u32 {
+        match &self.contents {
+            Contents::Typed(frame, _) => frame.packets,
+            Contents::Octets(..) => 1,
+        }
+    }
+
     /// Delivers it to a fabric. `payload`: what the fabric has in place of the memory of NICs of other fabrics, of [`PAYLOAD`] bytes from
     /// [`RAM_BASE`] on. Advances `now` beyond the time at which the frame was sent.
     pub fn deliver<O: Outside>(

@@ -18,6 +18,7 @@ use faultline_scenario::trigger::Direction;
 
 use super::crossing::{Crossing, PAYLOAD};
 use super::peer::SimPeer;
+use super::tap::Tap;
 use super::watch::Watch;
 use crate::memory::Memory;
 
@@ -26,13 +27,41 @@ const MARK_FRAMES: usize = 128;
 const MARK_OCTETS: usize = 128 << 10;
 /// A link from one engine to another.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Link(Rc<RefCell<VecDeque<Crossing>>>);
+pub(super) struct Link(Rc<RefCell<Waiting>>);
+
+/// What waits on a link.
+#[derive(Debug, Default)]
+struct Waiting {
+    frames: VecDeque<Crossing>,
+    octets: usize,
+    /// The most frames and octets until now.
+    most: (usize, usize),
+}
 
 impl Link {
     fn is_full(&self) -> bool {
         let waiting = self.0.borrow();
-        let octets: usize = waiting.iter().map(Crossing::octets).sum();
-        waiting.len() >= MARK_FRAMES || octets >= MARK_OCTETS
+        waiting.frames.len() >= MARK_FRAMES || waiting.octets >= MARK_OCTETS
+    }
+
+    fn push(&self, frame: Crossing) {
+        let mut waiting = self.0.borrow_mut();
+        waiting.octets = waiting.octets.saturating_add(frame.octets());
+        waiting.frames.push_back(frame);
+        let (frames, octets) = waiting.most;
+        waiting.most = (frames.max(waiting.frames.len()), octets.max(waiting.octets));
+    }
+
+    fn pop(&self) -> Option<Crossing> {
+        let mut waiting = self.0.borrow_mut();
+        let frame = waiting.frames.pop_front()?;
+        waiting.octets = waiting.octets.saturating_sub(frame.octets());
+        Some(frame)
+    }
+
+    /// The most frames and octets of payload that have waited on it.
+    pub(super) fn most(&self) -> (usize, usize) {
+        self.0.borrow().most
     }
 
     /// Links each engine to each other one.
@@ -72,7 +101,7 @@ pub(super) struct SimEngine {
 #[derive(Debug)]
 pub(super) struct Around {
     /// Links to the other engines.
-    out: Vec<(usize, Link)>,
+    pub(super) out: Vec<(usize, Link)>,
     /// Engine by NIC.
     owners: Vec<usize>,
     /// NICs whose last frame has reached the mark of a link.
@@ -80,6 +109,8 @@ pub(super) struct Around {
     /// By NIC: vectors that its driver has not seen yet, as bits.
     pub(super) interrupts: Vec<u64>,
     pub(super) watch: Rc<RefCell<Watch>>,
+    /// A further observer.
+    pub(super) tap: Option<Box<dyn Tap>>,
     /// NICs that a scenario has removed, of all engines.
     pub(super) removed: Rc<RefCell<BTreeSet<PortId>>>,
     /// Requests of rules for the owner of the process.
@@ -115,6 +146,7 @@ impl SimEngine {
                 held: BTreeSet::new(),
                 interrupts: vec![0; owners.len()],
                 watch,
+                tap: None,
                 removed,
                 requests: Vec::new(),
             },
@@ -135,6 +167,9 @@ impl SimEngine {
 
     fn run(&mut self, now: Instant) -> bool {
         let (fabric, around) = (&mut self.fabric, &mut self.around);
+        if let Some(tap) = &mut around.tap {
+            tap.begin_pass(fabric.time_after_others(now));
+        }
         if !around.is_any_full() {
             around.held.clear();
         }
@@ -187,11 +222,11 @@ impl SimEngine {
         for link in &self.received {
             let mut turn = self.fabric.begin_turn();
             while !has_limit || self.fabric.may_go_on(&turn) {
-                let Some(crossing) = link.0.borrow_mut().pop_front() else {
+                let Some(crossing) = link.pop() else {
                     break;
                 };
                 worked = true;
-                turn.take(1, crossing.octets(), 0);
+                turn.take(crossing.packets(), crossing.octets(), 0);
                 crossing.deliver(&mut self.fabric, &mut self.around, now, &self.payload);
             }
         }
@@ -255,7 +290,7 @@ impl Outside for Around {
             let Some(crossing) = Crossing::new(now, (from, sender), frame, memory) else {
                 return false;
             };
-            link.0.borrow_mut().push_back(crossing);
+            link.push(crossing);
             if link.is_full() {
                 self.held.insert(from);
             }
@@ -281,10 +316,13 @@ impl Outside for Around {
     }
 
     fn names_faults(&self) -> bool {
-        false
+        self.tap.is_some()
     }
 
     fn seen(&mut self, now: Instant, seen: Seen<'_, Memory>) {
         self.watch.borrow_mut().seen(now, &seen);
+        if let Some(tap) = &mut self.tap {
+            tap.seen(now, &seen);
+        }
     }
 }

@@ -9,6 +9,7 @@
 //! - `owner`: what the owner of a fabric does for a scenario
 //! - `peer`: the peer of an external port
 //! - `watch`: judges and counts the events of all engines
+//! - `tap`: further observers of the events of an engine
 //! - `bus`: the way of a driver to its NIC
 //! - `restart`: the start of a driver, and resets of its NIC
 
@@ -18,6 +19,7 @@ mod engine;
 mod owner;
 mod peer;
 mod restart;
+mod tap;
 mod watch;
 
 use std::cell::{RefCell, RefMut};
@@ -45,6 +47,7 @@ pub use bus::ProcessBus;
 pub use crossing::{Crossing, PAYLOAD};
 use engine::{Link, Shared, SimEngine};
 pub use peer::{PeerHandle, SimPeer};
+pub use tap::Tap;
 pub(crate) use watch::Watch;
 pub use watch::Watched;
 
@@ -60,8 +63,10 @@ pub struct NicShape {
     pub engine: usize,
     /// Models of its link: away from the NIC, and to it.
     pub links: [Option<LinkModel>; 2],
-    /// Its VLANs; `None`: it is no matter of VLANs.
+    /// Its VLANs; `None`: all. Without VLANs of any port the switches know none.
     pub vlans: Option<VlanMembership>,
+    /// It may send frames from addresses of other ports.
+    pub is_unchecked: bool,
 }
 
 /// An external port of a process.
@@ -73,6 +78,10 @@ pub struct PortShape {
     pub hold: std::time::Duration,
     /// Octets in the ring to the peer.
     pub room: usize,
+    /// Its VLANs; `None`: all. Without VLANs of any port the switches know none.
+    pub vlans: Option<VlanMembership>,
+    /// Longest payload of Ethernet frames, if it is limited.
+    pub mtu: Option<u16>,
 }
 
 /// The shape of a process.
@@ -174,6 +183,7 @@ impl State {
             })
             .collect();
         Link::connect(&mut engines);
+        set_vlans(&mut engines, shape);
         let mut memories = Vec::new();
         for (id, (nic, owner)) in shape.nics.iter().zip(&owners).enumerate() {
             let mac = mac_of(shape.first_address.saturating_add(id));
@@ -197,23 +207,12 @@ impl State {
                     switch.add_permanent_address(id, mac);
                     switch.set_present_address(id, mac);
                 }
-                if let Some(vlans) = &nic.vlans {
-                    switch.set_vlans(id, vlans.clone());
+                if nic.is_unchecked {
+                    switch.allow_any_source(id);
                 }
             }
         }
-        let mut peers = Vec::new();
-        if let Some(engine) = engines.first_mut() {
-            for (index, port) in shape.ports.iter().enumerate() {
-                let id = nics.saturating_add(index);
-                let (peer, handle) = SimPeer::new(port.room);
-                let external = ExternalPort::new(format!("port{index}"), None, port.hold, peer);
-                engine.fabric.externals.push(external);
-                engine.fabric.switch.allow_any_source(id);
-                engine.fabric.links.add(id, port.links);
-                peers.push(handle);
-            }
-        }
+        let peers = add_ports(&mut engines, nics, &shape.ports);
         for engine in &mut engines {
             engine.fabric.switch.refresh();
         }
@@ -300,6 +299,40 @@ impl State {
             (self.now, self.passes) = (at, 0);
         }
     }
+}
+
+/// Sets the VLANs of all ports in all engines, if a port has some. A port without is a member of all, as in the emulator.
+fn set_vlans(engines: &mut [SimEngine], shape: &ProcessShape) {
+    let of_nics = shape.nics.iter().map(|nic| &nic.vlans);
+    let of_ports = shape.ports.iter().map(|port| &port.vlans);
+    let all: Vec<&Option<VlanMembership>> = of_nics.chain(of_ports).collect();
+    if all.iter().all(|vlans| vlans.is_none()) {
+        return;
+    }
+    for engine in engines {
+        for (id, vlans) in all.iter().enumerate() {
+            let vlans = (*vlans).clone().unwrap_or_default();
+            engine.fabric.switch.set_vlans(id, vlans);
+        }
+    }
+}
+
+/// Adds external ports, whose numbers follow those of the NICs, to the first engine.
+fn add_ports(engines: &mut [SimEngine], nics: usize, ports: &[PortShape]) -> Vec<PeerHandle> {
+    let mut peers = Vec::new();
+    let Some(engine) = engines.first_mut() else {
+        return peers;
+    };
+    for (index, port) in ports.iter().enumerate() {
+        let id = nics.saturating_add(index);
+        let (peer, handle) = SimPeer::new(port.room);
+        let external = ExternalPort::new(format!("port{index}"), port.mtu, port.hold, peer);
+        engine.fabric.externals.push(external);
+        engine.fabric.switch.allow_any_source(id);
+        engine.fabric.links.add(id, port.links);
+        peers.push(handle);
+    }
+    peers
 }
 
 impl ProcessHost {
@@ -419,6 +452,21 @@ impl Process {
         engine.map_or(0, |engine| engine.longest_pass)
     }
 
+    /// The most frames, and the most octets of payload, that have waited on a link from an engine to another one.
+    pub fn most_on_link(&self, from: usize, to: usize) -> Option<(usize, usize)> {
+        let state = self.state.borrow();
+        let mut links = state.engines.get(from)?.around.out.iter();
+        links.find_map(|(engine, link)| (*engine == to).then(|| link.most()))
+    }
+
+    /// Has an observer see the events of an engine from now on, in place of one of an earlier call. `None`: nobody.
+    pub fn set_tap(&self, engine: usize, tap: Option<Box<dyn Tap>>) {
+        let mut state = self.state.borrow_mut();
+        if let Some(engine) = state.engines.get_mut(engine) {
+            engine.around.tap = tap;
+        }
+    }
+
     /// Looks at a NIC, or changes it.
     pub fn with_port<T>(&self, nic: PortId, look: impl FnOnce(&mut NicPort) -> T) -> Option<T> {
         let mut state = self.state.borrow_mut();
@@ -432,10 +480,11 @@ impl Process {
         Some(external.counts)
     }
 
-    /// What a modelled link of a NIC has done.
-    pub fn link_counts(&self, nic: PortId, dir: Direction) -> Option<LinkModelCounts> {
-        let mut state = self.state.borrow_mut();
-        let link = state.engine_of(nic)?.fabric.links.get(nic, dir);
+    /// What a modelled link of a NIC, or of an external port, has done. The numbers of external ports follow those of the NICs.
+    pub fn link_counts(&self, port: PortId, dir: Direction) -> Option<LinkModelCounts> {
+        let state = self.state.borrow();
+        let owner = state.owners.get(port).copied().unwrap_or(0);
+        let link = state.engines.get(owner)?.fabric.links.get(port, dir);
         link.map(|link| link.counts())
     }
 

@@ -59,6 +59,11 @@ impl PeerHandle {
         Some(frame)
     }
 
+    /// Frames of the peer that the process has not taken yet.
+    pub fn unread(&self) -> usize {
+        self.0.borrow().from_peer.len()
+    }
+
     /// Sends a frame into the process.
     pub fn send(&self, frame: Vec<u8>) {
         self.0.borrow_mut().from_peer.push_back(frame);

@@ -206,12 +206,14 @@ impl Plan {
             engine: nic.engine,
             links: nic.links,
             vlans: nic.pvid.map(|vlan| VlanMembership::new(Some(vlan), None)),
+            ..NicShape::default()
         };
         let port = |port: &PlanPort| PortShape {
             links: port.links,
             // No frame is lost because the peer is slow.
             hold: Duration::from_secs(1),
             room: port.room,
+            ..PortShape::default()
         };
         let nics = self.nics.iter();
         ProcessShape {

@@ -1,0 +1,419 @@
+//! What several files of tests ask of processes in virtual time.
+
+use std::iter;
+
+use faultline_abi::Status;
+use faultline_abi::admin::{Counter, EQ_FAULTS, QP_FLAG_SIG_ALL};
+use faultline_abi::cqe::{Cqe, SUCCESS};
+use faultline_abi::event::Eqe;
+use faultline_abi::qp::{FAULT_POLICY_STALL, QP_ATTR_FAULT_POLICY, QpAttr};
+use faultline_abi::translation as tq;
+use faultline_abi::wqe::WR_WRITE;
+use faultline_nic::NicConfig;
+pub(crate) use faultline_simulation::driver::{ALL_ACCESS, Eq};
+use faultline_simulation::process::{NicShape, Process, ProcessHost, ProcessShape};
+pub(crate) use faultline_simulation::{
+    Bus, Connect, Cq, CqConfig, Error, Memory, Mr, Qp, QpConfig, Send,
+};
+
+/// A microsecond, in nanoseconds.
+pub(crate) const US: u64 = 1000;
+/// A millisecond, in nanoseconds.
+pub(crate) const MS: u64 = 1_000_000;
+/// First I/O virtual address of regions.
+pub(crate) const VA: u64 = 0x7f00_0000_0000;
+/// Octets of the headers of a packet without further headers, with its invariant CRC: Ethernet, IPv4, UDP, BTH.
+pub(crate) const HEADERS: u64 = 14 + 20 + 8 + 12 + 4;
+/// Octets of a RETH, which the first packet of a WRITE has.
+pub(crate) const RETH: u64 = 16;
+/// Octets of the payload of a packet.
+pub(crate) const MTU: u64 = 1024;
+
+/// The local ACK timeout with code 10 (IBTA 9.7.6.1.3), in nanoseconds.
+pub(crate) const TIMEOUT_10: u64 = 4096 << 10;
+
+/// NICs, each on the engine of its number.
+pub(crate) fn nics(count: usize, engine: impl Fn(usize) -> usize) -> Vec<NicShape> {
+    let nic = |nic| NicShape {
+        engine: engine(nic),
+        ..NicShape::default()
+    };
+    (0..count).map(nic).collect()
+}
+
+/// Data that depend on their position.
+pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    (0..len as u64)
+        .map(|at| ((at + seed * 7).wrapping_mul(0x9e37_79b9) >> 11) as u8)
+        .collect()
+}
+
+/// A NIC: its process, and its number there.
+pub(crate) type At = (usize, usize);
+
+/// A process, or two whose ports 0 are the ends of a wire, with one clock.
+pub(crate) struct World {
+    pub(crate) all: Vec<Process>,
+    /// Nanoseconds from one frame that goes from the first process to the second to the next one.
+    pub(crate) pace: u64,
+    /// Most frames that wait in front of the second process.
+    pub(crate) wire: usize,
+    takes_at: u64,
+}
+
+impl World {
+    pub(crate) fn new(shape: &ProcessShape) -> Self {
+        Self::with_config(shape, &|_| {})
+    }
+
+    pub(crate) fn with_config(shape: &ProcessShape, configure: &dyn Fn(&mut NicConfig)) -> Self {
+        Self::of(vec![Process::with_config(shape, configure).unwrap()])
+    }
+
+    /// Two processes. Addresses of the second one follow those of the first.
+    pub(crate) fn wired(near: &ProcessShape, far: &ProcessShape) -> Self {
+        let far = ProcessShape {
+            first_address: near.nics.len(),
+            ..far.clone()
+        };
+        Self::of(
+            [near, &far]
+                .map(|shape| Process::new(shape).unwrap())
+                .into(),
+        )
+    }
+
+    fn of(all: Vec<Process>) -> Self {
+        Self {
+            all,
+            pace: 0,
+            wire: usize::MAX,
+            takes_at: 0,
+        }
+    }
+
+    pub(crate) fn now(&self) -> u64 {
+        self.all.iter().map(Process::now).max().unwrap()
+    }
+
+    pub(crate) fn host(&mut self, (process, nic): At) -> &mut ProcessHost {
+        &mut self.all[process].hosts[nic]
+    }
+
+    pub(crate) fn counter(&mut self, at: At, counter: Counter) -> u64 {
+        self.host(at).driver.counter(counter).unwrap()
+    }
+
+    /// Passes frames from port to port. Returns true if there were any.
+    fn exchange(&mut self) -> bool {
+        let [near, far] = &self.all[..] else {
+            return false;
+        };
+        let ([near, far], now) = ([near, far].map(|it| it.peer(0).unwrap()), self.now());
+        let mut worked = false;
+        while self.takes_at <= now
+            && far.unread() < self.wire
+            && let Some(frame) = near.take()
+        {
+            far.send(frame);
+            worked = true;
+            if self.pace > 0 {
+                self.takes_at = now + self.pace;
+            }
+        }
+        while let Some(frame) = far.take() {
+            near.send(frame);
+            worked = true;
+        }
+        worked
+    }
+
+    /// The next thing happens. Returns false if there is none until then.
+    pub(crate) fn step(&mut self, until: u64) -> bool {
+        let now = self.now();
+        let mut worked = self.exchange();
+        for process in &self.all {
+            assert!(!process.is_stuck());
+            process.advance_to(now);
+            worked |= process.step(now);
+        }
+        if worked {
+            return true;
+        }
+        let takes = Some(self.takes_at).filter(|at| *at > now);
+        let next = self.all.iter().filter_map(Process::next_at).chain(takes);
+        match next.min().filter(|at| *at <= until) {
+            None => false,
+            Some(at) => {
+                self.all.iter().for_each(|process| process.advance_to(at));
+                true
+            }
+        }
+    }
+
+    pub(crate) fn run_until(&mut self, at: u64) {
+        while self.step(at) {}
+        self.all.iter().for_each(|process| process.advance_to(at));
+    }
+
+    pub(crate) fn run_for(&mut self, ns: u64) {
+        self.run_until(self.now() + ns);
+    }
+
+    /// Lets everything happen that can happen at this instant.
+    pub(crate) fn settle(&mut self) {
+        self.run_for(0);
+    }
+
+    /// Lets everything happen until a condition holds.
+    #[track_caller]
+    pub(crate) fn run_while(&mut self, mut goes_on: impl FnMut(&mut Self) -> bool) {
+        while goes_on(self) {
+            assert!(self.step(u64::MAX), "nothing happens any more");
+        }
+    }
+
+    /// No packet of a NIC has violated the specification.
+    #[track_caller]
+    pub(crate) fn expect_legal(&self) {
+        for process in &self.all {
+            assert_eq!(process.watched().violations, [""; 0]);
+        }
+    }
+}
+
+/// A queue pair with its completion queue, and a region of its host.
+pub(crate) struct End {
+    pub(crate) at: At,
+    pub(crate) kind: u8,
+    pub(crate) cq: Cq,
+    pub(crate) qp: Qp,
+    pub(crate) mr: Mr,
+}
+
+impl End {
+    /// With 2^`log_depth` requests and receives, and `len` octets of memory. Each request has a completion.
+    pub(crate) fn new(world: &mut World, at: At, kind: u8, (log_depth, len): (u8, u64)) -> Self {
+        let host = world.host(at);
+        let cq = CqConfig {
+            log_depth: log_depth + 2,
+            eqn: host.eqn,
+            uctx: 0,
+        };
+        let cq = host.driver.create_cq(cq).unwrap();
+        let qp = QpConfig {
+            kind,
+            pd: host.pd,
+            uctx: 0,
+            send_cqn: cq.cqn,
+            recv_cqn: cq.cqn,
+            srqn: None,
+            log_depth,
+            max_sge: 1,
+            flags: QP_FLAG_SIG_ALL,
+        };
+        let qp = host.driver.create_qp(&qp).unwrap();
+        let mr = host.driver.reg_mr(host.pd, VA, len, ALL_ACCESS).unwrap();
+        Self {
+            at,
+            kind,
+            cq,
+            qp,
+            mr,
+        }
+    }
+
+    /// The way of others to it.
+    pub(crate) fn path(&self, world: &mut World) -> Connect {
+        world.host(self.at).path(&self.qp)
+    }
+
+    pub(crate) fn connect(&self, world: &mut World, path: &Connect) {
+        let driver = &mut world.host(self.at).driver;
+        driver.connect(self.qp.qpn, self.kind, path).unwrap();
+    }
+
+    /// Opens a queue pair for datagrams or raw frames.
+    pub(crate) fn activate(&self, world: &mut World, qkey: u32) {
+        let driver = &mut world.host(self.at).driver;
+        driver.activate(self.qp.qpn, self.kind, qkey).unwrap();
+    }
+
+    pub(crate) fn post(&mut self, world: &mut World, send: &Send<'_>) {
+        world.host(self.at).driver.post_send(&mut self.qp, send);
+    }
+
+    /// A WRITE of octets from the beginning of the region to that of another one.
+    pub(crate) fn write(&mut self, world: &mut World, to: &Mr, len: u64) {
+        self.write_to(world, (to.va, to.key), len);
+    }
+
+    pub(crate) fn write_to(
+        &mut self,
+        world: &mut World,
+        (remote_addr, rkey): (u64, u32),
+        len: u64,
+    ) {
+        let send = Send {
+            opcode: WR_WRITE,
+            sges: &[(self.mr.va, len as u32, self.mr.key)],
+            remote_addr,
+            rkey,
+            ..Send::default()
+        };
+        self.post(world, &send);
+    }
+
+    /// Posts a receive of a part of the region.
+    pub(crate) fn receive(&mut self, world: &mut World, tag: u32, (offset, len): (u64, u64)) {
+        let sge = (self.mr.va + offset, len as u32, self.mr.key);
+        let driver = &mut world.host(self.at).driver;
+        driver.post_recv(&mut self.qp, tag, &[sge]);
+    }
+
+    pub(crate) fn fill(&self, world: &mut World, offset: u64, data: &[u8]) {
+        world.host(self.at).driver.write_mr(&self.mr, offset, data);
+    }
+
+    pub(crate) fn read(&self, world: &mut World, offset: u64, len: usize) -> Vec<u8> {
+        world.host(self.at).driver.read_mr(&self.mr, offset, len)
+    }
+
+    /// Completions that are there.
+    pub(crate) fn poll(&mut self, world: &mut World) -> Vec<Cqe> {
+        let driver = &mut world.host(self.at).driver;
+        iter::from_fn(|| driver.poll(&mut self.cq)).collect()
+    }
+
+    /// Their statuses.
+    pub(crate) fn statuses(&mut self, world: &mut World) -> Vec<u8> {
+        self.poll(world).iter().map(|cqe| cqe.status).collect()
+    }
+
+    /// Lets everything happen until there are as many completions, and no more.
+    #[track_caller]
+    pub(crate) fn await_count(&mut self, world: &mut World, count: usize) -> Vec<Cqe> {
+        let mut found = self.poll(world);
+        while found.len() < count {
+            assert!(world.step(u64::MAX), "{} of {count}", found.len());
+            found.extend(self.poll(world));
+        }
+        assert_eq!(found.len(), count);
+        found
+    }
+
+    /// The same, of which all are good.
+    #[track_caller]
+    pub(crate) fn await_good(&mut self, world: &mut World, count: usize) -> Vec<Cqe> {
+        let found = self.await_count(world, count);
+        for cqe in &found {
+            assert_eq!(cqe.status, SUCCESS);
+        }
+        found
+    }
+
+    /// Its page faults stop the input of the NIC from now on.
+    pub(crate) fn stall_at_faults(&self, world: &mut World) {
+        let attr = QpAttr {
+            mask: QP_ATTR_FAULT_POLICY.into(),
+            fault_policy: FAULT_POLICY_STALL,
+            ..QpAttr::default()
+        };
+        let driver = &mut world.host(self.at).driver;
+        driver.modify_qp(self.qp.qpn, &attr).unwrap();
+    }
+}
+
+/// Connects two queue pairs. `change`: the way to the other one.
+pub(crate) fn join(world: &mut World, ends: [&End; 2], change: impl Fn(Connect) -> Connect) {
+    let paths = ends.map(|end| change(end.path(world)));
+    ends[0].connect(world, &paths[1]);
+    ends[1].connect(world, &paths[0]);
+}
+
+/// A connection between two NICs.
+pub(crate) fn connected(
+    world: &mut World,
+    at: [At; 2],
+    kind: u8,
+    shape: (u8, u64),
+    change: impl Fn(Connect) -> Connect,
+) -> [End; 2] {
+    let ends = at.map(|at| End::new(world, at, kind, shape));
+    join(world, [&ends[0], &ends[1]], change);
+    ends
+}
+
+/// Writes data to the other end, as far as the memory of both goes, and checks it there.
+#[track_caller]
+pub(crate) fn exchange(world: &mut World, from: &mut End, to: &End, seed: u64) {
+    let len = from.mr.len.min(to.mr.len);
+    let data = pattern(seed, len as usize);
+    from.fill(world, 0, &data);
+    from.write(world, &to.mr, len);
+    from.await_good(world, 1);
+    assert!(to.read(world, 0, data.len()) == data, "{seed}");
+}
+
+/// Frames and octets of payload of a WRITE of this length on a wire.
+pub(crate) fn packets_of(len: u64) -> u64 {
+    len.div_ceil(MTU)
+}
+
+/// Octets of a WRITE of this length on a wire, without FCS.
+pub(crate) fn octets_of(len: u64) -> u64 {
+    len + packets_of(len) * HEADERS + RETH
+}
+
+/// A region of absent pages, each of which becomes present once.
+pub(crate) struct Absent {
+    at: At,
+    queue: Eq,
+    frame: u64,
+    pub(crate) key: u32,
+    pub(crate) va: u64,
+}
+
+impl Absent {
+    pub(crate) fn new(world: &mut World, at: At) -> Self {
+        let host = world.host(at);
+        let queue = host.driver.create_eq(EQ_FAULTS, 2, 6).unwrap();
+        let va = 2 * VA;
+        let key = host.driver.reg_on_demand(host.pd, va, 1 << 20, 0).unwrap();
+        Self {
+            at,
+            frame: host.driver.alloc(1 << 20).unwrap(),
+            queue,
+            key,
+            va,
+        }
+    }
+
+    /// The next fault.
+    #[track_caller]
+    pub(crate) fn fault(&mut self, world: &mut World) -> Eqe {
+        loop {
+            let driver = &mut world.host(self.at).driver;
+            if let Some(record) = driver.poll_event(&mut self.queue) {
+                return record;
+            }
+            assert!(world.step(u64::MAX), "no fault");
+        }
+    }
+
+    /// Gives the page of an address memory.
+    pub(crate) fn map(&mut self, world: &mut World, va: u64) {
+        let driver = &mut world.host(self.at).driver;
+        let page = va / 4096 * 4096;
+        let frame = self.frame + (page - self.va);
+        let entry = frame | tq::READ | tq::WRITE;
+        driver.give_page(tq::MAP, self.key, page, entry).unwrap();
+    }
+
+    /// Gives the page of a fault memory, and answers it.
+    pub(crate) fn repair(&mut self, world: &mut World, fault: &Eqe) {
+        self.map(world, fault.va.get());
+        let driver = &mut world.host(self.at).driver;
+        driver.resume(fault.token.get(), Status::Ok).unwrap();
+    }
+}
