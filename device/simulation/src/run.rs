@@ -636,6 +636,12 @@ impl Run {
         let wrong = self.connections.iter().filter_map(|c| c.wrong.clone());
         self.problems.extend(wrong);
         for (index, host) in self.hosts.iter().enumerate() {
+            if host.has_stray_writes() {
+                let name = nic_name(index);
+                self.problems.push(format!(
+                    "{name} has written to a page after its invalidation"
+                ));
+            }
             if let Some(failure) = &host.failure {
                 self.notes.push(format!("{}: {failure}", nic_name(index)));
             }

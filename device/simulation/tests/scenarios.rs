@@ -222,6 +222,37 @@ fired = 800
     assert!(outcome.passed(), "{:?}", outcome.verdict);
 }
 
+/// The device keeps the entries of pages that its driver has evicted, because rules refuse the invalidations.
+#[test]
+fn a_write_to_a_page_after_its_invalidation_fails_the_run() {
+    let traffic = r#"
+limit = "5s"
+[simulator]
+page_frames = 2
+[[traffic]]
+op = "write"
+size = 4096
+count = 16
+depth = 1
+connections = 4
+remote = "on_demand"
+"#;
+    let rule = r#"
+[[rule]]
+nic = "nic1"
+on = { command = "invalidate", every = 1 }
+do = { fail = { with = "bad_mkey" } }
+fired = "1.."
+"#;
+    let problem = "nic1 has written to a page after its invalidation";
+    for (rules, is_found) in [("", false), (rule, true)] {
+        let (scenario, plan) = load("stale.toml", &format!("{traffic}{rules}"));
+        let verdict = run(&scenario, &plan).verdict;
+        let found = verdict.problems.iter().any(|found| found == problem);
+        assert_eq!(found, is_found, "{verdict:?}");
+    }
+}
+
 /// What a check of a file accepts can be simulated, and what can't be is refused at its place.
 #[test]
 fn a_check_refuses_what_a_run_would_refuse() {
