@@ -9,6 +9,7 @@ use faultline_scenario::traffic::{Memory, Operation, Service, Traffic};
 use faultline_simulator::{Cq, CqConfig, Qp, QpConfig, Rng, Send, Sge};
 
 use crate::error::SimulationError;
+use crate::event::What;
 use crate::hosts::{Buffer, Host, failed, nic_name};
 use crate::pager::PAGE;
 
@@ -555,6 +556,10 @@ impl Connection {
                 posted: now,
             },
         );
+        host.driver.bus.event(What::Posted {
+            message: number,
+            bytes: flow.traffic.size,
+        });
         host.driver.post_send(qp, &send);
     }
 

@@ -11,6 +11,7 @@ use faultline_simulator::{Connect, Driver, Error, Mr};
 use faultline_wire::Gid;
 
 use crate::error::SimulationError;
+use crate::event::What;
 use crate::pager::{PAGE, Pager};
 use crate::process::{ProcessBus, RAM, State, mac_of};
 
@@ -221,6 +222,7 @@ impl Host {
     pub(crate) fn read_events(&mut self) {
         for (kind, _) in self.driver.async_events() {
             self.count_event(kind);
+            self.driver.bus.event(What::Asynchronous(kind));
             if kind == DEVICE_FATAL {
                 self.failure = Some("the device has stopped with a fatal error".to_owned());
             }

@@ -6,7 +6,7 @@
 //!
 //! - [`scenario`]: a scenario with its rules, and the verdict on it
 //! - [`mod@run`]: traffic from beginning to end
-//! - `record`: what is kept of a run
+//! - `record`: what is kept of a run; [`event`]: its events as values
 //! - `pager`, `connection`, `hosts`: the software of the hosts; `limits`: what a scenario may ask of it
 //! - [`process`]: engines with their fabrics, as in the emulator, and the clock
 //! - [`trace`]: what has happened, and its hash
@@ -21,6 +21,7 @@
 
 mod connection;
 mod error;
+pub mod event;
 mod hosts;
 mod limits;
 mod pager;
