@@ -21,7 +21,7 @@ const MS: u64 = 1_000_000;
 pub(crate) struct Side {
     pub(crate) cq: Cq,
     qp: Qp,
-    mr: Mr,
+    pub(crate) mr: Mr,
 }
 
 fn side(host: &mut ProcessHost) -> Side {

@@ -1,5 +1,6 @@
 //! The rules of scenarios on processes of one and of two engines.
 
+use faultline_abi::admin::EQ_FAULTS;
 use faultline_abi::cqe::{RETRY_EXC_ERR, SUCCESS, WR_FLUSH_ERR};
 use faultline_abi::regs;
 use faultline_scenario::read::read;
@@ -202,4 +203,44 @@ fn a_table_that_no_host_moves_is_a_problem() {
     let outcome = play(2, rules);
     let problems = &outcome.verdict.problems;
     assert_eq!(problems, &["NIC nic1: move_gid was not carried out"]);
+}
+
+/// A fault that the driver never answers counts with its age.
+#[test]
+fn a_latency_counts_a_fault_without_an_answer() {
+    let shape = ProcessShape {
+        engines: 2,
+        nics: (0..2)
+            .map(|engine| NicShape {
+                engine,
+                ..NicShape::default()
+            })
+            .collect(),
+        seed: 3,
+        ..ProcessShape::default()
+    };
+    let mut process = Process::new(&shape).unwrap();
+    let [mut from, mut to] = connection(&mut process, [0, 1]);
+    let host = &mut process.hosts[1];
+    host.driver.create_eq(EQ_FAULTS, 2, 4).unwrap();
+    to.mr.key = host
+        .driver
+        .reg_on_demand(host.pd, to.mr.va, 32 << 10, 0)
+        .unwrap();
+    let rules = "[[expect]]\nlatency = { of = \"total\", percentile = 100, max = \"4ms\" }";
+    let scenario = read("rules.toml", rules).unwrap_or_else(|problems| panic!("{problems}"));
+    let plan = scenario
+        .plan(&["nic0".to_owned(), "nic1".to_owned()], &[])
+        .unwrap();
+    let before = process.start_scenario(plan);
+    post_write(&mut process.hosts[0], &mut from, &to, 1);
+    process.run_for(5 * MS);
+    let verdict = process.stop_scenario(before).unwrap();
+    let [latency] = &verdict.checks[..] else {
+        panic!("{verdict:?}");
+    };
+    assert!(
+        !latency.passed && latency.found.contains("1 faults without an answer"),
+        "{latency:?}"
+    );
 }
