@@ -35,6 +35,7 @@ mod run;
 mod scenario;
 mod series;
 mod shell;
+mod socket_folder;
 mod stream;
 mod test;
 mod upstream;
