@@ -202,6 +202,15 @@ pub(super) fn suite_of_seeds(name: &str, failed: &[Failed]) -> TestSuite {
     suite
 }
 
+/// A suite for a file that the simulator cannot run.
+pub(super) fn suite_for_guests(name: &str) -> TestSuite {
+    let mut suite = TestSuite::new(name.to_owned());
+    let mut status = TestCaseStatus::skipped();
+    status.set_message("it is for guests");
+    suite.add_test_case(TestCase::new("run", status));
+    suite
+}
+
 /// A suite for a file that has no result.
 pub(super) fn suite_of_failure(name: &str, why: String) -> TestSuite {
     let mut suite = TestSuite::new(name.to_owned());

@@ -13,6 +13,7 @@ use faultline_simulation::trace::Detail;
 use faultline_simulation::{Options, SimulationError, simulate};
 
 use super::load::Loaded;
+use crate::commands::stop::Stop;
 
 /// Most seeds of one search.
 const MAX_SEEDS: u64 = 1_000_000;
@@ -51,13 +52,13 @@ impl Seeds {
         self.0.last.saturating_sub(self.0.first).saturating_add(1)
     }
 
-    /// Runs the scenario with each seed, on all processors. Returns those that fail, in ascending order.
-    pub(super) fn try_all(self, loaded: &Loaded) -> anyhow::Result<Vec<Failed>> {
+    /// Runs the scenario with each seed, on all processors, until a signal comes. Returns those that fail, in ascending order.
+    pub(super) fn try_all(self, loaded: &Loaded, stop: &Stop) -> anyhow::Result<Vec<Failed>> {
         let next = AtomicU64::new(0);
         let is_impossible = AtomicBool::new(false);
         let found: Mutex<(Vec<Failed>, Option<SimulationError>)> = Mutex::default();
         let work = || {
-            while !is_impossible.load(Ordering::Relaxed) {
+            while !is_impossible.load(Ordering::Relaxed) && !stop.is_wanted() {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 if number >= self.count() {
                     return;
