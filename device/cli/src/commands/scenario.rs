@@ -138,9 +138,6 @@ impl Run {
         let mut judged = 0_usize;
         let mut suites = Vec::new();
         for path in &self.files {
-            if stop.is_wanted() {
-                break;
-            }
             let result = match &self.seeds {
                 Some(seeds) => self.search(path, seeds, &stop, &mut suites),
                 None => self.run_one(path).and_then(|ran| {
@@ -165,6 +162,9 @@ impl Run {
                     status = UNUSABLE;
                 }
             }
+            if stop.is_wanted() {
+                break;
+            }
         }
         if let Some(path) = &self.junit {
             let shown = path.display();
@@ -173,7 +173,9 @@ impl Run {
         }
         if stop.is_wanted() {
             let files = self.files.len();
-            complain(format!("interrupted after {judged} of {files} files"));
+            complain(format!(
+                "interrupted: {judged} of {files} files were run, the last perhaps in part"
+            ));
             return Ok(ExitCode::from(status.max(FAILED)));
         }
         if status == 0 && judged == 0 {
@@ -235,17 +237,17 @@ impl Run {
         let loaded = load(path, None, self.profile.as_deref())?;
         let found = seeds.try_all(&loaded, stop);
         let found = found.with_context(|| loaded.name.clone())?;
-        suites.push(suite_of_seeds(&loaded.name, &found));
+        suites.push(suite_of_seeds(&loaded.name, &found, seeds.count()));
         if self.json {
             let json = serde_json::json!({
                 "file": loaded.name,
-                "seeds": seeds.count(),
-                "failed": found.iter().map(|failed| failed.seed).collect::<Vec<_>>(),
+                "seeds": found.tried,
+                "failed": found.failed.iter().map(|failed| failed.seed).collect::<Vec<_>>(),
             });
             print(format!("{json}\n").as_bytes())?;
         } else {
             print_text(&seeds.text_of(&loaded.name, &found))?;
         }
-        Ok(found.is_empty())
+        Ok(found.failed.is_empty())
     }
 }

@@ -102,7 +102,9 @@ fn a_signal_ends_a_search_with_its_report() {
         let output = child.wait_with_output().unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{error}");
-        assert!(error.contains("interrupted after "), "{error}");
+        assert!(error.contains("interrupted: "), "{error}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains(" of 1000000 seeds that were tried"), "{text}");
         assert!(
             fs::read_to_string(path.join("out.xml"))
                 .unwrap()
