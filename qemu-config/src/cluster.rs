@@ -21,6 +21,7 @@ use crate::priority::Priority;
 use crate::programs::Selection;
 use crate::qemu::{Backing, Hardware, Machine, Qemu, Wire};
 use crate::races;
+use crate::socket_folder::SocketFolder;
 use crate::vmlinux;
 use crate::wakeups;
 use crate::wiring::{WireBetween, Wiring};
@@ -162,7 +163,7 @@ pub struct Cluster {
     /// How often it was booted again because of [`TCG_RACE`] or [`FAST_CLOCK`].
     pub repeated: usize,
     /// Sockets; in a short path because a socket's address holds 108 bytes.
-    _sockets: tempfile::TempDir,
+    _sockets: SocketFolder,
 }
 
 /// The IPv4 address of a guest.
@@ -414,10 +415,7 @@ impl Cluster {
     ) -> Result<Self> {
         let parts = Parts::obtain(workspace, plan)?;
         let mut versions = parts.versions()?;
-        let sockets = tempfile::Builder::new()
-            .prefix("lab-")
-            .tempdir()
-            .context("making a folder for sockets")?;
+        let sockets = SocketFolder::new()?;
         let (program, emulator, second) = match plan.nic {
             Nic::Faultline | Nic::Mixed | Nic::Vhost => {
                 let program = emulator::build(workspace, plan.profile)?;

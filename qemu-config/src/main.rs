@@ -36,6 +36,7 @@ mod run;
 mod scenario;
 mod series;
 mod shell;
+mod socket_folder;
 mod stream;
 mod test;
 mod upstream;

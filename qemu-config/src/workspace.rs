@@ -224,9 +224,37 @@ fn entries_below(dir: &Path, wanted: fn(&FileType) -> bool) -> Result<Vec<PathBu
     Ok(found)
 }
 
+/// Checks that a result can be written to this path, before anything is built or booted for it. The file does not change.
+pub fn check_writable(path: Option<&Path>) -> Result<()> {
+    let Some(path) = path else {
+        return Ok(());
+    };
+    let exists = path.exists();
+    let opened = fs::OpenOptions::new().append(true).create(true).open(path);
+    opened.with_context(|| format!("can't write {}", path.display()))?;
+    if !exists {
+        fs::remove_file(path).with_context(|| format!("can't write {}", path.display()))?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_for_results_is_checked_and_not_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let new = dir.path().join("new.xml");
+        check_writable(Some(&new)).unwrap();
+        assert!(!new.exists());
+        fs::write(&new, "old").unwrap();
+        check_writable(Some(&new)).unwrap();
+        assert_eq!(fs::read_to_string(&new).unwrap(), "old");
+        check_writable(None).unwrap();
+        let error = check_writable(Some(&dir.path().join("absent/new.xml"))).unwrap_err();
+        assert!(format!("{error:#}").contains("absent/new.xml"), "{error:#}");
+    }
 
     #[test]
     fn fingerprint_keeps_neighbours_apart() {

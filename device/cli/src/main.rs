@@ -9,15 +9,18 @@ mod service_manager;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::str::FromStr;
 
 use anyhow::Context;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
+use commands::profile_names::ProfileNames;
 use faultline_config::{Config, EngineCount, NamedProfile, NicEntry, PollMode};
 use faultline_daemon::log::output;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
+use tracing::level_filters::LevelFilter;
 
 /// Software RDMA NICs that stock QEMU attaches as vfio-user PCI devices.
 #[derive(Debug, Parser)]
@@ -35,6 +38,7 @@ enum Command {
     Top(commands::top::Top),
     Trace(commands::trace::Save),
     Report(commands::trace::Show),
+    Demo(commands::demo::Demo),
     Scenario(commands::scenario::Command),
     Capture(commands::capture::Save),
     Check(commands::check::Check),
@@ -44,6 +48,8 @@ enum Command {
         /// The shell.
         shell: Shell,
     },
+    #[command(hide = true)]
+    Names(commands::completions::Names),
     /// Write the manual pages of this program and its commands to a folder.
     #[command(hide = true)]
     Manual {
@@ -61,7 +67,7 @@ struct Serve {
     #[arg(long)]
     config: Option<PathBuf>,
     /// Profile of NICs that have none in the file: the name of one that comes with Faultline, or the path of a file.
-    #[arg(long, value_name = "NAME|FILE")]
+    #[arg(long, value_name = "NAME|FILE", value_parser = ProfileNames(NamedProfile::from_str))]
     profile: Option<NamedProfile>,
     /// Unix socket of the control server.
     #[arg(long, value_name = "SOCKET")]
@@ -75,6 +81,9 @@ struct Serve {
     /// With --poll=adaptive: how long to look after the last work, in microseconds.
     #[arg(long, value_name = "US")]
     poll_time: Option<u64>,
+    /// Log messages of this level and more important ones, whatever RUST_LOG says.
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<LogLevel>,
     /// Check the configuration, and end.
     #[arg(long)]
     check: bool,
@@ -84,6 +93,30 @@ struct Serve {
     /// Serve the clients of the supervisor that has this directory.
     #[arg(long, value_name = "DIRECTORY", hide = true)]
     kept_in: Option<PathBuf>,
+}
+
+/// From which level on messages are logged.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum LogLevel {
+    Off,
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+impl From<LogLevel> for LevelFilter {
+    fn from(level: LogLevel) -> Self {
+        match level {
+            LogLevel::Off => Self::OFF,
+            LogLevel::Error => Self::ERROR,
+            LogLevel::Warn => Self::WARN,
+            LogLevel::Info => Self::INFO,
+            LogLevel::Debug => Self::DEBUG,
+            LogLevel::Trace => Self::TRACE,
+        }
+    }
 }
 
 impl Serve {
@@ -113,7 +146,7 @@ impl Serve {
     }
 
     fn run(self) -> anyhow::Result<()> {
-        output::start();
+        output::start(self.log_level.map(Into::into));
         if self.check {
             self.config()?.check()?;
             return commands::print(b"the configuration can be used\n");
@@ -160,6 +193,12 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
     command.mut_subcommands(with_negative_numbers)
 }
 
+/// Adds the exit statuses to the manual page of each command.
+fn with_statuses(command: clap::Command) -> clap::Command {
+    let command = command.after_long_help(commands::status::section());
+    command.mut_subcommands(with_statuses)
+}
+
 /// Adds the commands that are allowed to an error about one that does not exist.
 fn with_commands(mut error: clap::Error, mut at: &clap::Command) -> clap::Error {
     for word in std::env::args_os().skip(1) {
@@ -183,6 +222,7 @@ fn with_commands(mut error: clap::Error, mut at: &clap::Command) -> clap::Error 
 
 fn execute(command: Command) -> anyhow::Result<ExitCode> {
     let done = match command {
+        Command::Demo(demo) => return demo.run(),
         Command::Scenario(scenario) => return scenario.run(),
         Command::Check(check) => return check.run(),
         Command::Vopr(vopr) => return vopr.run(),
@@ -192,13 +232,14 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Trace(trace) => trace.run(),
         Command::Capture(capture) => capture.run(),
         Command::Report(report) => report.run(),
+        Command::Names(names) => names.run(),
         Command::Completions { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "faultline", &mut script);
-            commands::print(&script)
+            commands::print(&commands::completions::script(shell, &mut Cli::command()))
         }
-        Command::Manual { folder } => clap_mangen::generate_to(Cli::command(), &folder)
-            .with_context(|| format!("can't write manual pages to {}", folder.display())),
+        Command::Manual { folder } => {
+            clap_mangen::generate_to(with_statuses(Cli::command()), &folder)
+                .with_context(|| format!("can't write manual pages to {}", folder.display()))
+        }
     };
     done.map(|()| ExitCode::SUCCESS)
 }

@@ -1,7 +1,7 @@
 //! Closures for the engines, asynchronously and few at a time.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use faultline_fabric::PortId;
 use faultline_scenario::profile::Profile;
@@ -33,6 +33,8 @@ pub(crate) struct Access {
     pub(crate) externals: Arc<[String]>,
     /// Names and contents of the profiles of the NICs, by port.
     pub(crate) profiles: Arc<[Option<(String, Profile)>]>,
+    /// When the process has started to serve.
+    pub(crate) start: SystemTime,
     permits: Arc<Semaphore>,
 }
 
@@ -47,6 +49,7 @@ impl Access {
             engines,
             engine_names: config.engine_layout().names.into(),
             names: names.into(),
+            start: SystemTime::now(),
             permits: Arc::new(Semaphore::new(IN_ENGINE)),
         }
     }

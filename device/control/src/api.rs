@@ -5,18 +5,22 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use utoipa::OpenApi;
 use utoipa::openapi::RefOr;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use crate::access::Access;
 use crate::error::ApiError;
-use crate::view::TraceHeader;
+use crate::extract::NoQuery;
+use crate::view::{ErrorBody, TraceHeader};
 use crate::{
     capture, check, diagnostics, dump, engine, lists, metrics, nics, ports, scenario, trace,
+    version,
 };
 
 /// Longest body of a request in bytes.
@@ -48,6 +52,8 @@ fn routes() -> OpenApiRouter<Access> {
         .merge(capture::router())
         .merge(check::router())
         .merge(metrics::router())
+        .merge(version::router())
+        .routes(routes!(openapi))
 }
 
 /// The OpenAPI description of the API as JSON.
@@ -58,6 +64,16 @@ pub fn description() -> Result<String, serde_json::Error> {
     let mut text = api.to_pretty_json()?;
     text.push('\n');
     Ok(text)
+}
+
+/// The description of this API, as OpenAPI.
+#[utoipa::path(get, path = "/v1/openapi.json", tag = "process", operation_id = "show_openapi",
+    responses((status = 200, body = serde_json::Value), (status = "4XX", body = ErrorBody)))]
+async fn openapi(_: NoQuery) -> Result<Response, ApiError> {
+    let text = description();
+    let text =
+        text.map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+    Ok(([(CONTENT_TYPE, "application/json")], text).into_response())
 }
 
 /// Each request may fail for the same reasons of the server.
@@ -110,7 +126,7 @@ async fn no_path(request: Request) -> ApiError {
     let path = request.uri().path();
     ApiError::new(
         StatusCode::NOT_FOUND,
-        format!("there is no path {path:?}; docs/openapi.json describes those that exist"),
+        format!("there is no path {path:?}; /v1/openapi.json describes those that exist"),
     )
 }
 

@@ -41,6 +41,7 @@ pub mod ports;
 pub mod scenario;
 pub mod serve;
 mod trace;
+pub mod version;
 pub mod view;
 
 pub use listen::{ControlError, ControlServer};

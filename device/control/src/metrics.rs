@@ -12,6 +12,7 @@ use crate::access::Access;
 use crate::error::ApiError;
 use crate::extract::NoQuery;
 use crate::nics::fullest_cq;
+use crate::version::process_snapshot;
 use crate::view::ErrorBody;
 use faultline_daemon::engines::engine::Engine;
 
@@ -43,7 +44,11 @@ async fn metrics(State(access): State<Access>, _: NoQuery) -> Result<Response, A
     let fabric = access
         .call_first(|engine: &mut Engine| engine.fabric_snapshot())
         .await?;
-    let text = tokio::task::spawn_blocking(move || prometheus_text(&nics, &fabric, &engines));
+    let start = access.start;
+    let text = tokio::task::spawn_blocking(move || {
+        let process = process_snapshot(start);
+        prometheus_text(&nics, &fabric, &engines, process)
+    });
     let text = text
         .await
         .map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;

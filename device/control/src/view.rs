@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use faultline_config::PollMode;
+use faultline_daemon::nic::io::Client;
 use faultline_daemon::observe;
 
 /// What every refused request is answered with.
@@ -30,6 +31,17 @@ pub enum NicState {
     Fatal,
 }
 
+/// The program that has attached a NIC by its vfio-user socket, such as QEMU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ClientView {
+    /// Number of its process, as the system of the NIC's process sees it; that of the supervisor if there is one.
+    pub pid: Option<i32>,
+    /// Name of its program.
+    pub program: Option<String>,
+    /// Time since it has attached.
+    pub attached_ns: u64,
+}
+
 /// A NIC in a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NicSummary {
@@ -43,6 +55,9 @@ pub struct NicSummary {
     pub link_up: bool,
     /// Fault policy `stall` has stopped the ingress.
     pub stalled: bool,
+    /// The client; `null`: none is attached.
+    #[serde(default)]
+    pub client: Option<ClientView>,
     /// Number of queue pairs.
     pub queue_pairs: u64,
     /// Number of memory keys.
@@ -149,6 +164,9 @@ pub struct NicView {
     pub bus_master: bool,
     /// Fault policy `stall` has stopped the ingress.
     pub stalled: bool,
+    /// The client; `null`: none is attached.
+    #[serde(default)]
+    pub client: Option<ClientView>,
     /// Heartbeats of the engine.
     pub heartbeat: u32,
     /// Bytes of page tables, page lists and queue pairs.
@@ -419,6 +437,7 @@ impl NicSummary {
             state: state(nic),
             link_up: nic.link.up,
             stalled: nic.stalled,
+            client: nic.client.as_ref().map(ClientView::from),
             queue_pairs: nic.objects.qps as u64,
             memory_keys: nic.objects.mkeys as u64,
             tx_packets: counter(&nic.counters, Counter::tx_packets),
@@ -438,6 +457,7 @@ impl NicView {
             fatal_cause: nic.fatal,
             bus_master: nic.bus_master,
             stalled: nic.stalled,
+            client: nic.client.as_ref().map(ClientView::from),
             heartbeat: nic.heartbeat,
             held_memory: nic.held_memory as u64,
             waiting_notices: nic.waiting_notices as u64,
@@ -454,6 +474,17 @@ impl NicView {
             objects: nic.objects.into(),
             limits: limits(&nic.config.limits),
             counters: counters(&nic.counters),
+        }
+    }
+}
+
+impl From<&Client> for ClientView {
+    fn from(client: &Client) -> Self {
+        let attached = client.since.elapsed().as_nanos();
+        Self {
+            pid: client.pid,
+            program: client.program.clone(),
+            attached_ns: u64::try_from(attached).unwrap_or(u64::MAX),
         }
     }
 }

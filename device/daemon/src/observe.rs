@@ -21,7 +21,7 @@ use faultline_wire::{MacAddr, PrioritySet};
 use crate::clock::nanos;
 use crate::engines::engine::Engine;
 use crate::log::output;
-use crate::nic::io::NicIo;
+use crate::nic::io::{Client, NicIo};
 use crate::peer_rings::PeerRings;
 use faultline_config::PollMode;
 use faultline_fabric::Mark;
@@ -62,6 +62,8 @@ pub struct NicState {
     pub stalled: bool,
     /// Beats since the start.
     pub heartbeat: u32,
+    /// Its client.
+    pub client: Option<Client>,
     /// Its link.
     pub link: LinkState,
     /// Configuration of the firmware.
@@ -270,6 +272,7 @@ impl Engine {
         let objects = port.nic.object_counts();
         let status = port.nic.read_register(now, regs::STATUS);
         let count = |count: usize| count as u64;
+        let client = self.io.nics.get(id).and_then(|io| io.client.as_ref());
         let gauges = NicGauges {
             objects: vec![
                 ("pd", count(objects.pds)),
@@ -292,6 +295,7 @@ impl Engine {
             held_bytes: count(port.nic.held_memory()),
             faults_in_flight: count(port.nic.faults(usize::MAX).len()),
             stalled: port.nic.is_stalled(),
+            attached: client.map(|client| client.since.elapsed()),
             link_up: status & regs::LINK_UP != 0,
             fatal: status & regs::FATAL != 0,
         };
@@ -366,6 +370,7 @@ impl Engine {
             fatal: port.nic.read_register(now, regs::FATAL_CODE),
             bus_master: port.bus_master,
             stalled: port.nic.is_stalled(),
+            client: self.io.nics.get(id).and_then(|io| io.client.clone()),
             heartbeat: self.io.nics.get(id).map_or(0, NicIo::heartbeat),
             link,
             config: port.nic.config().clone(),

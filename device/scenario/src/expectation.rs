@@ -133,7 +133,7 @@ pub struct Ends {
 #[serde(deny_unknown_fields)]
 pub struct Latency {
     /// `message` (from posting to completion, simulated traffic), or a stage of page faults as in `faultline report`, such as
-    /// `total`.
+    /// `total`, which counts a fault without an answer with its age at the end.
     pub of: String,
     /// Name of the traffic, if `of` is `message`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use faultline_nic::Nanos;
+use faultline_nic::{Instant, Nanos};
 use faultline_oracle::{Oracle, Rule, Severity};
 use faultline_telemetry::{DiagnosticKind, Stage};
 
@@ -240,17 +240,15 @@ fn traffic<'a>(facts: &'a Facts, name: &str) -> Option<&'a TrafficFact> {
 fn latency_of(rules: &Rules, facts: &Facts, latency: &Latency) -> Measured {
     let bounds = time_bounds(latency.min, latency.max);
     let expected = format!("{} p{}: {bounds}", latency.of, latency.percentile);
-    let times: Vec<Nanos> = match latency.of.as_str() {
+    let mut times: Vec<Nanos> = match latency.of.as_str() {
         "message" => {
             let named = facts.traffic.iter().filter(|traffic| {
                 let only = latency.traffic.as_deref();
                 only.is_none_or(|only| only == traffic.name)
             });
-            let mut all: Vec<Nanos> = named
+            named
                 .flat_map(|traffic| traffic.latencies.clone())
-                .collect();
-            all.sort_unstable();
-            all
+                .collect()
         }
         name => {
             let stage = Stage::ALL.into_iter().find(|stage| stage.name() == name);
@@ -259,10 +257,28 @@ fn latency_of(rules: &Rules, facts: &Facts, latency: &Latency) -> Measured {
                 .unwrap_or_default()
         }
     };
-    match percentile(&times, latency.percentile) {
-        Some(time) => between(time, latency.min, latency.max, expected),
-        None => missing("nothing measured", expected),
+    let unanswered = match latency.of == Stage::Total.name() {
+        true => rules.counts().unanswered(end_of(rules, facts)),
+        false => Vec::new(),
+    };
+    times.extend(&unanswered);
+    times.sort_unstable();
+    let Some(time) = percentile(&times, latency.percentile) else {
+        return missing("nothing measured", expected);
+    };
+    let mut measured = between(time, latency.min, latency.max, expected);
+    if !unanswered.is_empty() {
+        let count = unanswered.len();
+        measured.found +=
+            &format!(", with {count} faults without an answer, by their age at the end");
     }
+    measured
+}
+
+/// When the run has ended, or its limit.
+fn end_of(rules: &Rules, facts: &Facts) -> Instant {
+    let time = facts.ended.unwrap_or(rules.plan().limit);
+    Instant(rules.start().0.saturating_add(time.0))
 }
 
 /// The smallest time that so many percent of the ascending `times` do not exceed.
@@ -314,7 +330,6 @@ fn slower(facts: &Facts, slowdown: &Slowdown) -> Measured {
 mod tests {
     use super::*;
     use crate::plan::Plan;
-    use faultline_nic::Instant;
 
     fn judged(expectation: Expectation, facts: &Facts) -> Verdict {
         let plan = Plan {

@@ -9,6 +9,7 @@ use faultline_scenario::traffic::{Memory, Operation, Service, Traffic};
 
 use crate::driver::{Cq, CqConfig, Qp, QpConfig, Send, Sge};
 use crate::error::SimulationError;
+use crate::event::What;
 use crate::hosts::{Buffer, Host, failed, nic_name};
 use crate::pager::PAGE;
 use crate::rng::Rng;
@@ -556,6 +557,10 @@ impl Connection {
                 posted: now,
             },
         );
+        host.driver.bus.event(What::Posted {
+            message: number,
+            bytes: flow.traffic.size,
+        });
         host.driver.post_send(qp, &send);
     }
 

@@ -10,6 +10,7 @@ use faultline_wire::Gid;
 
 use crate::driver::{ALL_ACCESS, Connect, Driver, Eq, Error, Mr};
 use crate::error::SimulationError;
+use crate::event::What;
 use crate::pager::{PAGE, Pager};
 use crate::process::{ProcessBus, RAM, State, mac_of};
 
@@ -232,6 +233,7 @@ impl Host {
     pub(crate) fn read_events(&mut self) {
         for (kind, _) in self.driver.async_events() {
             self.count_event(kind);
+            self.driver.bus.event(What::Asynchronous(kind));
             if kind == DEVICE_FATAL {
                 self.failure = Some("the device has stopped with a fatal error".to_owned());
             }

@@ -6,7 +6,7 @@
 //!
 //! - [`scenario`]: a scenario with its rules, and the verdict on it
 //! - [`mod@run`]: traffic from beginning to end
-//! - `record`: what is kept of a run
+//! - `record`: what is kept of a run; [`event`]: its events as values
 //! - [`driver`], [`tag`]: the driver of a host; `bus`: what it needs of its surroundings; `memory`: the memory that it shares with its NIC
 //! - [`pager`], `connection`, `hosts`: the software of the hosts; `limits`: what a scenario may ask of it
 //! - [`process`]: engines with their fabrics, as in the emulator, and the clock
@@ -24,6 +24,7 @@ mod bus;
 mod connection;
 pub mod driver;
 mod error;
+pub mod event;
 mod hosts;
 mod limits;
 mod memory;

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use faultline_fabric::Fate;
-use faultline_fabric::outside::Place;
-use faultline_nic::{Diagnostic, Instant};
+use faultline_fabric::outside::Sight;
+use faultline_nic::{Diagnostic, Instant, Nanos};
 use faultline_scenario::trigger::Direction;
 use faultline_telemetry::DiagnosticKind;
 use faultline_wire::packet::parse;
 
+use crate::event::{Event, MAX_EVENTS, Packet, What};
 use crate::trace::{Detail, Trace};
 
 /// The times of a page fault, since the start of the traffic, in nanoseconds.
@@ -34,6 +35,8 @@ pub(crate) struct Record {
     pub diagnostics: BTreeMap<(usize, &'static str), u64>,
     /// Page faults whose accesses were carried out, in this order.
     pub faults: Vec<FaultTimes>,
+    /// The events, if the trace is to have them.
+    pub events: Vec<Event>,
 }
 
 impl Record {
@@ -44,6 +47,7 @@ impl Record {
             packets: BTreeMap::new(),
             diagnostics: BTreeMap::new(),
             faults: Vec::new(),
+            events: Vec::new(),
         }
     }
 
@@ -57,8 +61,17 @@ impl Record {
         self.trace.add(now.saturating_sub(self.start), nic, what);
     }
 
+    /// Keeps an event.
+    pub(crate) fn event(&mut self, now: u64, nic: usize, what: What) {
+        if self.trace.detail() == Detail::Events && self.events.len() < MAX_EVENTS {
+            let at = Nanos(now.saturating_sub(self.start));
+            self.events.push(Event { at, nic, what });
+        }
+    }
+
     /// A packet at a NIC. Counts those that it sends, whatever becomes of them, and those that it receives.
-    pub(crate) fn packet(&mut self, now: u64, (nic, dir): Place, fate: Fate, bytes: &[u8]) {
+    pub(crate) fn packet<M>(&mut self, now: u64, sight: &Sight<'_, M>, bytes: &[u8]) {
+        let ((nic, dir), fate) = (sight.place, sight.fate);
         let name = match dir {
             Direction::Tx => "tx",
             Direction::Rx => "rx",
@@ -75,6 +88,16 @@ impl Record {
         }
         let opcode = header.bth.opcode;
         let (qp, psn) = (header.bth.dest_qp, header.bth.psn.get());
+        let syndrome = header.aeth.map(|aeth| aeth.syndrome);
+        let seen = Packet {
+            dir,
+            opcode,
+            psn,
+            syndrome,
+            fate,
+            rule: sight.rule.map(|by| usize::from(by.rule)),
+        };
+        self.event(now, nic, What::Packet(seen));
         match header.aeth {
             Some(aeth) => self.note(
                 now,
@@ -107,6 +130,7 @@ impl Record {
                 done: now.0.saturating_sub(self.start),
             });
         }
+        self.event(now.0, nic, What::Diagnostic(*diagnostic));
         self.note(now.0, nic, format_args!("diagnostic {diagnostic:?}"));
     }
 }

@@ -19,6 +19,7 @@ use faultline_telemetry::opcode_name;
 
 use crate::connection::{Connection, Flow};
 use crate::error::{SimulationError, Stuck};
+use crate::event::{Event, What};
 use crate::hosts::{Host, nic_name};
 use crate::limits::check;
 use crate::pager::Pager;
@@ -114,6 +115,8 @@ pub struct Results {
     pub notes: Vec<String>,
     /// What has happened.
     pub trace: Trace,
+    /// What has happened, as values; empty unless the trace is to have them.
+    pub events: Vec<Event>,
 }
 
 struct Run {
@@ -484,6 +487,9 @@ impl Run {
         } else {
             connection.received(&self.hosts, flow, cqe, now);
         }
+        let after = posted.map(|posted| Nanos(now.saturating_sub(posted)));
+        let read = What::Completed { status, after };
+        self.state.borrow().event(host, read);
         let number = self.hosts.get(host).and_then(|host| {
             let position = host.qpns.iter().position(|known| *known == qpn);
             position.and_then(|position| u32::try_from(position).ok())
@@ -675,6 +681,7 @@ impl Run {
             problems: std::mem::take(&mut self.problems),
             notes: std::mem::take(&mut self.notes),
             trace: record.trace,
+            events: record.events,
         }
     }
 }

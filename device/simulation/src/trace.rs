@@ -17,6 +17,8 @@ pub enum Detail {
     Hash,
     /// The lines as well.
     Lines,
+    /// The number of its lines and their hash, and the events of the run as values.
+    Events,
 }
 
 /// The trace of a run.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use faultline_abi::admin::Counter;
+use faultline_abi::admin::{Counter, EQ_FAULTS};
 use faultline_abi::cqe::{RETRY_EXC_ERR, SUCCESS, WR_FLUSH_ERR};
 use faultline_abi::qp::QPT_RC;
 use faultline_abi::regs;
@@ -13,7 +13,7 @@ use faultline_scenario::verdict::Verdict;
 use faultline_simulation::process::{PortShape, Process, ProcessShape};
 
 use crate::common::{
-    Bus, Connect, End, MS, Send, TIMEOUT_10, US, World, connected, exchange, nics, pattern,
+    Bus, Connect, End, MS, Mr, Send, TIMEOUT_10, US, World, connected, exchange, nics, pattern,
 };
 use crate::stations::{Frame, Station};
 
@@ -391,4 +391,27 @@ fn rules_for_a_port_change_what_passes_it() {
     let verdict = world.all[0].stop_scenario(before).unwrap();
     assert!(verdict.passed(), "{verdict:?}");
     world.expect_legal();
+}
+
+/// A fault that the driver never answers counts with its age.
+#[test]
+fn a_latency_counts_a_fault_without_an_answer() {
+    let mut world = two_nics(2);
+    let [mut from, to] = rc(&mut world, LEN);
+    let host = world.host((0, 1));
+    host.driver.create_eq(EQ_FAULTS, 2, 4).unwrap();
+    let key = host.driver.reg_on_demand(host.pd, to.mr.va, LEN, 0);
+    let key = key.unwrap();
+    let rules = "[[expect]]\nlatency = { of = \"total\", percentile = 100, max = \"4ms\" }";
+    let before = start(&world, rules);
+    from.write(&mut world, &Mr { key, ..to.mr }, LEN);
+    world.run_for(5 * MS);
+    let verdict = world.all[0].stop_scenario(before).unwrap();
+    let [latency] = &verdict.checks[..] else {
+        panic!("{verdict:?}");
+    };
+    assert!(
+        !latency.passed && latency.found.contains("1 faults without an answer"),
+        "{latency:?}"
+    );
 }

@@ -282,3 +282,32 @@ fn a_check_refuses_what_a_run_would_refuse() {
     let more = read("a.toml", &format!("{many}{one}")).unwrap();
     assert!(more.plan_simulation().is_err());
 }
+
+/// Of forty faults ten get no answer. A percentile counts them with their age, so that the worst case is not that of the others.
+#[test]
+fn a_latency_counts_faults_without_an_answer() {
+    let text = |drop: &str| {
+        format!(
+            "[[traffic]]\nop = \"write\"\ncount = 1\nconnections = 40\nremote = \"on_demand\"\nmin_rnr_timer = 1\n{drop}\n\
+             [[at]]\ntime = \"50ms\"\ndo = {{ end = {{}} }}\n\
+             [[expect]]\nlatency = {{ of = \"total\", percentile = 70, max = \"10ms\" }}\n\
+             [[expect]]\nlatency = {{ of = \"total\", percentile = 100, max = \"49ms\" }}\n"
+        )
+    };
+    let checks = |drop: &str| {
+        let (scenario, plan) = load("unanswered.toml", &text(drop));
+        let checks = run(&scenario, &plan).verdict.checks;
+        let latencies = checks
+            .into_iter()
+            .filter(|check| check.name.contains("latency"));
+        latencies.collect::<Vec<_>>()
+    };
+    let lost = "[[rule]]\nnic = \"nic1\"\non = { fault = \"record\", nth = 31 }\ndo = { drop = { times = 10 } }\n";
+    let checks_of_lost = checks(lost);
+    let passed: Vec<bool> = checks_of_lost.iter().map(|check| check.passed).collect();
+    assert_eq!(passed, [true, false], "{checks_of_lost:#?}");
+    let found = &checks_of_lost[1].found;
+    assert!(found.contains("10 faults without an answer"), "{found}");
+    let checks = checks("");
+    assert!(checks.iter().all(|check| check.passed), "{checks:#?}");
+}

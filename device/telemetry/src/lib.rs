@@ -36,7 +36,7 @@ pub use kind::{DiagnosticKind, Direction, command_name, doorbell_name, frame_nam
 pub use metrics::{FaultCounts, Histogram, NicMetrics, Opcodes, Traffic};
 pub use prometheus::{
     EngineSnapshot, FabricSnapshot, LinkSnapshot, NicGauges, NicSnapshot, PortCounts, PortSnapshot,
-    PrioritySnapshot, prometheus_text,
+    PrioritySnapshot, ProcessSnapshot, prometheus_text,
 };
 pub use recorder::{NicRecords, Recorder};
 pub use report::{

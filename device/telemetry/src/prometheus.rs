@@ -17,6 +17,10 @@ use crate::kind::{Direction, doorbell_name, opcode_name};
 use crate::metrics::{Histogram, NicMetrics, Traffic};
 use crate::stage::Stage;
 
+mod process;
+
+pub use process::ProcessSnapshot;
+
 /// Values that go up and down, or are read from a NIC.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NicGauges {
@@ -36,6 +40,8 @@ pub struct NicGauges {
     pub faults_in_flight: u64,
     /// Fault policy `stall` has stopped the ingress.
     pub stalled: bool,
+    /// A client is attached, such as QEMU: for how long.
+    pub attached: Option<Duration>,
     /// The port is active.
     pub link_up: bool,
     /// The device has stopped with an error.
@@ -145,12 +151,13 @@ pub struct EngineSnapshot {
     pub log_lines_lost: u64,
 }
 
-/// The metrics of the engines, the NICs and the fabric of a process as text. The first engine also stands for the process. If there are several,
+/// The metrics of a process, its engines, NICs and fabric as text. The first engine also stands for the process. If there are several,
 /// the label `engine` of their series is the name of each.
 pub fn prometheus_text(
     nics: &[NicSnapshot],
     fabric: &FabricSnapshot,
     engines: &[EngineSnapshot],
+    process: ProcessSnapshot,
 ) -> String {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Snapshot {
@@ -159,6 +166,7 @@ pub fn prometheus_text(
         fabric: fabric.clone(),
         engines: engines.to_vec(),
     }));
+    registry.register_collector(Box::new(process));
     let mut text = String::new();
     // Writing to a string does not fail.
     let _ = text::encode(&mut text, &registry);
@@ -730,7 +738,7 @@ impl Snapshot {
         };
         self.gauges(encoder, held, |nic| vec![(None, nic.gauges.held_bytes)])?;
         type Value = fn(&NicGauges) -> u64;
-        let single: [(&str, &str, Value); 6] = [
+        let single: [(&str, &str, Value); 7] = [
             (
                 "fullest_cq_unread",
                 "Completions that the driver has not read in the fullest completion queue",
@@ -751,6 +759,11 @@ impl Snapshot {
                 "1 while fault policy stall has stopped the ingress",
                 |gauges| u64::from(gauges.stalled),
             ),
+            (
+                "client_attached",
+                "1 while a client is attached, such as QEMU",
+                |gauges| u64::from(gauges.attached.is_some()),
+            ),
             ("link_up", "1 while the port is active", |gauges| {
                 u64::from(gauges.link_up)
             }),
@@ -765,7 +778,15 @@ impl Snapshot {
                 vec![(None, value(&nic.gauges))]
             })?;
         }
-        Ok(())
+        let attached = Family {
+            name: "client_attached_time",
+            help: "Time since the client has attached",
+            unit: Some(&Unit::Seconds),
+        };
+        self.gauges(encoder, attached, |nic| {
+            let time = nic.gauges.attached.map(|time| (None, time.as_secs()));
+            time.into_iter().collect()
+        })
     }
 }
 

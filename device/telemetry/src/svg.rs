@@ -63,18 +63,26 @@ fn nanoseconds(ns: &f64) -> String {
     duration(*ns)
 }
 
-/// The bar of a duration: four for each factor of two, of the same width.
+/// Bars for each factor of two, all of the same width on the logarithmic axis.
+const BARS: f64 = 4.0;
+
+/// The bar of a duration: the last one that does not begin after it.
 fn bar(ns: u64) -> u32 {
-    let ns = ns.max(1);
-    let octave = ns.ilog2();
-    let quarter = (u128::from(ns) << 2 >> octave) & 3;
-    let quarter = u32::try_from(quarter).unwrap_or_default();
-    octave.saturating_mul(4).saturating_add(quarter)
+    let ns = ns.max(1) as f64;
+    let (mut bar, mut step) = (0_u32, 256_u32);
+    while step > 0 {
+        let next = bar.saturating_add(step);
+        if edge(next) <= ns {
+            bar = next;
+        }
+        step /= 2;
+    }
+    bar
 }
 
 /// Where a bar begins.
 fn edge(bar: u32) -> f64 {
-    f64::from(bar / 4).exp2() * (1.0 + f64::from(bar % 4) / 4.0)
+    (f64::from(bar) / BARS).exp2()
 }
 
 /// The distribution of the latency of all page faults, as an SVG picture.
@@ -266,7 +274,15 @@ mod tests {
             assert!(edge(bar) <= ns as f64, "{ns}");
             assert!((ns as f64) < edge(bar + 1), "{ns}");
         }
-        assert_eq!((bar(0), bar(u64::MAX)), (0, 255));
+        assert_eq!((bar(0), bar(u64::MAX)), (0, 256));
+    }
+
+    #[test]
+    fn bars_are_equally_wide_on_a_logarithmic_axis() {
+        for bar in 0..256 {
+            let factor = edge(bar + 1) / edge(bar);
+            assert!((factor - 2_f64.powf(0.25)).abs() < 1e-9, "{bar}: {factor}");
+        }
     }
 
     #[test]

@@ -3,12 +3,13 @@
 #![cfg(test)]
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use faultline_abi::admin::Counter;
 use faultline_nic::{Instant, TxFrame};
 use faultline_telemetry::{
-    DoorbellPath, EngineSnapshot, FabricSnapshot, NicGauges, NicSnapshot, PortCounts, Recorder,
-    TraceEvent, prometheus_text,
+    DoorbellPath, EngineSnapshot, FabricSnapshot, NicGauges, NicSnapshot, PortCounts,
+    ProcessSnapshot, Recorder, TraceEvent, prometheus_text,
 };
 use serde_json::Value;
 
@@ -32,6 +33,7 @@ fn text() -> String {
         objects: vec![("qp", 1)],
         queue_pairs: vec![("rts", 1)],
         queue_depths: vec![("fault", 1)],
+        attached: Some(Duration::from_secs(1)),
         ..NicGauges::default()
     };
     let nic = NicSnapshot {
@@ -48,6 +50,10 @@ fn text() -> String {
         &[nic],
         &FabricSnapshot::default(),
         &[EngineSnapshot::default()],
+        ProcessSnapshot {
+            max_fds: Some(1),
+            ..ProcessSnapshot::default()
+        },
     )
 }
 
@@ -97,7 +103,7 @@ fn each_query_names_metrics_and_labels_that_exist() {
         for target in targets {
             let query = target["expr"].as_str().unwrap();
             let metrics: Vec<_> = words(query)
-                .filter(|w| w.starts_with("faultline_"))
+                .filter(|w| w.starts_with("faultline_") || w.starts_with("process_"))
                 .collect();
             assert!(!metrics.is_empty(), "{title}: {query}");
             for metric in metrics {
@@ -111,7 +117,11 @@ fn each_query_names_metrics_and_labels_that_exist() {
                 assert!(labels.contains(label), "{title}: no label {label}");
             }
             // All panels of NICs obey the selection. The log is that of the process.
-            let process = ["faultline_engine_", "faultline_log_lines_lost_"];
+            let process = [
+                "faultline_engine_",
+                "faultline_log_lines_lost_",
+                "faultline_build_info",
+            ];
             let process = process.iter().any(|metric| query.contains(metric));
             assert!(
                 process || query.contains("nic=~\"$nic\""),

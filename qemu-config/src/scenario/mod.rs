@@ -16,7 +16,8 @@ pub use self::play::{Played, play};
 use crate::cluster::{Cluster, Nic, Plan};
 use crate::command::say;
 use crate::emulator::{self, Emulator, Settings};
-use crate::workspace::Workspace;
+use crate::socket_folder::SocketFolder;
+use crate::workspace::{Workspace, check_writable};
 
 /// Boots two guests and plays a scenario in them. Returns true if it has passed.
 pub fn run(
@@ -29,6 +30,7 @@ pub fn run(
         plan.guests == 2 && plan.nic == Nic::Faultline,
         "a scenario needs two guests with the NIC of this project: leave out --guests and --nic"
     );
+    check_writable(junit)?;
     let dir = workspace.new_run("scenario")?;
     let program = emulator::build(workspace, plan.profile)?;
     let (plan, programs) = &checked(&program, request, plan, &dir)
@@ -80,10 +82,7 @@ fn mistake(program: &Path, file: &Path) -> Result<()> {
 
 /// Reads the scenario with an emulator that has no guests, so that a mistake in the file is found before guests boot.
 fn check(program: &Path, request: &Request, plan: &Plan, dir: &Path) -> Result<()> {
-    let sockets = tempfile::Builder::new()
-        .prefix("lab-")
-        .tempdir()
-        .context("making a folder for sockets")?;
+    let sockets = SocketFolder::new()?;
     let logs = dir.join("check");
     std::fs::create_dir_all(&logs).with_context(|| format!("creating {}", logs.display()))?;
     let settings = Settings {

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::command::{Owned, tail};
 use crate::emulator::{self, Emulator, Profile, Settings};
 use crate::qemu::Qemu;
+use crate::socket_folder::SocketFolder;
 use crate::workspace::Workspace;
 
 /// For a step of QEMU, on a busy machine.
@@ -129,10 +130,7 @@ impl Machine {
 pub fn check(workspace: &Workspace, dir: &Path) -> Result<()> {
     let program = emulator::build(workspace, Profile::Quick)?;
     let qemu = Qemu::obtain(workspace)?;
-    let sockets = tempfile::Builder::new()
-        .prefix("lab-")
-        .tempdir()
-        .context("making a folder for sockets")?;
+    let sockets = SocketFolder::new()?;
     let settings = Settings::default();
     let emulator = Emulator::start(&program, 0..1, &settings, sockets.path(), dir)?;
     let nic = emulator.sockets.first().context("no NIC")?;

@@ -79,7 +79,7 @@ use crate::emulator::{self, Profile};
 use crate::image::Kernel;
 use crate::priority;
 use crate::progress::{self, Item, Progress};
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, check_writable};
 
 /// Niceness of steps beside guests, until these have ended.
 const LOWEST_PRIORITY: i32 = 19;
@@ -146,6 +146,7 @@ impl Session<'_> {
 pub fn run(workspace: &Workspace, options: &Options, junit: Option<&Path>) -> Result<bool> {
     let chosen = choose(&options.suites, options.run)?;
     let half_speed = options.half_speed()?;
+    check_writable(junit)?;
     let dir = workspace.new_run("test")?;
     say(format!("logs: {}", workspace.shown(&dir)));
     let started = Instant::now();

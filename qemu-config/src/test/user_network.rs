@@ -17,6 +17,7 @@ use crate::command::{Owned, tail};
 use crate::guest::{Guest, complaints};
 use crate::protocol::Exec;
 use crate::qemu::Qemu;
+use crate::socket_folder::SocketFolder;
 use crate::workspace::Workspace;
 use crate::{progress, stream};
 
@@ -69,10 +70,7 @@ pub fn run(workspace: &Workspace, filter: &str, dir: &Path, tally: &mut Tally) {
 /// A stream in each direction, every byte of which is compared.
 fn check(workspace: &Workspace, name: &str, dir: &Path) -> Result<()> {
     fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
-    let sockets = tempfile::Builder::new()
-        .prefix("lab-")
-        .tempdir()
-        .context("making a folder for sockets")?;
+    let sockets = SocketFolder::new()?;
     let socket = sockets.path().join("network");
     let config = dir.join("port.toml");
     let socket_text = socket.display();

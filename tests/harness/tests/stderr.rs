@@ -114,7 +114,7 @@ fn be_the_process() {
         },
         ..Config::default()
     };
-    faultline_daemon::log::output::start();
+    faultline_daemon::log::output::start(None);
     let server = faultline_control::serve(&config).unwrap();
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     drop(server);

@@ -1,10 +1,10 @@
 //! `faultline capture`: frames of a running process as pcapng.
 
 use std::fs::{File, metadata};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::value_parser;
 use hyper::Method;
 use hyper::body::Bytes;
@@ -51,6 +51,11 @@ pub(crate) struct Save {
 impl Save {
     /// Executes the command.
     pub(crate) fn run(&self) -> anyhow::Result<()> {
+        if self.write.as_os_str() == "-" && std::io::stdout().is_terminal() {
+            bail!(
+                "a capture is not for a terminal: give a file with --write, or pipe it to tshark"
+            );
+        }
         let (remote, runtime) = self.target.client()?.into_parts();
         // A FIFO can be opened when it has a reader: nothing is captured before.
         let special = metadata(&self.write).is_ok_and(|file| !file.is_file());

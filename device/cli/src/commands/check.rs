@@ -6,16 +6,14 @@ use std::process::ExitCode;
 
 use faultline_capture::check::{Findings, Unreadable, check};
 
+use super::status::{NOTHING_JUDGED, UNUSABLE};
 use super::{complain, show};
-
-/// Exit status if a file can't be read.
-const UNREADABLE: u8 = 2;
 
 /// Check captured RoCEv2 packets against the rules of the InfiniBand specification.
 ///
 /// The capture must contain both directions of a connection. Packets may have been lost behind the place of the capture, so
 /// rules are not applied that depend on what an adapter has received. The exit status is 1 if a rule was violated, otherwise 2 if
-/// the file can't be read to its end. Frames before the error are judged.
+/// the file can't be read to its end, 3 if it has no RoCE packet. Frames before the error are judged.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Check {
     /// Capture file (pcapng or pcap); `-` is standard input.
@@ -41,7 +39,14 @@ impl Check {
         }
         Ok(match (&found, &error) {
             (Some(found), _) if !found.violations.is_empty() => ExitCode::FAILURE,
-            (_, Some(_)) => ExitCode::from(UNREADABLE),
+            (_, Some(_)) => ExitCode::from(UNUSABLE),
+            (Some(found), _) if found.packets == 0 => {
+                let (file, frames) = (self.file.display(), found.frames);
+                complain(format!(
+                    "Error: {file} has no RoCE packet among its {frames} frames, so nothing was judged"
+                ));
+                ExitCode::from(NOTHING_JUDGED)
+            }
             _ => ExitCode::SUCCESS,
         })
     }

@@ -9,8 +9,8 @@ use faultline_control::objects::{
 };
 use faultline_control::ports::{LinkLineView, PortView, PriorityView};
 use faultline_control::view::{
-    Action, Direction, EngineChange, EngineThreadView, EngineView, LinkChange, LinkView,
-    NicSummary, NicView, Step, Stepped,
+    Action, ClientView, Direction, EngineChange, EngineThreadView, EngineView, LinkChange,
+    LinkView, NicSummary, NicView, Step, Stepped,
 };
 use hyper::Method;
 use serde::Serialize;
@@ -336,6 +336,16 @@ pub(crate) fn name(value: &impl Serialize) -> String {
     }
 }
 
+/// The client of a NIC, with the time since it has attached.
+fn client(client: Option<&ClientView>) -> String {
+    let Some(client) = client else {
+        return "-".to_owned();
+    };
+    let program = client.program.as_deref().unwrap_or("attached");
+    let pid = client.pid.map_or(String::new(), |pid| format!(" {pid}"));
+    format!("{program}{pid} for {}", duration(client.attached_ns))
+}
+
 fn nics(nics: &[NicSummary]) -> String {
     let row = |nic: &NicSummary| {
         vec![
@@ -344,6 +354,7 @@ fn nics(nics: &[NicSummary]) -> String {
             name(&nic.state),
             if nic.link_up { "up" } else { "down" }.to_owned(),
             yes(nic.stalled),
+            client(nic.client.as_ref()),
             nic.queue_pairs.to_string(),
             nic.memory_keys.to_string(),
             nic.tx_packets.to_string(),
@@ -352,7 +363,7 @@ fn nics(nics: &[NicSummary]) -> String {
     };
     let rows: Vec<_> = nics.iter().map(row).collect();
     let head = [
-        "NAME", "MAC", "STATE", "LINK", "STALLED", "QPS", "KEYS", "TX", "RX",
+        "NAME", "MAC", "STATE", "LINK", "STALLED", "CLIENT", "QPS", "KEYS", "TX", "RX",
     ];
     table(&head, &rows)
 }
@@ -444,6 +455,7 @@ fn show_nic(nic: &NicView) -> String {
         ("state", state),
         ("bus master", yes(nic.bus_master)),
         ("stalled", yes(nic.stalled)),
+        ("client", client(nic.client.as_ref())),
     ]) + &show_link(&nic.link)
         + &lines(&[
             ("fault policy", config.fault_policy.clone()),

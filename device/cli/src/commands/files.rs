@@ -1,8 +1,10 @@
 //! Reads files whose author is not trusted: up to a limit of bytes, and for a scenario only in its folder.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{Error, Read};
 use std::path::{Component, Path, PathBuf};
+
+use anyhow::{Context, bail};
 
 /// The path of a regular file in the folder of a scenario, or below, after symbolic links.
 fn path_named_by(folder: &Path, name: &str) -> Result<PathBuf, Error> {
@@ -50,6 +52,23 @@ pub(crate) fn read_bytes(from: impl Read, most: usize) -> Result<Vec<u8>, Error>
         true => Ok(bytes),
         false => Err(Error::other(format!("it has more than {most} bytes"))),
     }
+}
+
+/// Checks that a result can be written to a path, before the work whose result it is. The file does not change.
+pub(crate) fn check_writable(path: &Path) -> anyhow::Result<()> {
+    let shown = path.display();
+    let exists = match path.metadata() {
+        Ok(file) if file.is_dir() => bail!("can't write {shown}: it is a directory"),
+        // Opening a FIFO waits for its reader.
+        Ok(file) if !file.is_file() => return Ok(()),
+        found => found.is_ok(),
+    };
+    let opened = OpenOptions::new().append(true).create(true).open(path);
+    opened.with_context(|| format!("can't write {shown}"))?;
+    if !exists {
+        std::fs::remove_file(path).with_context(|| format!("can't write {shown}"))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

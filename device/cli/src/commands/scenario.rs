@@ -6,18 +6,26 @@ pub(super) mod report;
 mod seeds;
 
 use std::fs;
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
+use clap::builder::StringValueParser;
+use faultline_daemon::log::output::is_coloured;
 use faultline_simulation::trace::Detail;
 use faultline_simulation::{Options, simulate};
 
+use super::files::check_writable;
+use super::profile_names::ProfileNames;
+use super::status::{FAILED, NOTHING_JUDGED, UNUSABLE};
+use super::stop::Stop;
 use super::{complain, print, print_text};
-use load::{Failure, FinishedRun, ProcessNames, UNREADABLE, Until, load};
+use load::{Failure, FinishedRun, ProcessNames, Until, for_guests, load};
 use quick_junit::TestSuite;
-use report::{dump, json_of, junit_report, suite_of, suite_of_failure, suite_of_seeds, text_of};
+use report::{
+    dump, json_of, junit_report, suite_for_guests, suite_of, suite_of_failure, suite_of_seeds,
+    text_of,
+};
 
 /// Run, check or import scenarios: faults on purpose, at precise moments, with expectations.
 #[derive(Debug, clap::Args)]
@@ -36,7 +44,7 @@ enum Subcommand {
 /// Run scenarios in the simulator.
 ///
 /// The same file and seed give the same trace, and so the same hash. The exit status is 1 if a scenario fails, 2 if a file can't
-/// be read.
+/// be read, 3 if all files are for guests. A signal (Ctrl-C) ends it after the run that it is in.
 #[derive(Debug, clap::Args)]
 struct Run {
     /// Scenario files (TOML).
@@ -46,7 +54,7 @@ struct Run {
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Profile of the NICs, instead of that of the file: the name of one that comes with Faultline, or the path of a file.
-    #[arg(long, value_name = "NAME|FILE")]
+    #[arg(long, value_name = "NAME|FILE", value_parser = ProfileNames(StringValueParser::new()))]
     profile: Option<String>,
     /// Try all these seeds, both ends included, and print those that fail.
     #[arg(long, value_name = "A..B", conflicts_with_all = ["seed", "until", "verbose"])]
@@ -81,13 +89,14 @@ struct Check {
 fn words(failure: &Failure, styled: bool) -> String {
     match failure {
         Failure::Wrong(problems) => problems.draw(styled),
+        Failure::ForGuests(name) => for_guests(name),
         Failure::Other(error) => format!("Error: {error:#}"),
     }
 }
 
 /// Prints why a file has no result.
 fn complain_of(failure: &Failure) {
-    complain(words(failure, std::io::stderr().is_terminal()));
+    complain(words(failure, is_coloured(&std::io::stderr())));
 }
 
 impl Command {
@@ -108,10 +117,10 @@ impl Check {
         let mut status = ExitCode::SUCCESS;
         for path in &self.files {
             match load::check(path, process.as_ref()) {
-                Ok(name) => print_text(&format!("{name}: no problem\n"))?,
+                Ok(said) => print_text(&(said + "\n"))?,
                 Err(failure) => {
                     complain_of(&failure);
-                    status = ExitCode::from(UNREADABLE);
+                    status = ExitCode::from(UNUSABLE);
                 }
             }
         }
@@ -121,11 +130,16 @@ impl Check {
 
 impl Run {
     fn run(&self) -> anyhow::Result<ExitCode> {
+        if let Some(path) = &self.junit {
+            check_writable(path)?;
+        }
+        let stop = Stop::new()?;
         let mut status = 0;
+        let mut judged = 0_usize;
         let mut suites = Vec::new();
         for path in &self.files {
             let result = match &self.seeds {
-                Some(seeds) => self.search(path, seeds, &mut suites),
+                Some(seeds) => self.search(path, seeds, &stop, &mut suites),
                 None => self.run_one(path).and_then(|ran| {
                     let passed = ran.outcome.passed();
                     self.show(&ran)?;
@@ -133,21 +147,39 @@ impl Run {
                     Ok(passed)
                 }),
             };
+            judged = judged.saturating_add(usize::from(result.is_ok()));
             match result {
                 Ok(true) => {}
-                Ok(false) => status = status.max(1),
+                Ok(false) => status = status.max(FAILED),
+                Err(Failure::ForGuests(name)) => {
+                    print_text(&(for_guests(&name) + "\n"))?;
+                    suites.push(suite_for_guests(&name));
+                }
                 Err(failure) => {
                     complain_of(&failure);
                     let name = path.display().to_string();
                     suites.push(suite_of_failure(&name, words(&failure, false)));
-                    status = UNREADABLE;
+                    status = UNUSABLE;
                 }
+            }
+            if stop.is_wanted() {
+                break;
             }
         }
         if let Some(path) = &self.junit {
             let shown = path.display();
             let xml = junit_report(suites)?;
             fs::write(path, xml).with_context(|| format!("can't write {shown}"))?;
+        }
+        if stop.is_wanted() {
+            let files = self.files.len();
+            complain(format!(
+                "interrupted: {judged} of {files} files were run, the last perhaps in part"
+            ));
+            return Ok(ExitCode::from(status.max(FAILED)));
+        }
+        if status == 0 && judged == 0 {
+            return Ok(ExitCode::from(NOTHING_JUDGED));
         }
         Ok(ExitCode::from(status))
     }
@@ -199,22 +231,23 @@ impl Run {
         &self,
         path: &Path,
         seeds: &seeds::Seeds,
+        stop: &Stop,
         suites: &mut Vec<TestSuite>,
     ) -> Result<bool, Failure> {
         let loaded = load(path, None, self.profile.as_deref())?;
-        let found = seeds.try_all(&loaded);
+        let found = seeds.try_all(&loaded, stop);
         let found = found.with_context(|| loaded.name.clone())?;
-        suites.push(suite_of_seeds(&loaded.name, &found));
+        suites.push(suite_of_seeds(&loaded.name, &found, seeds.count()));
         if self.json {
             let json = serde_json::json!({
                 "file": loaded.name,
-                "seeds": seeds.count(),
-                "failed": found.iter().map(|failed| failed.seed).collect::<Vec<_>>(),
+                "seeds": found.tried,
+                "failed": found.failed.iter().map(|failed| failed.seed).collect::<Vec<_>>(),
             });
             print(format!("{json}\n").as_bytes())?;
         } else {
             print_text(&seeds.text_of(&loaded.name, &found))?;
         }
-        Ok(found.is_empty())
+        Ok(found.failed.is_empty())
     }
 }

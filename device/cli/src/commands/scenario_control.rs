@@ -88,6 +88,10 @@ impl ScenarioCommand {
                 client.send::<()>(Method::POST, &path, &TaskDone { error })
             }
             Self::Stop { junit } => {
+                // Before the scenario ends: its verdict is given once.
+                if let Some(file) = &junit {
+                    files::check_writable(file)?;
+                }
                 let verdict: VerdictView = client.send(Method::DELETE, PATH, &())?;
                 if let Some(file) = junit {
                     std::fs::write(&file, junit_of(&verdict)?)

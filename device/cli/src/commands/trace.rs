@@ -19,6 +19,7 @@ use super::client::{Client, Target, segment};
 use super::ctl::all;
 use super::files;
 use super::print_text;
+use super::stop::Stop;
 
 /// Largest trace that is read: some million events.
 const MAX_BYTES: usize = 1 << 30;
@@ -34,7 +35,7 @@ pub(crate) struct Save {
     /// Where to write the trace.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Go on for this many seconds, so that the trace may have more events than the process keeps.
+    /// Go on for this many seconds, so that the trace may have more events than the process keeps. A signal (Ctrl-C) ends it before.
     #[arg(long, value_name = "S", default_value_t = 0)]
     follow: u64,
     /// Print the number of events as JSON.
@@ -86,7 +87,10 @@ impl Save {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
         // Before anything is read: a wrong name would lose it.
         let format = TraceFormat::of_path(&self.output)?;
-        let trace = collect(&self.target.client()?, Duration::from_secs(self.follow))?;
+        files::check_writable(&self.output)?;
+        let stop = Stop::new()?;
+        let follow = Duration::from_secs(self.follow);
+        let trace = collect(&self.target.client()?, follow, &stop)?;
         let path = self.output.display();
         let file = File::create(&self.output).with_context(|| format!("can't create {path}"))?;
         let mut file = BufWriter::new(file);
@@ -118,8 +122,8 @@ impl Save {
 
 /// Reads the records of the rings, and those that come in the time `follow` after the first request. Each answer has all records
 /// of one point in time. The device's clock tells the end: a process under load makes records faster than they can be read. In a
-/// pause it stands still, so the end is also when that time is over and there are no more records.
-fn collect(client: &Client, follow: Duration) -> anyhow::Result<Trace> {
+/// pause it stands still, so the end is also when that time is over and there are no more records. A signal ends it, too.
+fn collect(client: &Client, follow: Duration, stop: &Stop) -> anyhow::Result<Trace> {
     let start = Instant::now();
     let (header, records) = snapshot(client, 0)?;
     let end = header.now.saturating_add(nanoseconds(follow));
@@ -128,7 +132,7 @@ fn collect(client: &Client, follow: Duration) -> anyhow::Result<Trace> {
     collected.add(&header, records);
     let (nics, first) = (header.nics, faultline_nic::Instant(header.now));
     collected.trace.header.queue_pairs = owners(client, &nics, first)?;
-    while !collected.ends_at(end) && now < end {
+    while !collected.ends_at(end) && now < end && !stop.is_wanted() {
         let (header, records) = snapshot(client, next)?;
         let is_empty = records.is_empty();
         if header.next < next || (header.next == next && !is_empty) {
@@ -260,6 +264,9 @@ fn snapshot(client: &Client, from: u64) -> anyhow::Result<(PartHeader, Vec<Recor
 impl Show {
     /// Executes the command.
     pub(crate) fn run(&self) -> anyhow::Result<()> {
+        for path in self.histogram.iter().chain(&self.time_line) {
+            files::check_writable(path)?;
+        }
         let path = self.file.display();
         let file = File::open(&self.file).with_context(|| format!("can't read {path}"))?;
         let bytes = files::read_bytes(file, MAX_BYTES);

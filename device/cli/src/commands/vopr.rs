@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use faultline_simulation::vopr::{Failure, Plan, run, shrink};
 
 use super::print;
+use super::stop::Stop;
 
 /// Most runs that make a plan that fails smaller.
 const SHRINKS: usize = 6000;
@@ -21,7 +22,7 @@ const SHRINKS: usize = 6000;
 pub(crate) struct Vopr {
     /// The first seed. Without it seeds follow from the clock.
     seed: Option<u64>,
-    /// Seeds to run, one after the other; 0: until one fails. Without a first seed 0, otherwise 1.
+    /// Seeds to run, one after the other; 0: until one fails, or a signal comes. Without a first seed 0, otherwise 1.
     #[arg(long, value_name = "N")]
     count: Option<u64>,
 }
@@ -33,7 +34,8 @@ impl Vopr {
         let first = self.seed.unwrap_or(fresh);
         let count = self.count.unwrap_or(u64::from(self.seed.is_some()));
         let mut done = 0u64;
-        while count == 0 || done < count {
+        let stop = Stop::new()?;
+        while (count == 0 || done < count) && !stop.is_wanted() {
             let seed = first.wrapping_add(done);
             let plan = Plan::of_seed(seed);
             match run(&plan) {

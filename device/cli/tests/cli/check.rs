@@ -125,8 +125,24 @@ fn of_frames_that_are_cut_the_headers_are_judged() {
     // Without a part of the BTH or AETH.
     pcapng(&path, &packets(3), DataLink::ETHERNET, 8);
     let cut = check(&path, &[]);
-    assert_eq!(cut.status.code(), Some(0));
+    assert_eq!(cut.status.code(), Some(3));
     assert!(text(&cut).contains("0 RoCE packets judged"));
+}
+
+/// Nothing was judged, so nothing is proved.
+#[test]
+fn a_capture_without_roce_packets_does_not_pass() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a");
+    for packets in [&[][..], &[vec![0; 60], vec![1; 60]]] {
+        pcap(&path, packets);
+        for more in [&[][..], &["--json"]] {
+            let checked = check(&path, more);
+            assert_eq!(checked.status.code(), Some(3), "{checked:?}");
+            let error = String::from_utf8_lossy(&checked.stderr).into_owned();
+            assert!(error.contains("no RoCE packet"), "{error}");
+        }
+    }
 }
 
 /// A frame of a capture: the interface, whether it goes out there, how many frames were lost before it, and its octets.

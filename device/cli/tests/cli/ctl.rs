@@ -28,9 +28,9 @@ fn tables_and_json_show_the_same() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("control");
     let _server = server(directory.path(), &["a", "b c"]);
-    let table = "NAME  MAC                STATE     LINK  STALLED  QPS  KEYS  TX  RX\n\
-                 a     02:af:63:dc:4c:86  disabled  up    no         0     0   0   0\n\
-                 b c   02:b2:d7:0e:18:69  disabled  up    no         0     0   0   0\n";
+    let table = "NAME  MAC                STATE     LINK  STALLED  CLIENT  QPS  KEYS  TX  RX\n\
+                 a     02:af:63:dc:4c:86  disabled  up    no       -         0     0   0   0\n\
+                 b c   02:b2:d7:0e:18:69  disabled  up    no       -         0     0   0   0\n";
     let nics = printed(&socket, &["ctl", "nics"]);
     // The addresses are derived from the names.
     let without_mac = |text: &str| -> Vec<String> {

@@ -98,7 +98,12 @@ fn captures_and_traces_say_which_file_has_no_room() {
             ("trace", "-o", "x.jsonl"),
             ("trace", "-o", "x.pftrace"),
         ] {
-            for (disk, done) in [(&disks.octets, "write"), (&disks.inodes, "create")] {
+            let no_inode = if command == "capture" {
+                "create"
+            } else {
+                "write"
+            };
+            for (disk, done) in [(&disks.octets, "write"), (&disks.inodes, no_inode)] {
                 let file = disk.join(name).display().to_string();
                 let message = format!("can't {done} {file}");
                 refused(&[command, option, &file], &control, &message);

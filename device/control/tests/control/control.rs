@@ -167,6 +167,35 @@ fn nics_are_listed_and_shown() {
 }
 
 #[test]
+fn a_process_tells_its_version_and_describes_its_api() {
+    let process = Process::start();
+    let version = process.get("/v1/version");
+    assert_eq!(version["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(version["api"], "1");
+    let description = process.get("/v1/openapi.json");
+    let known = faultline_control::api::description().unwrap();
+    assert_eq!(description, serde_json::from_str::<Value>(&known).unwrap());
+    assert!(description["paths"]["/v1/version"].is_object());
+    let (_, metrics) = process.raw(&http("GET", "/metrics", "", None));
+    let number = |name: &str| -> f64 {
+        let value = metrics.lines().find_map(|line| line.strip_prefix(name));
+        value
+            .unwrap_or_else(|| panic!("{name}: {metrics}"))
+            .trim()
+            .parse()
+            .unwrap()
+    };
+    let build = format!(
+        "faultline_build_info{{version=\"{}\"}} ",
+        env!("CARGO_PKG_VERSION")
+    );
+    assert!((number(&build) - 1.0).abs() < f64::EPSILON);
+    assert!(number("process_resident_memory_bytes ") > 4096.0);
+    assert!(number("process_open_fds ") >= 3.0 && number("process_threads ") >= 2.0);
+    assert!(number("process_start_time_seconds ") > 1.7e9);
+}
+
+#[test]
 fn a_link_can_be_changed() {
     let process = Process::start();
     let change = |body: &str| process.request("PUT", "/v1/nics/a/link", Some(body));

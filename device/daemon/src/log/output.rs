@@ -10,6 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
 
 /// Lines that wait for the thread.
@@ -37,8 +40,37 @@ pub fn lost_lines() -> u64 {
     unread.saturating_add(REFUSED.load(Ordering::Relaxed))
 }
 
-/// Writes log messages and reports of panics to standard error, with the filter of `RUST_LOG` (default: `info`). To be called once.
-pub fn start() {
+/// Returns true if text for this stream may have colours: it is a terminal, and the user has not set `NO_COLOR` (no-color.org).
+pub fn is_coloured(stream: &impl IsTerminal) -> bool {
+    let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    stream.is_terminal() && !refused
+}
+
+/// What is logged if nothing else is said.
+const DEFAULT: LevelFilter = LevelFilter::INFO;
+
+/// The filter that a text describes. An error says why it cannot be used.
+fn filter_of(text: &str) -> Result<EnvFilter, String> {
+    let filter = text.parse::<EnvFilter>();
+    let filter = filter.map_err(|error| error.to_string())?;
+    // A word that is no level is taken for the name of a module, and hides all others.
+    let hides_all = text.parse::<Targets>().is_ok_and(|targets| {
+        !targets.would_enable("faultline", &tracing::Level::ERROR) && !text.contains("faultline")
+    });
+    let is_wanted = text
+        .split(',')
+        .any(|part| part.trim().eq_ignore_ascii_case("off"));
+    match hides_all && !is_wanted {
+        true => Err(
+            "it names no level (off, error, warn, info, debug, trace) for this program".to_owned(),
+        ),
+        false => Ok(filter),
+    }
+}
+
+/// Writes log messages and reports of panics to standard error, from `level` on; by default with the filter of `RUST_LOG`, else from
+/// `info` on. A filter that cannot be used, or that names nothing of this program, is reported and replaced by `info`. To be called once.
+pub fn start(level: Option<LevelFilter>) {
     let (lines, receiver) = bounded(CAPACITY);
     let thread = std::thread::Builder::new()
         .name("log-output".to_owned())
@@ -46,13 +78,25 @@ pub fn start() {
     // Without a thread all lines are lost, which is counted.
     drop(thread);
     let _ = OUTPUT.set(lines.clone());
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let wanted = std::env::var_os(EnvFilter::DEFAULT_ENV).filter(|text| !text.is_empty());
+    let wanted = wanted.filter(|_| level.is_none());
+    let wanted = wanted.map(|text| text.to_string_lossy().into_owned());
+    let found = wanted.as_deref().map(filter_of);
+    let level = level.unwrap_or(DEFAULT);
+    let default = || EnvFilter::default().add_directive(level.into());
+    let (filter, problem) = match found {
+        Some(Ok(filter)) => (filter, None),
+        Some(Err(problem)) => (default(), Some(problem)),
+        None => (default(), None),
+    };
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(is_coloured(&std::io::stderr()))
         .with_writer(Lines(lines))
         .init();
+    if let (Some(problem), Some(text)) = (problem, wanted) {
+        tracing::warn!("RUST_LOG={text:?} is not used, and the level is {level}: {problem}");
+    }
     // The usual hook writes to standard error in the thread that has panicked, which may never end then.
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();

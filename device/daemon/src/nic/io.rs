@@ -79,6 +79,17 @@ pub(crate) struct PortShare {
     pub(crate) removed: Arc<AtomicBool>,
 }
 
+/// A client that uses the device of a NIC, such as QEMU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// Number of its process, if the system tells it.
+    pub pid: Option<i32>,
+    /// Name of its program (`/proc/PID/comm`), if it can be read.
+    pub program: Option<String>,
+    /// When it has queried the device.
+    pub since: std::time::Instant,
+}
+
 /// A doorbell page that the engine polls.
 #[derive(Clone, Copy, Debug)]
 struct Polled {
@@ -107,6 +118,8 @@ pub struct NicIo {
     heartbeat: u32,
     /// A doorbell whose write to the kick page is missing.
     suspect: Cell<Option<Suspect>>,
+    /// The client.
+    pub(crate) client: Option<Client>,
     /// A missed wake-up of this client was logged.
     missed_logged: bool,
     /// A frame of this client with a source address of another NIC was logged.
@@ -146,6 +159,7 @@ impl NicIo {
             first: 0,
             pages_version: nic.doorbell_pages_version(),
             resets: 0,
+            client: None,
             heartbeat: 0,
             suspect: Cell::new(None),
             missed_logged: false,
@@ -191,6 +205,7 @@ impl NicIo {
 
     /// Resets the state of a client that has disconnected.
     pub(crate) fn forget_client(&mut self) {
+        self.client = None;
         self.forgery_logged = false;
         self.missed_logged = false;
         self.removed.store(false, Ordering::Relaxed);

@@ -23,7 +23,7 @@ use crate::engines::Engines;
 use crate::engines::engine::Engine;
 use crate::engines::handle::Ended;
 use crate::log::of_nic::LogLimit;
-use crate::nic::io::{BarTwo, NicIo, PortShare};
+use crate::nic::io::{BarTwo, Client, NicIo, PortShare};
 use crate::nic::ram::{self, Ram};
 use faultline_config::pci_id::PciId;
 
@@ -48,6 +48,8 @@ pub(crate) struct Function {
     pages: Arc<SharedPages>,
     /// See [`NicIo::remove`].
     removed: Arc<AtomicBool>,
+    /// Process of the client.
+    peer: Option<i32>,
     /// Time at which the client queried the device.
     since: std::time::Instant,
     /// Mapped files behind guest memory.
@@ -105,6 +107,7 @@ impl Function {
             bar: shared.bar,
             pages: shared.pages,
             removed: shared.removed,
+            peer: None,
             since: std::time::Instant::now(),
             files,
         })
@@ -275,8 +278,23 @@ impl Function {
 }
 
 impl Device for Function {
+    fn connected(&mut self, process: Option<i32>) {
+        self.peer = process;
+    }
+
     fn info(&mut self) -> Result<DeviceInfo, Errno> {
         self.since = std::time::Instant::now();
+        let program = self
+            .peer
+            .map(|pid| std::fs::read_to_string(format!("/proc/{pid}/comm")));
+        let client = Client {
+            pid: self.peer,
+            program: program
+                .and_then(Result::ok)
+                .map(|name| name.trim_end().to_owned()),
+            since: self.since,
+        };
+        self.on_port(|_, io| io.client = Some(client))?;
         if self.log.allows() {
             tracing::info!("client connected");
         }

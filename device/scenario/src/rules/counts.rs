@@ -1,5 +1,7 @@
 //! What is counted for expectations.
 
+use std::collections::BTreeMap;
+
 use faultline_nic::{Diagnostic, Instant, Nanos};
 use faultline_telemetry::{DiagnosticKind, Service, Stage};
 
@@ -14,6 +16,8 @@ pub struct Counts {
     expected: Vec<u64>,
     /// Durations of the stages of page faults.
     stages: [Vec<Nanos>; Stage::COUNT],
+    /// When faults were raised that have no answer yet, by NIC and token.
+    unanswered: BTreeMap<(usize, u64), Instant>,
 }
 
 /// Most durations of a stage that are kept, the first ones.
@@ -25,6 +29,7 @@ impl Counts {
             diagnostics: vec![[0; DiagnosticKind::COUNT]; nics],
             expected: vec![0; plan.expectations.len()],
             stages: Default::default(),
+            unanswered: BTreeMap::new(),
         }
     }
 
@@ -35,12 +40,17 @@ impl Counts {
             *count = count.saturating_add(1);
         }
         match *diagnostic {
+            Diagnostic::FaultRaised { token, .. } if self.unanswered.len() < MAX_DURATIONS => {
+                self.unanswered.insert((nic, token), at);
+            }
             Diagnostic::FaultResumed {
+                token,
                 raised,
                 record_ns,
                 driver,
                 ..
             } => {
+                self.unanswered.remove(&(nic, token));
                 for (stage, time) in Service::new(raised, at, record_ns, driver).stages() {
                     self.stage(stage, time);
                 }
@@ -51,6 +61,12 @@ impl Counts {
                 self.stage(Stage::Data, at.0.saturating_sub(resumed.0));
                 self.stage(Stage::Total, at.0.saturating_sub(raised.0));
             }
+            Diagnostic::FaultFailed { token, .. }
+            | Diagnostic::FaultExpired { token, .. }
+            | Diagnostic::FaultCancelled { token, .. } => {
+                self.unanswered.remove(&(nic, token));
+            }
+            Diagnostic::Reset => self.unanswered.retain(|(of, _), _| *of != nic),
             _ => {}
         }
     }
@@ -83,6 +99,14 @@ impl Counts {
         let mut durations = durations.cloned().unwrap_or_default();
         durations.sort_unstable();
         durations
+    }
+
+    /// Ages at the time `end` of faults that have no answer then.
+    pub fn unanswered(&self, end: Instant) -> Vec<Nanos> {
+        let raised = self.unanswered.values();
+        raised
+            .map(|raised| Nanos(end.0.saturating_sub(raised.0)))
+            .collect()
     }
 
     /// Packets, completions or events of the expectation with this index in the plan.

@@ -8,6 +8,7 @@ use faultline_nic::{Dma, Instant, Nic};
 
 use super::{RAM, State};
 use crate::bus::Bus;
+use crate::event::What;
 
 /// The bus of a host.
 #[derive(Clone, Debug)]
@@ -24,6 +25,11 @@ impl ProcessBus {
     /// Looks at the NIC.
     pub(crate) fn with_nic<T>(&self, look: impl FnOnce(&Nic) -> T) -> Option<T> {
         Some(look(&self.state.borrow_mut().nic(self.host)?.nic))
+    }
+
+    /// Keeps an event of the scenario.
+    pub(crate) fn event(&self, what: What) {
+        self.state.borrow().event(self.host, what);
     }
 
     /// Vectors of interrupts since the last call, as bits.

@@ -12,6 +12,7 @@ use faultline_scenario::verdict::{Facts, Verdict, judge};
 
 use super::engine::SimEngine;
 use super::{Process, State};
+use crate::event::What;
 
 /// Why there is no speed without a modelled link.
 const NO_SPEED: &str =
@@ -181,6 +182,11 @@ impl State {
     /// Adds a line to the trace.
     pub(crate) fn note(&self, nic: PortId, what: std::fmt::Arguments<'_>) {
         self.watch.borrow_mut().note(self.now, nic, what);
+    }
+
+    /// Keeps an event of the scenario.
+    pub(crate) fn event(&self, nic: PortId, what: What) {
+        self.watch.borrow_mut().event(self.now, nic, what);
     }
 }
 

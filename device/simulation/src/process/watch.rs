@@ -10,6 +10,7 @@ use faultline_nic::{Instant, Nic};
 use faultline_oracle::{Finding, Oracle, Place, QueuePair};
 use faultline_scenario::trigger::Direction;
 
+use crate::event::What;
 use crate::memory::Memory;
 use crate::record::Record;
 use crate::trace::Detail;
@@ -122,6 +123,13 @@ impl Watch {
         }
     }
 
+    /// Keeps an event of a scenario.
+    pub(crate) fn event(&mut self, now: u64, nic: PortId, what: What) {
+        if let Some(record) = &mut self.record {
+            record.event(now, nic, what);
+        }
+    }
+
     pub(super) fn seen(&mut self, now: Instant, seen: &Seen<'_, Memory>) {
         match seen {
             Seen::Frame(sight) => self.frame(now, sight),
@@ -175,7 +183,7 @@ impl Watch {
             return;
         }
         if let Some(record) = &mut self.record {
-            record.packet(now.0, sight.place, sight.fate, bytes);
+            record.packet(now.0, sight, bytes);
         }
         // What is lost later was sent all the same.
         if dir == Direction::Tx

@@ -131,6 +131,7 @@ fn nic(name: &str) -> NicSnapshot {
             queue_pairs: vec![("rts", 3)],
             queue_depths: vec![("fault", 1)],
             held_bytes: 1 << 20,
+            attached: Some(Duration::from_secs(61)),
             ..NicGauges::default()
         },
         port: PortCounts {
@@ -147,7 +148,14 @@ fn the_text_obeys_the_format() {
         uptime: Duration::from_millis(1500),
         ..EngineSnapshot::default()
     };
-    let text = prometheus_text(&[nic("a"), nic("b")], &fabric(), &[engine]);
+    let process = ProcessSnapshot {
+        version: "1.2.3",
+        cpu: Duration::from_millis(2500),
+        resident: 4096,
+        max_fds: Some(1024),
+        ..ProcessSnapshot::default()
+    };
+    let text = prometheus_text(&[nic("a"), nic("b")], &fabric(), &[engine], process);
     let families = check(&text);
     assert!(families.len() > Counter::COUNT + 15);
     for line in [
@@ -165,6 +173,12 @@ fn the_text_obeys_the_format() {
         "faultline_device_table_bytes{nic=\"a\"} 7",
         "faultline_objects{nic=\"a\",kind=\"qp\"} 3",
         "faultline_held_bytes{nic=\"a\"} 1048576",
+        "faultline_client_attached{nic=\"a\"} 1",
+        "faultline_client_attached_time_seconds{nic=\"b\"} 61",
+        "faultline_build_info{version=\"1.2.3\"} 1",
+        "process_cpu_seconds_total 2.5",
+        "process_resident_memory_bytes 4096",
+        "process_max_fds 1024",
     ] {
         assert!(text.lines().any(|l| l == line), "{line} is absent");
     }
@@ -176,6 +190,7 @@ fn a_guest_adds_no_more_series_than_there_are_opcodes() {
         &[nic("a")],
         &FabricSnapshot::default(),
         &[EngineSnapshot::default()],
+        ProcessSnapshot::default(),
     );
     let opcodes = faultline_wire::Opcode::ALL.len() + 1;
     let lines = |name: &str| text.lines().filter(|line| line.starts_with(name)).count();
@@ -189,6 +204,7 @@ fn names_of_nics_are_escaped() {
         &[nic("a\"b\\c\nd")],
         &FabricSnapshot::default(),
         &[EngineSnapshot::default()],
+        ProcessSnapshot::default(),
     );
     assert!(text.contains(r#"{nic="a\"b\\c\nd"}"#));
     check(&text);
@@ -200,6 +216,7 @@ fn no_nics_is_no_error() {
         &[],
         &FabricSnapshot::default(),
         &[EngineSnapshot::default()],
+        ProcessSnapshot::default(),
     ));
 }
 
@@ -233,7 +250,12 @@ fn fabric() -> FabricSnapshot {
 
 #[test]
 fn ports_and_links_have_series_of_their_own() {
-    let text = prometheus_text(&[], &fabric(), &[EngineSnapshot::default()]);
+    let text = prometheus_text(
+        &[],
+        &fabric(),
+        &[EngineSnapshot::default()],
+        ProcessSnapshot::default(),
+    );
     check(&text);
     for line in [
         "faultline_port_frames_total{port=\"wire\\\"1\",direction=\"rx\"} 3",
@@ -255,6 +277,7 @@ fn ports_and_links_have_series_of_their_own() {
         &[],
         &FabricSnapshot::default(),
         &[EngineSnapshot::default()],
+        ProcessSnapshot::default(),
     );
     assert!(!without.contains("faultline_port_") && !without.contains("faultline_link_model"));
 }

@@ -1,14 +1,14 @@
 //! `faultline scenario import`: scenarios from the files of other tools.
 
 use std::fs;
-use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use faultline_daemon::log::output::is_coloured;
 use faultline_scenario::lumina::{MAX_BYTES, import};
 
-use super::load::UNREADABLE;
+use crate::commands::status::UNUSABLE;
 use crate::commands::{complain, files, print};
 
 /// Make a scenario of a test file of Lumina (YAML).
@@ -26,15 +26,18 @@ pub(super) struct Import {
 
 impl Import {
     pub(super) fn run(&self) -> anyhow::Result<ExitCode> {
+        if let Some(path) = &self.output {
+            files::check_writable(path)?;
+        }
         let name = self.file.display().to_string();
         let text = files::read(&self.file, MAX_BYTES);
         let text = text.with_context(|| format!("can't read {name}"))?;
-        let styled = std::io::stderr().is_terminal();
+        let styled = is_coloured(&std::io::stderr());
         let imported = match import(&name, &text) {
             Ok(imported) => imported,
             Err(problems) => {
                 complain(problems.draw(styled));
-                return Ok(ExitCode::from(UNREADABLE));
+                return Ok(ExitCode::from(UNUSABLE));
             }
         };
         if !imported.warnings.list().is_empty() {

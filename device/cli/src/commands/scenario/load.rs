@@ -17,8 +17,6 @@ use serde::Deserialize;
 
 use crate::commands::files;
 
-/// Exit status if a file can't be read or simulated.
-pub(super) const UNREADABLE: u8 = 2;
 /// Name of the rule of `--until` in reports.
 const UNTIL: &str = "--until";
 
@@ -53,6 +51,8 @@ pub(super) struct Loaded {
 pub(super) enum Failure {
     /// The file is wrong; the problems are drawn.
     Wrong(Box<Problems>),
+    /// It has programs for guests and no traffic for the simulator. The name of the file.
+    ForGuests(String),
     /// Another reason.
     Other(anyhow::Error),
 }
@@ -117,10 +117,22 @@ impl ProcessNames {
     }
 }
 
-/// Reads a file and checks it for a process, or for the simulator. Returns its name.
+/// What is said of a file without traffic for the simulator.
+pub(super) fn for_guests(name: &str) -> String {
+    format!(
+        "{name}: no problem; it is for guests, whose programs make the traffic: `cargo lab scenario {name}` boots them, \
+         `faultline ctl scenario start {name}` uses your own"
+    )
+}
+
+/// Reads a file and checks it for a process, or for the simulator. Returns what is to be said of it.
 pub(super) fn check(path: &Path, process: Option<&ProcessNames>) -> Result<String, Failure> {
     let Some(ProcessNames { nics, ports }) = process else {
-        return load(path, None, None).map(|loaded| loaded.name);
+        return match load(path, None, None) {
+            Ok(loaded) => Ok(format!("{}: no problem", loaded.name)),
+            Err(Failure::ForGuests(name)) => Ok(for_guests(&name)),
+            Err(failure) => Err(failure),
+        };
     };
     let (name, text) = read_file(path)?;
     let wrong = |problems| Failure::Wrong(Box::new(problems));
@@ -128,7 +140,7 @@ pub(super) fn check(path: &Path, process: Option<&ProcessNames>) -> Result<Strin
     let plan = scenario.plan(nics, ports);
     plan.map_err(|problems| wrong(Problems::new(&name, &text, problems)))?;
     own_profile(&scenario, path, &text)?;
-    Ok(name)
+    Ok(format!("{name}: no problem"))
 }
 
 /// The name of a file, and its text.
@@ -149,7 +161,7 @@ fn own_profile(scenario: &Scenario, path: &Path, text: &str) -> Result<Option<Pr
             let name = path.display().to_string();
             Failure::Wrong(Box::new(unread_profile(&name, text, &error)))
         }
-        Failure::Wrong(_) => failure,
+        Failure::Wrong(_) | Failure::ForGuests(_) => failure,
     });
     profile.map(Some)
 }
@@ -179,10 +191,14 @@ pub(super) fn load(
             anyhow::anyhow!("{UNTIL}: {}", said.collect::<Vec<_>>().join("; "))
         })?;
     }
-    let profile = match profile {
-        Some(name) => Some(load_profile(name)?),
+    let given = profile.map(load_profile).transpose()?;
+    let profile = match given {
+        Some(profile) => Some(profile),
         None => own_profile(&scenario, path, &text)?,
     };
+    if scenario.guests.is_some() && scenario.traffic.is_empty() {
+        return Err(Failure::ForGuests(name));
+    }
     Ok(Loaded {
         name,
         scenario,

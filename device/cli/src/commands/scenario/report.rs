@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::load::FinishedRun;
-use super::seeds::Failed;
+use super::seeds::Search;
 
 /// Objects of a list that are taken at a time.
 const PART: usize = 1024;
@@ -189,16 +189,27 @@ pub(super) fn suite_of(ran: &FinishedRun) -> TestSuite {
     junit_suite(&ran.loaded.name, checks, &verdict.problems)
 }
 
-/// A suite for the search for seeds with a file: a case for each seed that fails, or one for all that pass.
-pub(super) fn suite_of_seeds(name: &str, failed: &[Failed]) -> TestSuite {
+/// A suite for the search for seeds with a file: a case for each seed that fails, and one if all pass, or not all were tried.
+pub(super) fn suite_of_seeds(name: &str, search: &Search, count: u64) -> TestSuite {
     let mut suite = TestSuite::new(name.to_owned());
+    let Search { tried, failed } = search;
     for failed in failed {
         let reasons = failed.reasons.join("\n");
         suite.add_test_case(case(&format!("seed {}", failed.seed), Some(reasons)));
     }
-    if failed.is_empty() {
-        suite.add_test_case(case("seeds", None));
+    let untried = (*tried < count).then(|| format!("only {tried} of {count} seeds were tried"));
+    if failed.is_empty() || untried.is_some() {
+        suite.add_test_case(case("seeds", untried));
     }
+    suite
+}
+
+/// A suite for a file that the simulator cannot run.
+pub(super) fn suite_for_guests(name: &str) -> TestSuite {
+    let mut suite = TestSuite::new(name.to_owned());
+    let mut status = TestCaseStatus::skipped();
+    status.set_message("it is for guests");
+    suite.add_test_case(TestCase::new("run", status));
     suite
 }
 

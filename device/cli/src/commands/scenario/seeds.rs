@@ -13,6 +13,7 @@ use faultline_simulation::trace::Detail;
 use faultline_simulation::{Options, SimulationError, simulate};
 
 use super::load::Loaded;
+use crate::commands::stop::Stop;
 
 /// Most seeds of one search.
 const MAX_SEEDS: u64 = 1_000_000;
@@ -45,25 +46,35 @@ pub(super) struct Failed {
     pub(super) reasons: Vec<String>,
 }
 
+/// What a search has found.
+#[derive(Clone, Debug)]
+pub(super) struct Search {
+    /// Seeds that were tried: all, unless a signal has come.
+    pub(super) tried: u64,
+    /// Those that fail, in ascending order.
+    pub(super) failed: Vec<Failed>,
+}
+
 impl Seeds {
     /// Number of seeds.
     pub(super) fn count(self) -> u64 {
         self.0.last.saturating_sub(self.0.first).saturating_add(1)
     }
 
-    /// Runs the scenario with each seed, on all processors. Returns those that fail, in ascending order.
-    pub(super) fn try_all(self, loaded: &Loaded) -> anyhow::Result<Vec<Failed>> {
-        let next = AtomicU64::new(0);
+    /// Runs the scenario with each seed, on all processors, until a signal comes.
+    pub(super) fn try_all(self, loaded: &Loaded, stop: &Stop) -> anyhow::Result<Search> {
+        let (next, tried) = (AtomicU64::new(0), AtomicU64::new(0));
         let is_impossible = AtomicBool::new(false);
         let found: Mutex<(Vec<Failed>, Option<SimulationError>)> = Mutex::default();
         let work = || {
-            while !is_impossible.load(Ordering::Relaxed) {
+            while !is_impossible.load(Ordering::Relaxed) && !stop.is_wanted() {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 if number >= self.count() {
                     return;
                 }
                 let seed = self.0.first.saturating_add(number);
                 let result = try_one(loaded, seed);
+                tried.fetch_add(1, Ordering::Relaxed);
                 let Ok(mut found) = found.lock() else {
                     return;
                 };
@@ -88,16 +99,21 @@ impl Seeds {
             return Err(error.into());
         }
         failed.sort_by_key(|failed| failed.seed);
-        Ok(failed)
+        let tried = tried.into_inner();
+        Ok(Search { tried, failed })
     }
 
     /// What was found, in words.
-    pub(super) fn text_of(self, name: &str, failed: &[Failed]) -> String {
-        let count = self.count();
-        let Some(first) = failed.first() else {
-            return format!("{name}: passes with all {count} seeds\n");
+    pub(super) fn text_of(self, name: &str, search: &Search) -> String {
+        let (count, Search { tried, failed }) = (self.count(), search);
+        let tried = match *tried < count {
+            true => format!("{tried} of {count} seeds that were tried"),
+            false => format!("{count} seeds"),
         };
-        let mut text = format!("{name}: fails with {} of {count} seeds:", failed.len());
+        let Some(first) = failed.first() else {
+            return format!("{name}: passes with all {tried}\n");
+        };
+        let mut text = format!("{name}: fails with {} of {tried}:", failed.len());
         for failed in failed.iter().take(LISTED) {
             // Writing to a string does not fail.
             let _ = write!(text, " {}", failed.seed);

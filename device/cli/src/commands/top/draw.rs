@@ -145,7 +145,7 @@ impl View {
         }
         let plain = Style::new();
         for ((at, (text, trouble)), line) in table
-            .lines(1)
+            .lines(1, lines.first().map_or(0, |line| line.width.into()))
             .into_iter()
             .enumerate()
             .zip(lines.iter().skip(1))
@@ -212,11 +212,11 @@ mod tests {
         let expected = [
             "faultline top  engine 25 % busy, up 11.0 s  every 1 s  by packets  /tmp/control.",
             "  NICs, per second (2)",
-            "NIC  STATE   LINK FAULTS RNR RETRY   CQ TX-PKT RX-PKT TX-MSG RX-MSG TX-B RX-B TI",
-            "nic0 running up        2  15   7.0 75 %   1.2M   1.1M   600k      0 4.2G  88M",
-            "nic1 running down      0   0     0    -      0      0      0      0    0    0",
+            "NIC  STATE   LINK FAULTS NEW RNR RETRY   CQ TX-PKT RX-PKT TX-MSG RX-MSG TX-B",
+            "nic0 running up        2 310  15   7.0 75 %   1.2M   1.1M   600k      0 4.2G",
+            "nic1 running down      0   0   0     0    -      0      0      0      0    0",
             "> Queue pairs, per second (3)",
-            "QPN NIC  KIND STATE POLICY TX-PKT RX-PKT TX-B RX-B WAITS PROCESS         PEER SE",
+            "QPN NIC  KIND STATE POLICY TX-PKT RX-PKT TX-B RX-B WAITS PROCESS         PEER",
             " 18 nic0 rc   rts   rnr      500k   500k 500M    0 -     ib_write_bw 345    9",
             " 17 nic0 rc   rts   rnr      1.0k   1.0k 1.0M    0 -     ib_write_bw 345    9",
             " 40 nic0 rc   rts   rnr         -      -    -    - -     ib_write_bw 345    9",

@@ -146,7 +146,7 @@ fn text(rows: &Rows, limit: usize) -> String {
         let count = panel.len(rows);
         let table = panel.table(rows, 0..limit.min(count));
         text += &format!("\n{}\n", table.title);
-        for (line, _) in table.lines(2) {
+        for (line, _) in table.lines(2, usize::MAX) {
             text += &line;
             text.push('\n');
         }

@@ -47,6 +47,7 @@ const NICS: &[(&str, Align)] = &[
     ("STATE", Left),
     ("LINK", Left),
     ("FAULTS", Right),
+    ("NEW", Right),
     ("RNR", Right),
     ("RETRY", Right),
     ("CQ", Right),
@@ -57,7 +58,6 @@ const NICS: &[(&str, Align)] = &[
     ("TX-B", Right),
     ("RX-B", Right),
     ("TIMEOUT", Right),
-    ("NEW-FAULTS", Right),
     ("QPS", Right),
     ("KEYS", Right),
 ];
@@ -146,8 +146,9 @@ impl Panel {
 }
 
 impl Table {
-    /// Lines of text: the names of the columns, then the rows, each with true if it needs attention.
-    pub(super) fn lines(&self, gap: usize) -> Vec<(String, bool)> {
+    /// Lines of text: the names of the columns, then the rows, each with true if it needs attention. Numbers that do not fit into `room`
+    /// columns are left out: a part of a number is another number.
+    pub(super) fn lines(&self, gap: usize, room: usize) -> Vec<(String, bool)> {
         let width = |at: usize, title: &str| {
             let cells = self.rows.iter().filter_map(|row| row.cells.get(at));
             let widths = cells.map(|cell| cell.chars().count());
@@ -155,10 +156,19 @@ impl Table {
         };
         let columns = self.columns.iter().enumerate();
         let widths: Vec<_> = columns.map(|(at, (title, _))| width(at, title)).collect();
+        let ends = widths.iter().scan(0_usize, |end, width| {
+            let own = end.saturating_add(*width);
+            *end = own.saturating_add(gap);
+            Some(own)
+        });
+        let mut ends = self.columns.iter().zip(ends);
+        let cut = ends.position(|((_, align), end)| *align == Right && end > room);
+        let shown = cut.unwrap_or(self.columns.len());
         let gap = " ".repeat(gap);
         let line = |cells: &mut dyn Iterator<Item = &str>| {
             let mut line = String::new();
-            for (((_, align), width), cell) in self.columns.iter().zip(&widths).zip(cells) {
+            let columns = self.columns.iter().zip(&widths).take(shown);
+            for (((_, align), width), cell) in columns.zip(cells) {
                 line += &match align {
                     Left => format!("{cell:<width$}{gap}"),
                     Right => format!("{cell:>width$}{gap}"),
@@ -195,6 +205,7 @@ fn nic(nic: &NicRow) -> Row {
             state,
             if nic.link_up { "up" } else { "down" }.to_owned(),
             nic.faults_in_flight.to_string(),
+            per_second(nic.page_faults_per_s),
             per_second(total(nic.rnr_naks_sent_per_s, nic.rnr_naks_received_per_s)),
             per_second(nic.retransmitted_packets_per_s),
             nic.fullest_cq
@@ -206,7 +217,6 @@ fn nic(nic: &NicRow) -> Row {
             per_second(nic.tx_bytes_per_s),
             per_second(nic.rx_bytes_per_s),
             per_second(nic.ack_timeouts_per_s),
-            per_second(nic.page_faults_per_s),
             nic.queue_pairs.to_string(),
             nic.memory_keys.to_string(),
         ],

@@ -1,0 +1,60 @@
+//! Exit statuses of all commands: one table for manual pages and documents.
+
+/// The command has failed, or something that was judged does not hold.
+pub(crate) const FAILED: u8 = 1;
+/// The arguments are wrong, or a file can't be read or simulated.
+pub(crate) const UNUSABLE: u8 = 2;
+/// Nothing was judged.
+pub(crate) const NOTHING_JUDGED: u8 = 3;
+
+/// All exit statuses.
+pub(crate) const TABLE: [(u8, &str); 4] = [
+    (0, "The command is done. Everything that was judged holds."),
+    (
+        FAILED,
+        "The command has failed, or something that was judged does not hold: an expectation, a rule of the specification, a promise.",
+    ),
+    (
+        UNUSABLE,
+        "The arguments are wrong, or a file can't be read or simulated.",
+    ),
+    (
+        NOTHING_JUDGED,
+        "Nothing was judged: a capture has no RoCE packet, or all scenarios are for guests.",
+    ),
+];
+
+/// The table as a section of a manual page.
+pub(crate) fn section() -> String {
+    let lines = TABLE.map(|(status, meaning)| format!("{status}  {meaning}"));
+    format!("Exit status:\n\n{}", lines.join("\n\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The table of the documents is this one. `FAULTLINE_BLESS=1` writes it.
+    #[test]
+    fn documents_have_the_table() {
+        let (begin, end) = (
+            "<!-- exit statuses: begin -->\n",
+            "<!-- exit statuses: end -->",
+        );
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/control.md");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let (before, rest) = text.split_once(begin).unwrap();
+        let (_, after) = rest.split_once(end).unwrap();
+        let rows = TABLE.map(|(status, meaning)| format!("| {status} | {meaning} |\n"));
+        let table = format!("\n| Status | Meaning |\n|---|---|\n{}\n", rows.concat());
+        let wanted = format!("{before}{begin}{table}{end}{after}");
+        if std::env::var_os("FAULTLINE_BLESS").is_some() {
+            std::fs::write(&path, &wanted).unwrap();
+        }
+        let found = std::fs::read_to_string(&path).unwrap();
+        assert!(
+            found == wanted,
+            "docs/control.md: FAULTLINE_BLESS=1 cargo test -p faultline status:: writes the table"
+        );
+    }
+}
