@@ -231,8 +231,8 @@ impl Connection {
             State::SynSent | State::Closing | State::LastAck | State::TimeWait => (),
             _ => {
                 use faultline_wire::TcpFlags as F;
-                let nxt = self.send.seq(self.send.nxt());
-                self.reset = Some(self.header(nxt, F::RST | F::ACK, 0));
+                let seq = self.send.seq(self.send.control_pos());
+                self.reset = Some(self.header(seq, F::RST | F::ACK, 0));
             }
         }
         self.end(Outcome::Aborted);

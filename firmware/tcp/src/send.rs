@@ -398,6 +398,12 @@ impl Send {
         is_retransmission
     }
 
+    /// The position of a segment without data: the highest one that the peer may have reached. After a timeout `nxt` is behind it, and
+    /// the peer would ignore the segment, and the acknowledgment with it. What is beyond its window was not accepted.
+    pub(crate) fn control_pos(&self) -> Pos {
+        self.max.min(self.una + self.window).max(self.una)
+    }
+
     /// The SYN leaves.
     pub(crate) fn sent_syn(&mut self, now: Instant) {
         let is_first = self.max == Pos(0);

@@ -57,7 +57,7 @@ impl Connection {
             return Some(self.acknowledgment(seq, now));
         }
         self.receive.is_ack_due().then(|| {
-            let seq = self.send.seq(self.send.nxt());
+            let seq = self.send.seq(self.send.control_pos());
             self.acknowledgment(seq, now)
         })
     }

@@ -493,6 +493,32 @@ fn the_timeout_doubles_and_the_window_falls_to_one_segment() {
 }
 
 #[test]
+fn an_acknowledgment_after_a_timeout_is_in_the_window_of_the_peer() {
+    Script::established(plain()).run(
+        "send 2000
+         > A 1:1001 ack 1
+         > PA 1001:2001 ack 1
+         +200
+         > A 1:1001 ack 1
+         < A 1:1001 ack 1
+         < A 1001:2001 ack 1
+         > A 2001:2001 ack 2001
+         abort
+         > RA 2001:2001 ack 2001",
+    );
+    // Octets of a window probe may not have been accepted.
+    Script::established(plain()).run(
+        "< A 1:1 ack 1 win 0
+         send 10
+         +200
+         > A 1:2 ack 1
+         < A 1:1001 ack 1 win 0
+         < A 1001:2001 ack 1 win 0
+         > A 1:1 ack 2001",
+    );
+}
+
+#[test]
 fn three_duplicates_repair_a_loss() {
     let mut script = Script::established(plain());
     script.run(
