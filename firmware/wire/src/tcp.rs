@@ -227,7 +227,8 @@ impl TcpOptions {
         let blocks = self.sack.as_slice();
         if !blocks.is_empty() {
             // At most four blocks.
-            let len = (blocks.len().wrapping_mul(8).wrapping_add(2) & 0xff) as u8;
+            let len = blocks.len().saturating_mul(8).saturating_add(2);
+            let len = u8::try_from(len).unwrap_or(u8::MAX);
             w.put([kind::NOP, kind::NOP, kind::SACK, len])?;
             for (left, right) in blocks {
                 w.u32(left.0)?;
@@ -312,7 +313,7 @@ impl Tcp {
         if len > Self::MAX_LEN {
             return Err(WireError::FieldOutOfRange {
                 field: "options",
-                value: (self.options.len() & 0xffff) as u32,
+                value: u32::try_from(self.options.len()).unwrap_or(u32::MAX),
             });
         }
         let mut w = Writer::new(out, len)?;
@@ -321,7 +322,8 @@ impl Tcp {
         w.u32(self.seq.0)?;
         w.u32(self.ack.0)?;
         // The data offset counts words of 4 octets, in the upper 4 bits.
-        w.put([((len << 2) & 0xff) as u8, self.flags.bits()])?;
+        let offset = u8::try_from(len / 4).unwrap_or(u8::MAX) << 4;
+        w.put([offset, self.flags.bits()])?;
         w.u16(self.window)?;
         w.u16(self.checksum)?;
         w.u16(self.urgent)?;
