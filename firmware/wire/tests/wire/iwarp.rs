@@ -75,7 +75,7 @@ proptest! {
         let fpdu = Fpdu { ulpdu_len };
         round_trip(fpdu, Fpdu::HEADER_LEN, Fpdu::emit, Fpdu::parse);
         prop_assert_eq!(fpdu.len(), 2 + usize::from(ulpdu_len) + fpdu.pad_len() + 4);
-        prop_assert!(fpdu.len() % 4 == 0 && fpdu.pad_len() < 4);
+        prop_assert!(fpdu.len().is_multiple_of(4) && fpdu.pad_len() < 4);
     }
 
     #[test]
@@ -99,7 +99,7 @@ proptest! {
         let position = position * 4;
         let (mut at, mut left) = (position, len);
         while left > 0 {
-            if at % 512 == 0 {
+            if at.is_multiple_of(512) {
                 at += 4;
             }
             at += 1;
