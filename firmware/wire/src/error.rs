@@ -51,6 +51,10 @@ pub enum WireError {
     },
     /// The extended headers present differ from those of this opcode.
     WrongHeaders(u8),
+    /// A TCP option of this kind has a length that its kind does not have, or that exceeds the header.
+    BadOption(u8),
+    /// Not a setup frame of MPA: it begins with neither key (RFC 5044 section 7.1.1).
+    BadKey,
 }
 
 impl fmt::Display for WireError {
@@ -88,6 +92,8 @@ impl fmt::Display for WireError {
             Self::WrongHeaders(opcode) => {
                 write!(f, "extended headers do not match opcode {opcode:#04x}")
             }
+            Self::BadOption(kind) => write!(f, "malformed TCP option of kind {kind}"),
+            Self::BadKey => write!(f, "not a setup frame of MPA"),
         }
     }
 }

@@ -15,6 +15,8 @@ use crate::checksum::InternetSum;
 use crate::cursor::{Reader, Writer, fits};
 use crate::{MacAddr, WireError};
 
+/// IP protocol number of TCP.
+pub const PROTOCOL_TCP: u8 = 6;
 /// IP protocol number of UDP.
 pub const PROTOCOL_UDP: u8 = 17;
 
@@ -393,6 +395,26 @@ impl Ip {
             Self::V4(ip) => ip.emit(out),
             Self::V6(ip) => ip.emit(out),
         }
+    }
+
+    /// The sum of the pseudo header of UDP and TCP checksums (RFC 9293 section 3.1, RFC 8200 section 8.1). `len` is the number of bytes
+    /// after this header.
+    #[inline]
+    pub fn pseudo_header(&self, protocol: u8, len: usize) -> InternetSum {
+        let mut sum = InternetSum::default();
+        match self {
+            Self::V4(ip) => {
+                sum.add(&ip.src);
+                sum.add(&ip.dst);
+            }
+            Self::V6(ip) => {
+                sum.add(&ip.src);
+                sum.add(&ip.dst);
+            }
+        }
+        sum.add_number(protocol.into());
+        sum.add_number(len as u64);
+        sum
     }
 
     /// Length of this header on the wire in bytes.

@@ -1,8 +1,8 @@
-//! Parses and writes RoCEv2 packets.
+//! Parses and writes RoCEv2 packets, and the headers of iWARP: TCP, MPA, DDP, RDMAP.
 //!
 //! One file per header, each with a typed representation, a checked `parse` and an `emit`.
 //! [`packet`] combines the headers into packets; [`icrc`] computes the invariant CRC; [`field`] is a table of all fields with the
-//! values that they may have, for checkers. Numbers on the wire are big-endian, except the iCRC.
+//! values that they may have, for checkers. [`mpa`], [`ddp`] and [`rdmap`] are the layers of iWARP above [`tcp`]. Numbers on the wire are big-endian, except the iCRC.
 //!
 //! This crate has no queue pairs, does not buffer, does not allocate, and does not check a packet
 //! against any transport state.
@@ -45,17 +45,21 @@ pub mod aeth;
 pub mod atomic;
 pub mod bth;
 pub mod checksum;
+pub mod ddp;
 pub mod deth;
 pub mod ethernet;
 pub mod ext;
 pub mod field;
 pub mod icrc;
 pub mod ip;
+pub mod mpa;
 pub mod mtu;
 pub mod opcode;
 pub mod packet;
 pub mod priority;
+pub mod rdmap;
 pub mod reth;
+pub mod tcp;
 pub mod udp;
 
 pub use aeth::{
@@ -74,4 +78,5 @@ pub use opcode::{Headers, OpKind, Opcode, OpcodeInfo, Position, Service};
 pub use packet::{MAX_HEADER_LEN, Parsed, RoceHeader, pad_len, parse, seal};
 pub use priority::PrioritySet;
 pub use reth::Reth;
+pub use tcp::{SackBlocks, Seq, Tcp, TcpFlags, TcpOptions, Timestamps};
 pub use udp::{ROCE_V2_PORT, Udp};

@@ -8,7 +8,6 @@
 //!
 //! Nothing here panics, whatever the bytes or the field values are.
 
-use crate::checksum::InternetSum;
 use crate::cursor::{Reader, Writer};
 use crate::ip::PROTOCOL_UDP;
 use crate::{Ip, WireError};
@@ -76,19 +75,7 @@ impl Udp {
 /// True if the checksum of a UDP datagram is right.
 #[cold]
 fn is_right(ip: &Ip, l4: &[u8]) -> bool {
-    let mut sum = InternetSum::default();
-    match ip {
-        Ip::V4(ip) => {
-            sum.add(&ip.src);
-            sum.add(&ip.dst);
-        }
-        Ip::V6(ip) => {
-            sum.add(&ip.src);
-            sum.add(&ip.dst);
-        }
-    }
-    sum.add_number(u64::from(PROTOCOL_UDP));
-    sum.add_number(l4.len() as u64);
+    let mut sum = ip.pseudo_header(PROTOCOL_UDP, l4.len());
     sum.add(l4);
     sum.is_right()
 }

@@ -19,6 +19,7 @@ fn root() -> PathBuf {
 const ALLOWED: &[(&str, &[&str])] = &[
     ("faultline-abi", &[]),
     ("faultline-wire", &[]),
+    ("faultline-tcp", &["faultline-wire"]),
     ("faultline-nic", &["faultline-abi", "faultline-wire"]),
     ("faultline-memory", &[]),
     ("faultline-vfio-user", &[]),
@@ -419,7 +420,13 @@ fn outside(code: &str) -> Vec<&'static str> {
 #[test]
 fn firmware_and_fabric_run_in_virtual_time() {
     let root = root();
-    for folder in ["firmware/wire/src", "firmware/nic/src", "device/fabric/src"] {
+    let folders = [
+        "firmware/wire/src",
+        "firmware/tcp/src",
+        "firmware/nic/src",
+        "device/fabric/src",
+    ];
+    for folder in folders {
         for file in files(&root.join(folder), &["rs"]) {
             let text = fs::read_to_string(&file).expect("source can be read");
             // Tests may.

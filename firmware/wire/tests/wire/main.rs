@@ -8,8 +8,10 @@
 
 mod fields;
 mod headers;
+mod iwarp;
 mod known;
 mod packets;
 mod rxe;
 mod support;
 mod tables;
+mod tcp;

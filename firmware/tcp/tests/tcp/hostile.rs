@@ -1,0 +1,238 @@
+//! Peers and networks that send anything.
+
+use faultline_tcp::{
+    Config, Connection, Instant, KeepAlive, Nanos, Segment, Start, State, Verdict, reset_for,
+};
+use faultline_wire::{SackBlocks, Seq, Tcp, TcpFlags, Timestamps};
+use proptest::prelude::*;
+
+use crate::support::Owner;
+
+const OURS: Seq = Seq(0xffff_ff00);
+const THEIRS: Seq = Seq(0x7fff_fff0);
+
+/// A number near one that matters, or any.
+fn near() -> impl Strategy<Value = u32> {
+    prop_oneof![4 => 0..5u32, 4 => 0..3000u32, 2 => any::<u32>(), 1 => (0..70_000u32).prop_map(|n| 0u32.wrapping_sub(n))]
+}
+
+fn segment() -> impl Strategy<Value = Segment> {
+    let flags = prop_oneof![
+        6 => Just(TcpFlags::ACK),
+        2 => Just(TcpFlags::SYN | TcpFlags::ACK),
+        1 => Just(TcpFlags::SYN),
+        1 => Just(TcpFlags::FIN | TcpFlags::ACK),
+        3 => any::<u8>().prop_map(TcpFlags::from_bits_retain),
+    ];
+    let len = prop_oneof![Just(0), 1..2000u32, 0..70_000u32];
+    let blocks = proptest::collection::vec((near(), near()), 0..4);
+    (
+        (near(), near(), flags, any::<u16>(), len, any::<bool>()),
+        (
+            proptest::option::of((near(), near())),
+            any::<(Option<u16>, Option<u8>, bool)>(),
+            blocks,
+        ),
+    )
+        .prop_map(
+            |(
+                (seq, ack, flags, window, len, ce),
+                (ts, (mss, window_scale, sack_permitted), blocks),
+            )| {
+                let mut header = Tcp {
+                    seq: THEIRS.add(seq),
+                    ack: OURS.add(ack),
+                    flags,
+                    window,
+                    ..Tcp::default()
+                };
+                header.options.mss = mss;
+                header.options.window_scale = window_scale;
+                header.options.sack_permitted = sack_permitted;
+                header.options.timestamps = ts.map(|(value, echo)| Timestamps { value, echo });
+                let mut sack = SackBlocks::default();
+                for (left, right) in blocks {
+                    sack.push(OURS.add(left), OURS.add(right));
+                }
+                header.options.sack = sack;
+                Segment {
+                    header,
+                    len,
+                    congestion_experienced: ce,
+                }
+            },
+        )
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Receive(Segment),
+    Send(u64),
+    Close,
+    Abort,
+    Resume,
+    Verdict(Verdict),
+    Pass(u64),
+    Reduce(u16, u32),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => segment().prop_map(Step::Receive),
+        2 => (0..100_000u64).prop_map(Step::Send),
+        1 => Just(Step::Close),
+        1 => Just(Step::Resume),
+        1 => prop_oneof![Just(Verdict::Held), Just(Verdict::Refused), (0..3000u32).prop_map(Verdict::Taken)].prop_map(Step::Verdict),
+        3 => (0..100_000u64).prop_map(Step::Pass),
+        1 => (any::<u16>(), near()).prop_map(|(mss, seq)| Step::Reduce(mss, seq)),
+        1 => prop_oneof![20 => Just(Step::Resume), 1 => Just(Step::Abort)],
+    ]
+}
+
+/// Octets of zeros: a hostile peer may send different octets for one offset, so their values mean nothing here.
+struct Anything(Owner);
+
+impl faultline_tcp::Receiver for Anything {
+    fn deliver(&mut self, data: faultline_tcp::Data) -> Verdict {
+        assert_eq!(data.offset, self.0.taken);
+        assert!(data.len > 0);
+        let verdict = self.0.verdicts.pop_front();
+        let verdict = verdict.unwrap_or(Verdict::Taken(data.len));
+        if let Verdict::Taken(len) = verdict {
+            self.0.taken += u64::from(len.min(data.len));
+        }
+        verdict
+    }
+
+    fn keep(&mut self, data: faultline_tcp::Data) -> bool {
+        assert!(data.len > 0 && data.offset >= self.0.taken);
+        true
+    }
+}
+
+fn run(mut connection: Connection, steps: Vec<Step>) -> Result<(), TestCaseError> {
+    let mut owner = Anything(Owner::new(2));
+    let mut now = Instant(0);
+    let mut provided = 0;
+    for step in steps {
+        let window_before = connection.taken();
+        match step {
+            Step::Receive(segment) => {
+                connection.receive(&segment, now, &mut owner);
+                let _ = reset_for(&segment);
+            }
+            Step::Send(octets) => {
+                provided += if connection.send(octets, now) {
+                    octets
+                } else {
+                    0
+                }
+            }
+            Step::Close => connection.close(now),
+            Step::Abort => connection.abort(),
+            Step::Resume => connection.resume(now, &mut owner),
+            Step::Verdict(verdict) => owner.0.verdicts.push_back(verdict),
+            Step::Pass(ms) => {
+                now = now + Nanos::from_millis(ms);
+                connection.handle_deadline(now);
+            }
+            Step::Reduce(mss, seq) => connection.reduce_mss(mss, OURS.add(seq), now),
+        }
+        // A pass has an end: windows bound it.
+        let mut segments = 0;
+        while let Some(transmit) = connection.poll_transmit(now, |_, max| max) {
+            segments += 1;
+            prop_assert!(segments < 5000, "a storm");
+            prop_assert!(transmit.header.emit(&mut [0; Tcp::MAX_LEN]).is_ok());
+            prop_assert!(
+                transmit.offset + u64::from(transmit.len) <= provided,
+                "{transmit:?}"
+            );
+        }
+        // A deadline that is due would make the caller spin.
+        let is_late = connection
+            .next_deadline()
+            .is_some_and(|deadline| deadline <= now);
+        prop_assert!(!is_late, "{:?}", connection.next_deadline());
+        prop_assert!(connection.acknowledged() <= provided);
+        prop_assert!(connection.taken() == owner.0.taken && connection.taken() >= window_before);
+        prop_assert_eq!(
+            connection.outcome().is_some(),
+            connection.state() == State::Closed
+        );
+    }
+    Ok(())
+}
+
+fn config() -> impl Strategy<Value = Config> {
+    (any::<[bool; 4]>(), 1..2_000_000u32, 1..2000u16).prop_map(
+        |([sack, timestamps, ecn, keep_alive], receive_window, mss)| Config {
+            sack,
+            timestamps,
+            ecn,
+            receive_window,
+            mss,
+            min_mss: 100,
+            max_retransmissions: 3,
+            keep_alive: keep_alive.then_some(KeepAlive {
+                idle: Nanos::from_millis(10_000),
+                interval: Nanos::from_millis(1000),
+                probes: 2,
+            }),
+            ..Config::default()
+        },
+    )
+}
+
+/// The handshake, without which most segments are ignored.
+fn handshake(options: &Config) -> Segment {
+    let mut header = Tcp {
+        seq: THEIRS,
+        ack: OURS.add(1),
+        flags: TcpFlags::SYN | TcpFlags::ACK,
+        window: 30_000,
+        ..Tcp::default()
+    };
+    header.options.mss = Some(1000);
+    header.options.sack_permitted = options.sack;
+    Segment {
+        header,
+        len: 0,
+        congestion_experienced: false,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #[test]
+    fn nothing_panics_or_spins(config in config(), opens in any::<bool>(), steps in proptest::collection::vec(step(), 0..60)) {
+        let start = Start { seq: OURS, clock: 5 };
+        let connection = Connection::connect(config, 1, 2, start);
+        let mut all = Vec::new();
+        if opens {
+            // The SYN leaves with the first step.
+            all.push(Step::Pass(0));
+            all.push(Step::Receive(handshake(&config)));
+        }
+        all.extend(steps);
+        run(connection, all)?;
+    }
+
+    #[test]
+    fn nothing_panics_behind_a_listener(config in config(), syn in segment(), steps in proptest::collection::vec(step(), 0..40)) {
+        let start = Start { seq: OURS, clock: 5 };
+        let accepted = Connection::accept(config, &syn, start, Instant(0));
+        let is_syn = syn.header.flags & (TcpFlags::SYN | TcpFlags::ACK | TcpFlags::RST | TcpFlags::FIN) == TcpFlags::SYN;
+        prop_assert_eq!(accepted.is_some(), is_syn);
+        if let Some(connection) = accepted {
+            run(connection, steps)?;
+        }
+    }
+}
+
+/// 10,000 idle connections cost 2.5 KiB each with all that belongs to them: this is the part of TCP.
+#[test]
+fn a_connection_is_small() {
+    let size = size_of::<Connection>();
+    assert!(size <= 1280, "{size}");
+}
