@@ -66,6 +66,11 @@ const TESTS: &[GuestTest] = &[
         .faulting(Sides::Client)
         .shows("First touches fault once; prints their cost.")
         .runs(by_name("figures of a machine that does nothing else")),
+    alone("position_cost", "position_cost")
+        .within(300)
+        .faulting(Sides::Client)
+        .shows("Prints what a message costs, from pinned to implicit memory.")
+        .runs(by_name("figures of a machine that does nothing else")),
     alone("huge_entries", "odp_faults huge")
         .faulting(Sides::Client)
         .shows("A huge page takes one fault, until a part of it is invalidated.")
