@@ -63,6 +63,8 @@
  */
 #define LEASES_MS 7000
 #define LEASES_PERIOD_S 61
+/* A change that takes as long is worth a message: a lease may have ended without an answer. */
+#define SLOW_MS 1000
 
 enum mode { MODE_LEASE, MODE_FENCE, MODE_ON_DEMAND };
 
@@ -481,6 +483,9 @@ static uint64_t change(unsigned int round, uint8_t *left)
 
 	map_half(!old);
 	took = now_ms() - start;
+	if (took >= SLOW_MS)
+		fprintf(stderr, "restore_pair: change %u has taken %llu ms\n", round,
+			(unsigned long long)took);
 	if (owner.events)
 		while (sem_wait(&owner.restored))
 			;
@@ -501,7 +506,7 @@ static uint64_t change(unsigned int round, uint8_t *left)
 
 static void own(void)
 {
-	uint64_t waited = 0, since = now_ms(), all = 0;
+	uint64_t waited = 0, since = now_ms(), all = 0, longest = 0;
 	pthread_t thread;
 	uint8_t *left;
 
@@ -510,9 +515,9 @@ static void own(void)
 	register_region();
 	sem_init(&owner.restored, 0, 0);
 	accept_writers();
-	/* The thread that answers leases must not wait for memory. */
-	if (options.mode == MODE_LEASE)
-		mlockall(MCL_CURRENT);
+	/* The thread that answers leases must not wait for memory, also not for its stack. */
+	if (options.mode == MODE_LEASE && mlockall(MCL_CURRENT | MCL_FUTURE))
+		fputs("restore_pair: memory cannot be locked: a lease may end unanswered\n", stderr);
 	if (owner.events && pthread_create(&thread, NULL, serve_events, NULL))
 		die("cannot start a thread");
 	await_writes();
@@ -529,6 +534,8 @@ static void own(void)
 		took = change(round, left);
 		waited += took;
 		all += took;
+		if (took > longest)
+			longest = took;
 	}
 	stop_all();
 	for (unsigned int i = 0; i < options.writers; i++) {
@@ -544,8 +551,9 @@ static void own(void)
 	if (ibv_dereg_mr(owner.mr))
 		die("cannot deregister");
 	tell_all(END);
-	printf("%u changes of the mapping, each in %.1f ms; no wrong byte\nall right\n",
-	       options.rounds, (double)all / options.rounds);
+	printf("%u changes of the mapping, each in %.1f ms, the longest in %llu ms; no wrong byte\n"
+	       "all right\n",
+	       options.rounds, (double)all / options.rounds, (unsigned long long)longest);
 }
 
 /* --- writers ------------------------------------------------------------------------- */
