@@ -114,7 +114,11 @@ fn in_guests(workspace: &Workspace, plan: &Plan, dir: &Path) -> Result<(Vec<Valu
     figures.extend(stages(&metrics(&program, control)?)?);
     say("in a guest: registration");
     let text = server.must(&format!("register_time {REGIONS}"), LIMIT)?;
-    figures.extend(registrations(&text)?);
+    figures.extend(printed(&text)?);
+    say("in a guest: the cost of each position");
+    figures.extend(printed(&server.must("position_cost", LIMIT)?)?);
+    say("in a guest: what the kernel can take");
+    figures.extend(printed(&server.must("pages_taken", LIMIT)?)?);
     let troubles = cluster.troubles();
     ensure!(troubles.is_empty(), "{}", troubles.join("\n"));
     cluster.save_logs();
@@ -205,13 +209,13 @@ fn stages(metrics: &str) -> Result<Vec<Value>> {
     STAGES.iter().map(mean).collect()
 }
 
-/// What `register_time` prints: a name, a value and a unit in each line.
-fn registrations(text: &str) -> Result<Vec<Value>> {
+/// Figures that a program prints: a name, a value and a unit in a line, with tabs between them.
+fn printed(text: &str) -> Result<Vec<Value>> {
     let lines = text.lines().filter(|line| line.contains('\t'));
     let figures = lines.map(|line| {
         let words: Vec<&str> = line.split('\t').collect();
         let [name, value, unit] = words[..] else {
-            bail!("register_time has printed {line:?}")
+            bail!("a program has printed {line:?}")
         };
         let value = value.parse().with_context(|| format!("in {line:?}"))?;
         Ok(figure(name, value, unit))
@@ -262,13 +266,13 @@ mod tests {
     }
 
     #[test]
-    fn a_registration_has_a_name_a_value_and_a_unit() {
+    fn a_printed_figure_has_a_name_a_value_and_a_unit() {
         let text = "registration of 1 MiB, pinned\t812.500\tus\n";
-        let figures = registrations(text).unwrap();
+        let figures = printed(text).unwrap();
         assert_eq!(
             figures,
             [figure("registration of 1 MiB, pinned", 812.5, "us")]
         );
-        assert!(registrations("registration\tmany\tus\n").is_err());
+        assert!(printed("registration\tmany\tus\n").is_err());
     }
 }

@@ -510,7 +510,9 @@ fn dispatch(command: Command) -> Result<u8> {
         Command::Test(arguments) => arguments.run()?,
         Command::Bench { how, what } => measure(&how, what)?,
         Command::Experiments { guests, simulator } => {
-            let plan = guests.plan_with_swap();
+            let mut plan = guests.plan_with_swap();
+            // Pages move from one to the other.
+            plan.hardware.nodes = plan.hardware.nodes.max(2);
             experiments::run(&Workspace::find()?, &plan, simulator)?
         }
         Command::Fuzz {

@@ -346,6 +346,10 @@ fn stage(workspace: &Workspace, base: &Base, program: &Path, source: &Path) -> R
         let from = workspace.guest_driver().join(part);
         copy_tree(&from, &source.join("module").join(part))?;
     }
+    copy_tree(
+        &workspace.guest_driver().join("examples"),
+        &folder("examples")?,
+    )?;
     stage_provider(workspace, base, &folder("provider")?)
 }
 
@@ -356,7 +360,15 @@ fn archive(workspace: &Workspace, work: &Path) -> Result<PathBuf> {
     let name = format!("faultline-{version}");
     let folder = work.join(&name);
     let source = work.join("source");
-    for part in ["bin", "completions", "guest", "host", "manual", "module"] {
+    for part in [
+        "bin",
+        "completions",
+        "examples",
+        "guest",
+        "host",
+        "manual",
+        "module",
+    ] {
         copy_tree(&source.join(part), &folder.join(part))?;
     }
     let copy = |from: PathBuf, to: &str| {

@@ -1,5 +1,5 @@
-//! The compiled programs of `tests/guest`, built natively inside the unpacked guest root and laid over every guest. The scripts
-//! are not built: the initial file system takes them from the source tree at each boot.
+//! The compiled programs of `tests/guest` and the examples of `guest-driver/examples`, built natively inside the unpacked guest root and
+//! laid over every guest. The scripts are not built: the initial file system takes them from the source tree at each boot.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,8 +12,9 @@ use crate::image::Base;
 use crate::workspace::{Fingerprint, Workspace, files_below};
 
 /// Bumped when the way of building changes.
-const RECIPE: &str = "5";
-const BUILD: &str = r#"make -C /mnt/source -j"$(nproc)" OUT=/mnt/out FAULTLINE=/mnt "$@""#;
+const RECIPE: &str = "6";
+const BUILD: &str =
+    r#"make -C /mnt/source -j"$(nproc)" OUT=/mnt/out FAULTLINE=/mnt EXAMPLES=/mnt/examples "$@""#;
 
 /// The programs that guests need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +49,7 @@ impl Programs {
         let key = Fingerprint::new()
             .text(RECIPE)
             .files(&source, &compiled(&source)?)?
+            .tree(&workspace.guest_driver().join("examples"))?
             .tree(&workspace.guest_driver().join("provider"))?
             .tree(&workspace.guest_driver().join("include"))?;
         let name = format!("programs-{}", base.key);
@@ -79,6 +81,10 @@ fn build(
     let work = workspace.cache()?.join(format!("{name}.work"));
     let _ = fs::remove_dir_all(&work);
     copy_tree(&workspace.root().join("tests/guest"), &work.join("source"))?;
+    copy_tree(
+        &workspace.guest_driver().join("examples"),
+        &work.join("examples"),
+    )?;
     // Some use what the provider offers beyond libibverbs.
     Provider::obtain(workspace, base)?.copy(&work)?;
     let mut command = base.chroot(&work, BUILD);

@@ -193,6 +193,24 @@ void checksum_add(struct checksum *sum, const void *data, size_t length)
 
 /* --- the kernel's own counts -------------------------------------------- */
 
+size_t page_map(const void *at, size_t length, uint64_t *entries)
+{
+	size_t count = length / PAGE;
+	int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+
+	memset(entries, 0, count * 8);
+	if (fd < 0 || pread(fd, entries, count * 8, (uintptr_t)at / PAGE * 8) < 0)
+		die("cannot read the page map: %m");
+	close(fd);
+	return count;
+}
+
+bool page_has_moved(uint64_t before, uint64_t after)
+{
+	return (before & PAGE_PRESENT) &&
+	       (!(after & PAGE_PRESENT) || (before & PAGE_FRAME) != (after & PAGE_FRAME));
+}
+
 uint64_t vmstat(const char *name)
 {
 	FILE *file = fopen("/proc/vmstat", "r");

@@ -79,6 +79,15 @@ long read_number(const char *path, long otherwise);
 /* The Ethernet address of the interface that $NETDEV names, of 6 bytes. */
 void read_own_mac(uint8_t *mac);
 
+/* An entry of /proc/self/pagemap. */
+#define PAGE_PRESENT (1UL << 63)
+#define PAGE_SWAPPED (1UL << 62)
+#define PAGE_FRAME ((1UL << 55) - 1)
+/* Reads the entries of a range, 0 where nothing is mapped; returns how many there are. */
+size_t page_map(const void *at, size_t length, uint64_t *entries);
+/* A page was present, and now is elsewhere or nowhere. */
+bool page_has_moved(uint64_t before, uint64_t after);
+
 /* Where the kernel log ends now. */
 int kmsg_open(void);
 /* Prints the complaints since then and returns how many there are. */

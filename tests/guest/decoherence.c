@@ -3,7 +3,10 @@
  * decoherence: pinned regions whose mapping changes, with an event, and the
  * same keys pointed at the new memory. Until that the device keeps the old
  * pages, or has none, or the change waits. Runs in one guest.
+ *
+ * decoherence FOLDER: in which a file system on a DAX device is.
  */
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -534,6 +537,8 @@ static void test_refusals(struct bench *bench)
 	REFUSED(ALL_ACCESS | IBV_ACCESS_ON_DEMAND);
 	WANT(faultlinedv_restore_mr(plain) == EINVAL);
 	WANT(faultlinedv_release_mr(plain) == EINVAL);
+	WANT(!faultlinedv_reg_mr(bench->device.pd, at, 0, (uintptr_t)at, ALL_ACCESS, &attr) &&
+	     errno == EINVAL);
 	WANT(!munmap(at, LENGTH));
 	WANT(!faultlinedv_reg_mr(bench->device.pd, at, LENGTH, (uintptr_t)at, ALL_ACCESS, &attr) &&
 	     errno == EFAULT);
@@ -541,7 +546,58 @@ static void test_refusals(struct bench *bench)
 	faultlinedv_destroy_events(events);
 }
 
-int main(void)
+/* Nobody but the process of a region can restore it: another one has other memory at the addresses. */
+static void test_other_process(struct bench *bench)
+{
+	struct faultlinedv_events *events = events_create(&bench->device, 16);
+	uint8_t *at = anonymous(LENGTH);
+	struct ibv_mr *mr = watched(bench, events, at, 1, FAULTLINEDV_MR_KEEP, 0);
+	int status;
+	pid_t child = fork();
+
+	WANT(child >= 0);
+	if (!child)
+		_exit(faultlinedv_restore_mr(mr) != EPERM);
+	WANT(waitpid(child, &status, 0) == child);
+	WANT(!status);
+	WANT(!ibv_dereg_mr(mr));
+	faultlinedv_destroy_events(events);
+	munmap(at, LENGTH);
+}
+
+/* The kernel pins no file on a DAX device for long, so neither a lease nor a pinned region is possible; an on-demand region is. */
+static void test_dax(struct bench *bench, const char *folder)
+{
+	struct faultlinedv_events *events = events_create(&bench->device, 16);
+	struct faultlinedv_mr_attr attr = {
+		.events = events, .mode = FAULTLINEDV_MR_LEASE, .lease_ms = LEASE_MS,
+	};
+	char path[256];
+	uint8_t *at;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/decoherence", folder);
+	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	WANT(fd >= 0 && !unlink(path) && !ftruncate(fd, LENGTH));
+	at = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	WANT(at != MAP_FAILED);
+	for (uint32_t mode = FAULTLINEDV_MR_KEEP; mode <= FAULTLINEDV_MR_LEASE; mode++) {
+		attr.mode = mode;
+		attr.lease_ms = mode == FAULTLINEDV_MR_LEASE ? LEASE_MS : 0;
+		errno = 0;
+		WANT(!faultlinedv_reg_mr(bench->device.pd, at, LENGTH, (uintptr_t)at, ALL_ACCESS,
+					 &attr));
+		WANT(errno == EOPNOTSUPP);
+	}
+	errno = 0;
+	WANT(!ibv_reg_mr(bench->device.pd, at, LENGTH, ALL_ACCESS) && errno == EOPNOTSUPP);
+	WANT(!ibv_dereg_mr(region(&bench->device, at, LENGTH, true)));
+	munmap(at, LENGTH);
+	close(fd);
+	faultlinedv_destroy_events(events);
+}
+
+int main(int argc, char **argv)
 {
 	static struct bench bench;
 	int64_t pinned = pinned_pages();
@@ -556,6 +612,9 @@ int main(void)
 	bench.safe = anonymous(LENGTH);
 	bench.safe_mr = region(&bench.device, bench.safe, LENGTH, false);
 	test_refusals(&bench);
+	test_other_process(&bench);
+	if (argc > 1)
+		test_dax(&bench, argv[1]);
 	test_keep(&bench);
 	test_fence(&bench);
 	test_lease(&bench);

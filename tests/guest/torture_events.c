@@ -44,9 +44,6 @@
 /* On the wire an area lies elsewhere, at the same place in a page. */
 #define IOVA_SHIFT 0x100000600000UL
 
-#define PRESENT (1UL << 63)
-#define SWAPPED (1UL << 62)
-#define FRAME ((1UL << 55) - 1)
 
 struct area areas[MAX_LANES];
 unsigned int area_count;
@@ -71,19 +68,6 @@ static size_t kind_length(enum kind kind)
 /* --- pages ------------------------------------------------------------------ */
 
 #define MAX_PAGES (2 * HUGE / PAGE)
-
-/* Reads the page map of a range; entries of what is not mapped are 0. */
-static size_t page_map(const uint8_t *at, size_t length, uint64_t *entries)
-{
-	size_t count = length / PAGE;
-	int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-
-	memset(entries, 0, count * 8);
-	if (fd < 0 || pread(fd, entries, count * 8, (uintptr_t)at / PAGE * 8) < 0)
-		die("cannot read the page map: %m");
-	close(fd);
-	return count;
-}
 
 /* Pages of all memory that keeps its content and has traffic on it. */
 struct picture {
@@ -131,9 +115,7 @@ static size_t pictures_differ(struct picture *before, struct picture *after)
 	size_t moved = 0;
 
 	for (size_t i = 0; i < before->count; i++)
-		moved += (before->entries[i] & PRESENT) &&
-			 (!(after->entries[i] & PRESENT) ||
-			  (before->entries[i] & FRAME) != (after->entries[i] & FRAME));
+		moved += page_has_moved(before->entries[i], after->entries[i]);
 	free(before->entries);
 	free(after->entries);
 	return moved;
@@ -145,7 +127,7 @@ static size_t swapped_pages(void)
 	size_t swapped = 0;
 
 	for (size_t i = 0; i < picture.count; i++)
-		swapped += !!(picture.entries[i] & SWAPPED);
+		swapped += !!(picture.entries[i] & PAGE_SWAPPED);
 	free(picture.entries);
 	return swapped;
 }
@@ -157,8 +139,7 @@ static size_t area_changes(const struct area *area, const uint64_t *before)
 	size_t count = page_map(area->at, area->length, after), changed = 0;
 
 	for (size_t i = 0; i < count; i++)
-		changed += (before[i] & PRESENT) &&
-			   (!(after[i] & PRESENT) || (before[i] & FRAME) != (after[i] & FRAME));
+		changed += page_has_moved(before[i], after[i]);
 	return changed;
 }
 

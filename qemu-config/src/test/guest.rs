@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+use super::eviction::Eviction;
 use super::links;
 use super::page_faults::PageFaults;
 use super::pair::{Pair, Pairs};
@@ -104,6 +105,9 @@ fn judge_in(
     let faults_before = test.faulting.map(|sides| (sides, faults(&pair.cluster)));
     let mut exchange = test.exchange();
     exchange.limit *= pair.cluster.plan.kernel.time_factor();
+    let eviction = test
+        .evicted
+        .map(|period| Eviction::start(workspace, &pair.cluster, period, 2 * exchange.limit));
     match exchange::run(server, client, &exchange) {
         Ok(report) => {
             if !report.success() {
@@ -117,6 +121,11 @@ fn judge_in(
             }
         }
         Err(error) => problems.push(format!("{error:#}")),
+    }
+    if let Some(eviction) = eviction
+        && let Err(error) = eviction.and_then(Eviction::stop)
+    {
+        problems.push(format!("{error:#}"));
     }
     if test.is_impaired
         && let Err(error) = links::ensure_impaired(workspace, &pair.cluster)

@@ -8,6 +8,7 @@ mod checking_kernels;
 mod container;
 mod debug;
 mod document;
+mod eviction;
 mod facts;
 mod failover;
 mod guest;

@@ -149,8 +149,7 @@ pub const TESTS: &[Row<Test>] = &[
 ];
 
 /// What tests with all loads show.
-const EVERYTHING: &str = "It works again under every load: WRITEs, SENDs, a lost fault record, rping, \
-    a disk, files, RDS, a lease.";
+const EVERYTHING: &str = "It works again under every load.";
 /// What tests without consumers in the kernel show.
 const PROGRAMS_ONLY: &str = "The same under programs: WRITEs, SENDs, a lost fault record, rping.";
 /// What tests with one load show.

@@ -24,7 +24,7 @@ impl Table {
     }
 
     /// Adds a row.
-    pub fn add<const N: usize>(&mut self, cells: [String; N]) {
+    pub fn add(&mut self, cells: impl Into<Vec<String>>) {
         self.rows.push(cells.into());
     }
 

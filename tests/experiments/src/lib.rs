@@ -24,6 +24,8 @@ pub mod husky;
 pub mod ispass21;
 pub mod measured;
 pub mod np_rdma;
+pub mod position_figures;
+pub mod positions;
 pub mod simulated;
 pub mod stellar;
 pub mod units;
@@ -40,6 +42,7 @@ use measured::Measured;
 pub fn all(measured: &Measured) -> Result<Vec<Experiment>> {
     Ok(vec![
         debate::experiment(measured)?,
+        positions::experiment(measured)?,
         asplos17::experiment(measured)?,
         ispass21::damming()?,
         ispass21::flood()?,

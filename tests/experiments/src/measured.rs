@@ -3,6 +3,8 @@
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::position_figures;
+
 /// Where a figure is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -80,7 +82,8 @@ fn wanted(place: Place) -> Vec<(String, &'static str)> {
         Place::Guest => {
             let of_size = |mib| [false, true].map(|on_demand| (registration(mib, on_demand), "us"));
             let sizes = REGION_SIZES.into_iter().flat_map(of_size);
-            GUEST.iter().map(owned).chain(sizes).collect()
+            let all = GUEST.iter().map(owned).chain(sizes);
+            all.chain(position_figures::figures()).collect()
         }
     }
 }

@@ -3,8 +3,9 @@
  * Verbs as consumers in the kernel use them, for tests: creates and destroys
  * address handles with interrupts off, as the connection manager does, and
  * tells how long the longest took; sends a datagram to itself through one of
- * them at once; asks for what is to be refused; and has a connection with itself
- * carry out requests that the consumers in the kernel's tree do not post.
+ * them at once; asks for what is to be refused; has a connection with itself
+ * carry out requests that the consumers in the kernel's tree do not post; and
+ * registers and invalidates a key on several queue pairs.
  */
 #include <linux/delay.h>
 #include <linux/dma-mapping.h>
@@ -184,8 +185,23 @@ static void rc_recv_done(struct ib_cq *of, struct ib_wc *wc)
 static struct ib_cqe rc_send_cqe = { .done = rc_send_done };
 static struct ib_cqe rc_recv_cqe = { .done = rc_recv_done };
 
-/* Connects the queue pair to itself. On the way, an unknown attribute flag is refused. */
-static int connect_to_self(void)
+static struct ib_qp *make_rc(struct ib_pd *in, u32 create_flags)
+{
+	struct ib_qp_init_attr init = {
+		.send_cq = cq,
+		.recv_cq = cq,
+		.cap = { .max_send_wr = 8, .max_recv_wr = 8,
+			 .max_send_sge = 1, .max_recv_sge = 1 },
+		.sq_sig_type = IB_SIGNAL_REQ_WR,
+		.qp_type = IB_QPT_RC,
+		.create_flags = create_flags,
+	};
+
+	return ib_create_qp(in, &init);
+}
+
+/* Connects a queue pair, maybe with itself. On the way, an unknown attribute flag is refused. */
+static int connect_rc(struct ib_qp *to, u32 peer)
 {
 	struct ib_qp_attr state = {
 		.qp_state = IB_QPS_INIT, .port_num = 1,
@@ -193,23 +209,23 @@ static int connect_to_self(void)
 	};
 	int err;
 
-	if (ib_modify_qp(rc, &state, IB_QP_STATE | IB_QP_PKEY_INDEX |
+	if (ib_modify_qp(to, &state, IB_QP_STATE | IB_QP_PKEY_INDEX |
 			 IB_QP_PORT | IB_QP_ACCESS_FLAGS) != -EINVAL)
 		return -EPROTO;
 	state.qp_access_flags = IB_ACCESS_REMOTE_WRITE |
 				IB_ACCESS_REMOTE_READ |
 				IB_ACCESS_REMOTE_ATOMIC;
-	err = ib_modify_qp(rc, &state, IB_QP_STATE | IB_QP_PKEY_INDEX |
+	err = ib_modify_qp(to, &state, IB_QP_STATE | IB_QP_PKEY_INDEX |
 			   IB_QP_PORT | IB_QP_ACCESS_FLAGS);
 	if (err)
 		return err;
 	state.qp_state = IB_QPS_RTR;
 	state.path_mtu = IB_MTU_1024;
-	state.dest_qp_num = rc->qp_num;
+	state.dest_qp_num = peer;
 	state.max_dest_rd_atomic = 1;
 	state.min_rnr_timer = 12;
 	state.ah_attr = attr;
-	err = ib_modify_qp(rc, &state, IB_QP_STATE | IB_QP_AV |
+	err = ib_modify_qp(to, &state, IB_QP_STATE | IB_QP_AV |
 			   IB_QP_PATH_MTU | IB_QP_DEST_QPN | IB_QP_RQ_PSN |
 			   IB_QP_MAX_DEST_RD_ATOMIC | IB_QP_MIN_RNR_TIMER);
 	if (err)
@@ -219,13 +235,13 @@ static int connect_to_self(void)
 	state.retry_cnt = 7;
 	state.rnr_retry = 7;
 	state.max_rd_atomic = 1;
-	return ib_modify_qp(rc, &state, IB_QP_STATE | IB_QP_TIMEOUT |
+	return ib_modify_qp(to, &state, IB_QP_STATE | IB_QP_TIMEOUT |
 			    IB_QP_RETRY_CNT | IB_QP_RNR_RETRY | IB_QP_SQ_PSN |
 			    IB_QP_MAX_QP_RD_ATOMIC);
 }
 
 /* Posts, and waits for its completion and for so many receives. */
-static int rc_do(struct ib_send_wr *wr, unsigned int receives)
+static int rc_do(struct ib_qp *on, struct ib_send_wr *wr, unsigned int receives)
 {
 	unsigned int tries = TIMEOUT_MS;
 	const struct ib_send_wr *bad;
@@ -236,7 +252,7 @@ static int rc_do(struct ib_send_wr *wr, unsigned int receives)
 	failure = 0;
 	wr->wr_cqe = &rc_send_cqe;
 	wr->send_flags = IB_SEND_SIGNALED;
-	err = ib_post_send(rc, wr, &bad);
+	err = ib_post_send(on, wr, &bad);
 	while (!err && (!sent || received < receives)) {
 		ib_process_cq_direct(cq, -1);
 		usleep_range(1000, 2000);
@@ -272,7 +288,7 @@ static int rc_immediates(struct ib_mr *mr)
 	int err;
 
 	get_random_bytes(buffer, LENGTH);
-	err = ib_post_recv(rc, &recv, NULL) ?: rc_do(&wr.wr, 1);
+	err = ib_post_recv(rc, &recv, NULL) ?: rc_do(rc, &wr.wr, 1);
 	if (err)
 		return err;
 	/* proves: IB_WR_SEND_WITH_IMM, IB_WC_WITH_IMM, IB_QPT_RC, IB_SEND_SIGNALED */
@@ -281,7 +297,7 @@ static int rc_immediates(struct ib_mr *mr)
 		return -EBADMSG;
 	get_random_bytes(buffer, LENGTH);
 	wr.wr.opcode = IB_WR_RDMA_WRITE_WITH_IMM;
-	err = ib_post_recv(rc, &recv, NULL) ?: rc_do(&wr.wr, 1);
+	err = ib_post_recv(rc, &recv, NULL) ?: rc_do(rc, &wr.wr, 1);
 	if (err)
 		return err;
 	/* proves: IB_WR_RDMA_WRITE_WITH_IMM */
@@ -306,7 +322,7 @@ static int rc_atomics(struct ib_mr *mr)
 	int err;
 
 	words[1] = 37;
-	err = rc_do(&wr.wr, 0);
+	err = rc_do(rc, &wr.wr, 0);
 	if (err)
 		return err;
 	/* proves: IB_WR_ATOMIC_FETCH_AND_ADD */
@@ -316,7 +332,7 @@ static int rc_atomics(struct ib_mr *mr)
 	wr.wr.opcode = IB_WR_ATOMIC_CMP_AND_SWP;
 	wr.compare_add = 42;
 	wr.swap = 7;
-	err = rc_do(&wr.wr, 0);
+	err = rc_do(rc, &wr.wr, 0);
 	if (err)
 		return err;
 	/* proves: IB_WR_ATOMIC_CMP_AND_SWP */
@@ -324,7 +340,7 @@ static int rc_atomics(struct ib_mr *mr)
 	    words[1] != 7)
 		return -EBADMSG;
 	/* It compares. */
-	err = rc_do(&wr.wr, 0);
+	err = rc_do(rc, &wr.wr, 0);
 	if (err)
 		return err;
 	return words[0] == 7 && words[1] == 7 ? 0 : -EBADMSG;
@@ -349,7 +365,7 @@ static int rc_atomic_write(struct ib_mr *mr)
 	words[0] = 0x0123456789abcdef;
 	words[1] = 0;
 	words[2] = 5;
-	err = rc_do(&wr.wr, 0);
+	err = rc_do(rc, &wr.wr, 0);
 	if (err)
 		return err;
 	/* proves: IB_WR_ATOMIC_WRITE */
@@ -357,8 +373,139 @@ static int rc_atomic_write(struct ib_mr *mr)
 	    words[2] != 5)
 		return -EBADMSG;
 	wr.wr.opcode = IB_WR_FLUSH;
-	return rc_do(&wr.wr, 0) == -EOPNOTSUPP ? 0 : -EPROTO;
+	return rc_do(rc, &wr.wr, 0) == -EOPNOTSUPP ? 0 : -EPROTO;
 }
+
+/* --- keys ----------------------------------------------------------------- */
+
+/* Queue pairs of the domain of the key, of which two are connected with each other, and one of another domain. */
+struct key_users {
+	struct ib_qp *near;
+	struct ib_qp *far;
+	struct ib_qp *other;
+	struct ib_qp *stranger;
+};
+
+/* The request completes so. After an error the queue pair and its peer are connected again. */
+static int rc_completes(struct ib_qp *on, struct ib_qp *peer,
+			struct ib_send_wr *wr, enum ib_wc_status status)
+{
+	struct ib_qp_attr reset = { .qp_state = IB_QPS_RESET };
+	int err = rc_do(on, wr, 0);
+
+	if (err && err != -EIO)
+		return err;
+	if (failure != status) {
+		pr_err("a request with opcode %d: %s instead of %s\n", wr->opcode,
+		       ib_wc_status_msg(failure), ib_wc_status_msg(status));
+		return -EBADMSG;
+	}
+	if (status == IB_WC_SUCCESS)
+		return 0;
+	return ib_modify_qp(on, &reset, IB_QP_STATE) ?:
+	       ib_modify_qp(peer, &reset, IB_QP_STATE) ?:
+	       connect_rc(peer, on->qp_num) ?:
+	       (on == peer ? 0 : connect_rc(on, peer->qp_num));
+}
+
+/* A request about a key, on a queue pair that is connected with itself. */
+static int key_request(struct ib_qp *on, struct ib_send_wr *wr,
+		       enum ib_wc_status status)
+{
+	return rc_completes(on, on, wr, status);
+}
+
+/* A WRITE by this key to the second half of the buffer completes so, and moves data only if it succeeds. */
+static int key_serves(struct key_users *users, struct ib_mr *mr, u32 rkey,
+		      enum ib_wc_status status)
+{
+	struct ib_sge from = { buffer_dma, LENGTH, pd->local_dma_lkey };
+	struct ib_rdma_wr wr = {
+		.wr = { .sg_list = &from, .num_sge = 1,
+			.opcode = IB_WR_RDMA_WRITE },
+		.remote_addr = mr->iova + LENGTH,
+		.rkey = rkey,
+	};
+	bool arrived;
+	int err;
+
+	get_random_bytes(buffer, LENGTH);
+	err = rc_completes(users->near, users->far, &wr.wr, status);
+	if (err)
+		return err;
+	arrived = !memcmp(buffer, buffer + LENGTH, LENGTH);
+	return arrived == (status == IB_WC_SUCCESS) ? 0 : -EBADMSG;
+}
+
+/*
+ * The key of a registration that was made on `rc`, whose domain also has `other` and not `stranger`. A request about a key that is
+ * refused changes nothing.
+ */
+static int key_changes(struct ib_reg_wr *reg, struct key_users *users)
+{
+	struct ib_send_wr invalidate = { .opcode = IB_WR_LOCAL_INV };
+	struct ib_qp *other = users->other, *stranger = users->stranger;
+	struct ib_mr *mr = reg->mr;
+	u32 first = mr->rkey;
+	int err;
+
+	invalidate.ex.invalidate_rkey = first;
+	/* Another registration of a key that is valid, in its version and in the next. */
+	err = key_request(rc, &reg->wr, IB_WC_MW_BIND_ERR) ?:
+	      key_request(other, &reg->wr, IB_WC_MW_BIND_ERR);
+	reg->key = ib_inc_rkey(first);
+	err = err ?: key_request(rc, &reg->wr, IB_WC_MW_BIND_ERR) ?:
+	      key_serves(users, mr, first, IB_WC_SUCCESS) ?:
+	      key_serves(users, mr, reg->key, IB_WC_REM_ACCESS_ERR);
+	/* An invalidation from another domain. */
+	err = err ?: key_request(stranger, &invalidate, IB_WC_MW_BIND_ERR) ?:
+	      key_serves(users, mr, first, IB_WC_SUCCESS);
+	/* On another queue pair of the domain, and once more. */
+	err = err ?: key_request(other, &invalidate, IB_WC_SUCCESS);
+	/* proves: IB_WR_LOCAL_INV */
+	if (!err && last_sent.opcode != IB_WC_LOCAL_INV)
+		err = -EBADMSG;
+	err = err ?: key_serves(users, mr, first, IB_WC_REM_ACCESS_ERR) ?:
+	      key_request(other, &invalidate, IB_WC_MW_BIND_ERR);
+	/* The next version, registered there too, after a refusal to the other domain. */
+	err = err ?: key_request(stranger, &reg->wr, IB_WC_MW_BIND_ERR) ?:
+	      key_serves(users, mr, reg->key, IB_WC_REM_ACCESS_ERR) ?:
+	      key_request(other, &reg->wr, IB_WC_SUCCESS);
+	ib_update_fast_reg_key(mr, reg->key & 0xff);
+	return err ?: key_serves(users, mr, mr->rkey, IB_WC_SUCCESS) ?:
+	       key_serves(users, mr, first, IB_WC_REM_ACCESS_ERR);
+}
+
+static int rc_keys(struct ib_reg_wr *reg)
+{
+	struct ib_pd *foreign = ib_alloc_pd(ibdev, 0);
+	struct key_users users;
+	struct ib_qp **qps[] = { &users.near, &users.far, &users.other,
+				 &users.stranger };
+	unsigned int i;
+	int err = 0;
+
+	if (IS_ERR(foreign))
+		return PTR_ERR(foreign);
+	for (i = 0; i < ARRAY_SIZE(qps); i++) {
+		*qps[i] = make_rc(qps[i] == &users.stranger ? foreign : pd, 0);
+		if (IS_ERR(*qps[i])) {
+			err = PTR_ERR(*qps[i]);
+			break;
+		}
+	}
+	err = err ?: connect_rc(users.near, users.far->qp_num) ?:
+	      connect_rc(users.far, users.near->qp_num) ?:
+	      connect_rc(users.other, users.other->qp_num) ?:
+	      connect_rc(users.stranger, users.stranger->qp_num) ?:
+	      key_changes(reg, &users);
+	while (i--)
+		ib_destroy_qp(*qps[i]);
+	ib_dealloc_pd(foreign);
+	return err;
+}
+
+/* --- a registration, and all requests by it ------------------------------- */
 
 /* A registration with an unknown right is refused, and the same without it is done. */
 static int rc_requests(struct ib_mr *mr)
@@ -381,40 +528,32 @@ static int rc_requests(struct ib_mr *mr)
 	sg_dma_len(&sg) = GRH + 2 * LENGTH;
 	if (ib_map_mr_sg(mr, &sg, 1, NULL, PAGE_SIZE) != 1)
 		return -EINVAL;
-	if (rc_do(&wr.wr, 0) != -EINVAL)
+	if (rc_do(rc, &wr.wr, 0) != -EINVAL)
 		return -EPROTO;
 	wr.access &= ~UNKNOWN_ACCESS;
-	err = rc_do(&wr.wr, 0);
+	err = rc_do(rc, &wr.wr, 0);
 	/* proves: IB_WR_REG_MR, alloc_mr, map_mr_sg, IB_MR_TYPE_MEM_REG */
 	/* proves: IB_DEVICE_MEM_MGT_EXTENSIONS */
 	if (!err && last_sent.opcode != IB_WC_REG_MR)
 		err = -EBADMSG;
-	return err ?: rc_immediates(mr) ?: rc_atomics(mr) ?: rc_atomic_write(mr);
+	return err ?: rc_immediates(mr) ?: rc_atomics(mr) ?: rc_atomic_write(mr) ?:
+	       rc_keys(&wr);
 }
 
 static int connection_set(const char *value, const struct kernel_param *param)
 {
-	struct ib_qp_init_attr init = {
-		.send_cq = cq,
-		.recv_cq = cq,
-		.cap = { .max_send_wr = 8, .max_recv_wr = 8,
-			 .max_send_sge = 1, .max_recv_sge = 1 },
-		.sq_sig_type = IB_SIGNAL_REQ_WR,
-		.qp_type = IB_QPT_RC,
-		.create_flags = BIT(30),
-	};
 	struct ib_mr *mr;
 	int err;
 
-	rc = ib_create_qp(pd, &init);
+	/* An unknown flag. */
+	rc = make_rc(pd, BIT(30));
 	if (!IS_ERR(rc)) {
 		ib_destroy_qp(rc);
 		return -EPROTO;
 	}
 	if (PTR_ERR(rc) != -EOPNOTSUPP && PTR_ERR(rc) != -EINVAL)
 		return PTR_ERR(rc);
-	init.create_flags = 0;
-	rc = ib_create_qp(pd, &init);
+	rc = make_rc(pd, 0);
 	if (IS_ERR(rc))
 		return PTR_ERR(rc);
 	mr = ib_alloc_mr(pd, IB_MR_TYPE_MEM_REG, 4);
@@ -422,7 +561,7 @@ static int connection_set(const char *value, const struct kernel_param *param)
 		err = PTR_ERR(mr);
 		goto destroy;
 	}
-	err = connect_to_self() ?: rc_requests(mr);
+	err = connect_rc(rc, rc->qp_num) ?: rc_requests(mr);
 	ib_drain_qp(rc);
 	ib_dereg_mr(mr);
 destroy:

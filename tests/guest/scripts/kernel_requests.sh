@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# Requests of a consumer in the kernel (tests/guest/kernel/kernel_verbs.c): with flags that are not supported, and over a
-# connection.
+# Requests of a consumer in the kernel (tests/guest/kernel/kernel_verbs.c): with flags that are not supported, over a
+# connection, and about a key on several queue pairs.
 . /lab/lib.sh
 set -eu
 

@@ -2,8 +2,8 @@
 
 use faultline_layout::named::{exists, read, tests_of};
 
-/// Requirements R1 to R22.
-const ROWS: usize = 22;
+/// Requirements R1 to R30.
+const ROWS: usize = 30;
 
 /// Whether a test of this name runs in a guest. Steps of the suite `keys` do not.
 fn runs_in_guests(test: &str) -> bool {

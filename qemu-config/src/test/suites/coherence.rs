@@ -1,8 +1,9 @@
 //! Changes of mappings under regions: what the device must observe, and what the changes must not wait for.
 
-use super::row::{GuestSuite, GuestTest, Sides, alone, pair, suite, torture};
+use super::row::{Commands, DONE, GuestSuite, GuestTest, Sides, alone, pair, suite, test, torture};
+use crate::exchange::Ready;
 use crate::test::facts::On::{Both, First, Nothing};
-use crate::test::facts::{Runs, runs};
+use crate::test::facts::{Runs, by_name, runs};
 
 pub const SUITE: GuestSuite = suite(
     "coherence",
@@ -23,6 +24,14 @@ const MEMORY: Runs = runs(
 );
 const ONE: Runs = runs(Nothing, First, "dax_everything has both events");
 
+const PEERS: Runs = runs(Nothing, First, "remapped_fenced, with other regions");
+
+/// The example `restore_pair`: its owner and its writers.
+const fn remapped(name: &'static str, command: &'static str) -> GuestTest {
+    let commands = Commands::Address(command, "-d $RDMA_DEV -g $GID_INDEX");
+    test(name, commands, Ready::Tcp(18640), 600, DONE)
+}
+
 const DAX: &str = "Torture is right on a DAX file that is truncated or punched.";
 
 const TESTS: &[GuestTest] = &[
@@ -33,12 +42,29 @@ const TESTS: &[GuestTest] = &[
              control), not with on-demand ones.",
         ),
     alone("watched_cache", "watch_cache").shows("Range watches report the changes of a mapping."),
-    alone("restored_regions", "decoherence")
+    alone("restored_regions", "decoherence /mnt/dax")
         .shows(
             "Pinned regions whose mapping changes keep, lose or lease their old pages as \
          chosen.",
         )
         .runs(MEMORY),
+    alone("pressure_cache", "pressure_cache")
+        .within(300)
+        .shows("A registration cache lives within a memory limit that ends a naive one."),
+    remapped("remapped_leased", "restore_pair -m lease -n 1000 -w 2")
+        .shows("No write of peers fails while their target is remapped 1000 times.")
+        .runs(by_name(
+            "a lease ends unanswered where a guest stalls for seconds, as under TCG on a busy host",
+        )),
+    remapped("remapped_fenced", "restore_pair -m fence -n 100 -w 2")
+        .shows("Without a lease the writes fail that reach lost memory; its rkey stays."),
+    remapped(
+        "remapped_on_demand",
+        "restore_pair -m on-demand -n 1000 -w 2",
+    )
+    .faulting(Sides::Server)
+    .shows("On demand, peers learn nothing of it.")
+    .runs(PEERS),
     pair("lost_memory", "odp_coherence lost", 18620)
         .faulting(Sides::Both)
         .shows(

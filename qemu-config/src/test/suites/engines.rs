@@ -2,7 +2,7 @@
 
 use super::pingpong::ping;
 use super::rdmacm::cm;
-use super::row::{FILLED, GuestSuite, GuestTest, Sides, perf, suite, tcp, torture, verbs};
+use super::row::{GuestSuite, GuestTest, Sides, perf, suite, tcp, torture, verbs};
 use crate::test::facts::On::{First, Nothing};
 use crate::test::facts::{Runs, runs};
 
@@ -56,13 +56,13 @@ const TESTS: &[GuestTest] = &[
         .runs(BETWEEN),
     perf("send_bw_on_demand", "ib_send_bw --odp -n 500")
         .shows(RDMA)
-        .not_faulting(FILLED),
+        .evicted(),
     perf("write_bw_on_demand", "ib_write_bw --odp -n 500")
         .shows(RDMA)
-        .not_faulting(FILLED),
+        .evicted(),
     perf("read_bw_on_demand", "ib_read_bw --odp -n 500")
         .shows(RDMA)
-        .not_faulting(FILLED),
+        .evicted(),
     torture("torture", "", "", 10)
         .faulting(Sides::Both)
         .shows("No event of memory does harm between two engines.")

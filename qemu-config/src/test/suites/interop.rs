@@ -5,8 +5,8 @@ use super::apps::{mpi, ucx};
 use super::pingpong::ping;
 use super::rdmacm::{cm, mckey, mckey_by};
 use super::row::{
-    Commands, DONE, FILLED, GuestSuite, GuestTest, Sides, pair, perf, perf_ipv6, roles, suite,
-    test, verbs, verbs_ipv6,
+    Commands, DONE, GuestSuite, GuestTest, Sides, pair, perf, perf_ipv6, roles, suite, test, verbs,
+    verbs_ipv6,
 };
 use super::ulp::disk;
 use crate::exchange::Ready;
@@ -373,6 +373,9 @@ const LOSSY_TESTS: &[GuestTest] = &[
         .runs(LOSSY_ONCE),
 ];
 
+/// With which pages are taken from this project's NIC.
+const PERIOD: &str = "200ms";
+
 /// On-demand regions at both ends, for kernels whose rxe has them (Linux 6.15). It has none of implicit ones.
 ///
 /// The events of torture are not here, because rxe of Linux 7.3 fails them:
@@ -386,65 +389,65 @@ const LOSSY_TESTS: &[GuestTest] = &[
 const ON_DEMAND_TESTS: &[GuestTest] = &[
     verbs("rc", "ibv_rc_pingpong -c -o -n 200")
         .shows(ON_DEMAND)
-        .not_faulting(FILLED),
+        .evicted_every(PERIOD),
     verbs("rc_back", "ibv_rc_pingpong -c -o -n 200")
         .reversed()
         .shows(ON_DEMAND)
-        .not_faulting(FILLED),
+        .evicted_every(PERIOD),
     verbs("rc_mtu_256", "ibv_rc_pingpong -c -o -m 256 -s 65537 -n 50")
         .shows(ON_DEMAND)
-        .not_faulting(FILLED),
+        .evicted_every(PERIOD),
     verbs(
         "rc_mtu_4096_back",
         "ibv_rc_pingpong -c -o -m 4096 -s 1048576 -n 20",
     )
     .reversed()
     .shows(ON_DEMAND)
-    .not_faulting(FILLED),
+    .evicted_every(PERIOD),
     verbs_ipv6("rc_ipv6", "ibv_rc_pingpong -c -o -n 200")
         .shows(ON_DEMAND)
-        .not_faulting(FILLED),
+        .evicted_every(PERIOD),
     verbs("srq", "ibv_srq_pingpong -c -o -n 100")
         .shows(ON_DEMAND)
-        .not_faulting(FILLED),
+        .evicted_every(PERIOD),
     verbs("srq_back", "ibv_srq_pingpong -c -o -n 100")
         .reversed()
         .shows(ON_DEMAND)
-        .not_faulting(FILLED),
+        .evicted_every(PERIOD),
     perf("send_bw", "ib_send_bw --odp -n 300")
         .shows(ON_DEMAND)
-        .not_faulting(FILLED),
+        .evicted_every(PERIOD),
     perf("send_bw_back", "ib_send_bw --odp -n 300")
         .reversed()
         .shows(ON_DEMAND)
-        .not_faulting(FILLED),
+        .evicted_every(PERIOD),
     perf("write_bw", "ib_write_bw --odp -n 300")
         .shows(ON_DEMAND)
-        .not_faulting(FILLED),
+        .evicted_every(PERIOD),
     perf("write_bw_back", "ib_write_bw --odp -n 300")
         .reversed()
         .shows(ON_DEMAND)
-        .not_faulting(FILLED),
+        .evicted_every(PERIOD),
     perf("read_bw", "ib_read_bw --odp -n 300")
         .shows(ON_DEMAND)
-        .not_faulting(FILLED),
+        .evicted_every(PERIOD),
     perf("read_bw_back", "ib_read_bw --odp -o 16 -n 300")
         .reversed()
         .shows(ON_DEMAND)
-        .not_faulting(FILLED),
+        .evicted_every(PERIOD),
     perf(
         "atomic_bw_fetch_add",
-        "ib_atomic_bw --odp -A FETCH_AND_ADD -n 300",
+        "ib_atomic_bw --odp -A FETCH_AND_ADD -n 3000",
     )
     .shows(ON_DEMAND)
-    .not_faulting(FILLED),
+    .evicted_every(PERIOD),
     perf(
         "atomic_bw_cmp_swap_back",
-        "ib_atomic_bw --odp -A CMP_AND_SWAP -o 16 -n 300",
+        "ib_atomic_bw --odp -A CMP_AND_SWAP -o 16 -n 3000",
     )
     .reversed()
     .shows(ON_DEMAND)
-    .not_faulting(FILLED),
+    .evicted_every(PERIOD),
     // Absent pages, which are written, swapped out and read back.
     pair("story", "odp_story", 18610)
         .expecting("as it should be")

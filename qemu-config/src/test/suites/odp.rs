@@ -1,7 +1,7 @@
 //! On-demand regions with third-party programs and those of the project. rdma-core's `test_odp` is the rest of the
 //! suite.
 
-use super::row::{FILLED, GuestSuite, GuestTest, Sides, alone, perf, suite, verbs};
+use super::row::{GuestSuite, GuestTest, Sides, alone, perf, suite, verbs};
 use crate::test::facts::On::{Both, First, Nothing};
 use crate::test::facts::{Runs, by_name, runs};
 
@@ -66,6 +66,11 @@ const TESTS: &[GuestTest] = &[
         .faulting(Sides::Client)
         .shows("First touches fault once; prints their cost.")
         .runs(by_name("figures of a machine that does nothing else")),
+    alone("position_cost", "position_cost")
+        .within(300)
+        .faulting(Sides::Client)
+        .shows("Prints what a message costs, from pinned to implicit memory.")
+        .runs(by_name("figures of a machine that does nothing else")),
     alone("huge_entries", "odp_faults huge")
         .faulting(Sides::Client)
         .shows("A huge page takes one fault, until a part of it is invalidated.")
@@ -112,18 +117,19 @@ const TESTS: &[GuestTest] = &[
         .shows("The translation cache counts hits, misses and shoot-downs."),
     verbs("rc", "ibv_rc_pingpong -c -o")
         .shows(PROGRAM)
-        .not_faulting(FILLED),
+        .evicted(),
     verbs("rc_events", "ibv_rc_pingpong -c -o -e")
         .shows(PROGRAM)
         .runs(SIZES)
-        .not_faulting(FILLED),
+        .evicted(),
     verbs("rc_odd_size", "ibv_rc_pingpong -c -o -s 65537 -n 200")
         .shows(PROGRAM)
         .runs(SIZES)
-        .not_faulting(FILLED),
+        .evicted(),
     verbs("rc_prefetch", "ibv_rc_pingpong -c -o -P")
         .shows(PREFETCH)
-        .not_faulting("the program fetches all pages before it uses them"),
+        .runs(SIZES)
+        .evicted(),
     // The region gets its first part when it is first used.
     verbs("rc_implicit", "ibv_rc_pingpong -c -O")
         .faulting(Sides::Both)
@@ -131,53 +137,55 @@ const TESTS: &[GuestTest] = &[
         .runs(MEMORY),
     verbs("rc_implicit_prefetch", "ibv_rc_pingpong -c -O -P")
         .shows(PREFETCH)
-        .not_faulting("the program fetches all pages before it uses them"),
+        .runs(SIZES)
+        .evicted(),
     // proves: IBV_ODP_SUPPORT_SRQ_RECV
     verbs("srq", "ibv_srq_pingpong -c -o -n 100")
         .shows(PROGRAM)
-        .not_faulting(FILLED),
+        .evicted(),
     // It prints no times.
     // proves: IBV_ODP_SUPPORT_SRQ_RECV
     verbs("xsrq", "ibv_xsrq_pingpong -o -m 1024 -n 100")
         .expecting("")
         .shows(PROGRAM)
-        .not_faulting(FILLED),
+        .evicted(),
     perf("send_bw", "ib_send_bw --odp -n 500")
         .shows(PROGRAM)
-        .not_faulting(FILLED),
+        .runs(SIZES)
+        .evicted(),
     perf("send_lat", "ib_send_lat --odp -n 500")
         .shows(PROGRAM)
         .runs(SIZES)
-        .not_faulting(FILLED),
+        .evicted(),
     perf("write_bw", "ib_write_bw --odp -n 500")
         .shows(PROGRAM)
-        .not_faulting(FILLED),
+        .evicted(),
     perf("write_lat", "ib_write_lat --odp -n 500")
         .shows(PROGRAM)
         .runs(SIZES)
-        .not_faulting(FILLED),
+        .evicted(),
     perf("write_bw_all_sizes", "ib_write_bw --odp -a -n 10")
         .shows(PROGRAM)
         .runs(SIZES)
-        .not_faulting(FILLED),
+        .evicted(),
     perf("read_bw", "ib_read_bw --odp -n 500")
         .shows(PROGRAM)
-        .not_faulting(FILLED),
+        .evicted(),
     perf("read_lat", "ib_read_lat --odp -n 500")
         .shows(PROGRAM)
         .runs(SIZES)
-        .not_faulting(FILLED),
+        .evicted(),
     perf(
         "atomic_bw_fetch_add",
         "ib_atomic_bw --odp -A FETCH_AND_ADD -n 500",
     )
     .shows(PROGRAM)
-    .not_faulting(FILLED),
+    .evicted(),
     perf(
         "atomic_lat_cmp_swap",
         "ib_atomic_lat --odp -A CMP_AND_SWAP -n 500",
     )
     .shows(PROGRAM)
     .runs(SIZES)
-    .not_faulting(FILLED),
+    .evicted(),
 ];

@@ -23,6 +23,8 @@ pub struct GuestTest {
     pub is_reversed: bool,
     /// After it, the models of the links must have lost and reordered frames in both directions.
     pub is_impaired: bool,
+    /// The period with which the pages of on-demand regions are taken from the NICs while it runs.
+    pub evicted: Option<&'static str>,
     /// The sides whose NICs must raise page faults while it runs.
     pub faulting: Option<Sides>,
     /// Why an on-demand test has no such sides.
@@ -169,6 +171,19 @@ impl GuestTest {
         }
     }
 
+    /// The same while the pages of all on-demand regions are taken from the NICs again and again, so that both raise page faults.
+    pub const fn evicted(self) -> Self {
+        self.evicted_every("10ms")
+    }
+
+    /// The same with another period. A peer of another make waits for RNR timers, which READY would end: it needs a longer one.
+    pub const fn evicted_every(self, period: &'static str) -> Self {
+        Self {
+            evicted: Some(period),
+            ..self.faulting(Sides::Both)
+        }
+    }
+
     /// The same without page faults, for a reason: each other test with memory that is registered on demand raises some.
     pub const fn not_faulting(self, reason: &'static str) -> Self {
         Self {
@@ -259,10 +274,6 @@ impl Commands {
     }
 }
 
-/// Why existing programs, such as those of libibverbs and perftest, raise no page fault on memory that is registered on demand.
-pub const FILLED: &str = "the program writes its buffers before it registers them, and registration \
-    maps what is present";
-
 /// The last output of most of the project's own programs and scripts.
 pub const DONE: &str = "all right";
 
@@ -283,6 +294,7 @@ pub const fn test(
         cpus: None,
         is_reversed: false,
         is_impaired: false,
+        evicted: None,
         faulting: None,
         not_faulting: None,
         is_too_slow: false,

@@ -1,6 +1,6 @@
 //! One guest's memory changes in every way that the kernel has, while the other drives verified traffic on it.
 
-use super::row::{GuestSuite, GuestTest, Sides, pair, suite, torture};
+use super::row::{GuestSuite, GuestTest, Sides, alone, pair, suite, torture};
 use crate::test::facts::On::{Both, First, Nothing};
 use crate::test::facts::{Runs, by_name, runs};
 
@@ -100,6 +100,11 @@ const TESTS: &[GuestTest] = &[
         .faulting(Sides::Both)
         .shows(POLICIES)
         .runs(POLICY),
+    // Each event is repeated until it has moved a page.
+    alone("pages_taken", "pages_taken")
+        .within(300)
+        .faulting(Sides::Client)
+        .shows("The kernel takes and moves on-demand memory under traffic, and no pinned page."),
     // These guests have swap space.
     pair("story", "odp_story", 18610)
         .expecting("as it should be")
