@@ -519,6 +519,24 @@ fn an_acknowledgment_after_a_timeout_is_in_the_window_of_the_peer() {
 }
 
 #[test]
+fn duplicates_after_a_timeout_are_no_second_loss() {
+    Script::established(plain()).run(
+        "send 3000
+         > A 1:1001 ack 1
+         > A 1001:2001 ack 1
+         > PA 2001:3001 ack 1
+         +200
+         > A 1:1001 ack 1
+         < A 1:1 ack 1
+         > A 1001:2001 ack 1
+         < A 1:1 ack 1
+         > PA 2001:3001 ack 1
+         < A 1:1 ack 1
+         cwnd 1000",
+    );
+}
+
+#[test]
 fn three_duplicates_repair_a_loss() {
     let mut script = Script::established(plain());
     script.run(

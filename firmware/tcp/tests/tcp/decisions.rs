@@ -142,8 +142,11 @@ fn a_fin_of_a_refused_segment_is_lost_too() {
         "refuse
          < FA 1:102 ack 1
          +1000
+         < PA 1:101 ack 1
+         +40
+         > A 1:1 ack 101
          state Established
-         < FA 1:102 ack 1
+         < FA 101:102 ack 1
          > A 1:1 ack 102
          state CloseWait",
     );
