@@ -67,6 +67,8 @@ pub struct Connection {
     config: Config,
     state: State,
     outcome: Option<Outcome>,
+    /// The peer has sent the first SYN to a listener.
+    is_passive: bool,
     local_port: u16,
     remote_port: u16,
     send: Send,
@@ -111,6 +113,7 @@ impl Connection {
             return None;
         }
         let mut connection = Self::new(config, header.dst_port, header.src_port, start);
+        connection.is_passive = true;
         connection.synchronize(header, now);
         connection.state = connection.state.after(Event::SynReceived);
         // A SYN that offers explicit congestion notification has both bits, its answer one (RFC 3168 section 6.1.1).
@@ -125,6 +128,7 @@ impl Connection {
             config,
             state: State::SynSent,
             outcome: None,
+            is_passive: false,
             local_port,
             remote_port,
             send: Send::new(start.seq, config.mss.into()),

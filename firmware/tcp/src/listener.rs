@@ -111,10 +111,10 @@ impl Listener {
         self.remove_closed();
     }
 
-    /// Removes connections that have ended, and have sent their reset.
+    /// Removes connections that are no longer half-open, and have sent their reset: nothing else would, because nobody owns them.
     fn remove_closed(&mut self) {
         self.backlog.retain(|(_, connection)| {
-            connection.state() != State::Closed || connection.has_reset()
+            connection.state() == State::SynReceived || connection.has_reset()
         });
     }
 }

@@ -144,10 +144,13 @@ impl Connection {
     }
 
     /// The peer's SYN arrives again before it has acknowledged ours: its answer, if both ends have opened at once, or a sign that our
-    /// answer was lost.
+    /// answer was lost. The peer of a listener has nothing to answer: SYN and ACK would open a connection in the backlog.
     fn receive_syn_again(&mut self, segment: &Segment, now: Instant) {
         let header = &segment.header;
         let is_answer = header.flags.contains(F::ACK);
+        if is_answer && self.is_passive {
+            return;
+        }
         if is_answer && self.send.pos(header.ack) == Some(self.send.max()) {
             self.open(segment, Pos(0), now);
             self.receive.request_ack();

@@ -117,6 +117,29 @@ fn a_flood_fills_the_backlog_and_no_more() {
     );
 }
 
+/// A peer that answers an answer is no peer that opens at once with this end: nobody would own the connection.
+#[test]
+fn a_syn_with_an_acknowledgment_opens_nothing() {
+    let mut listener = Listener::new(plain(), 2);
+    for port in [7, 8] {
+        let syn = segment(port, TcpFlags::SYN, 99, 0, 0);
+        assert!(receive(&mut listener, &syn, NOW));
+        assert!(listener.poll_transmit(NOW).is_some());
+        let answer = segment(port, TcpFlags::SYN | TcpFlags::ACK, 99, 501, 0);
+        assert!(receive(&mut listener, &answer, NOW));
+        assert!(listener.poll_transmit(NOW).is_none());
+    }
+    // Both can still be completed, and give up if they are not.
+    let ack = segment(8, TcpFlags::ACK, 100, 501, 0);
+    assert!(listener.complete(&tuple(8), &ack).is_some());
+    assert_eq!(listener.half_open(), 1);
+    while let Some(deadline) = listener.next_deadline() {
+        listener.handle_deadline(deadline);
+        while listener.poll_transmit(deadline).is_some() {}
+    }
+    assert_eq!(listener.half_open(), 0);
+}
+
 #[test]
 fn a_reset_removes_a_half_open_connection() {
     let mut listener = Listener::new(plain(), 3);
