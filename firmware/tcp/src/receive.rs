@@ -19,7 +19,8 @@ const KEPT_RANGES: usize = 8;
 /// ```
 ///
 /// Octets before `taken` are the owner's. Octets before `nxt` are acknowledged. The peer may send octets before `edge`, which never moves
-/// back, and moves forward with `taken` only.
+/// back, and moves forward with `taken` only: to at most a window, and less than one step of the window field, after `taken`. The field
+/// may say less, because its steps begin at `nxt`; octets before `edge` are accepted all the same (RFC 7323 section 2.4).
 #[derive(Clone, Debug)]
 pub(crate) struct Receive {
     initial: Seq,
@@ -291,9 +292,12 @@ impl Receive {
         let edge = self.next_edge(mss);
         let octets = |field: u64| field.wrapping_shl(shift.into());
         let mut field = (edge - self.nxt).wrapping_shr(shift.into()).min(0xffff);
-        // Not less than before: rounding must not move the edge back.
-        if self.nxt + octets(field) < self.edge && field < 0xffff {
-            field = field.saturating_add(1);
+        // Not less than before, unless rounding up again and again would keep the window open while nothing is taken.
+        let step = octets(1).saturating_sub(1);
+        let limit = self.taken + u64::from(self.window) + step;
+        let next = field.saturating_add(1);
+        if self.nxt + octets(field) < self.edge && self.nxt + octets(next) <= limit {
+            field = next.min(0xffff);
         }
         self.edge = self.edge.max(self.nxt + octets(field));
         self.ack_sent = self.nxt;

@@ -90,28 +90,49 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// Octets of zeros: a hostile peer may send different octets for one offset, so their values mean nothing here.
-struct Anything(Owner);
+struct Anything {
+    owner: Owner,
+    /// The most octets after those that are taken.
+    bound: u64,
+}
+
+impl Anything {
+    /// A window field that is rounded up admits less than one step of the field more than the window.
+    fn new(config: &Config) -> Self {
+        let shift = (0..14).find(|shift| config.receive_window >> shift <= 0xffff);
+        Self {
+            owner: Owner::new(2),
+            bound: u64::from(config.receive_window) + (1 << shift.unwrap()) - 1,
+        }
+    }
+
+    fn check(&self, data: &faultline_tcp::Data) {
+        let end = data.offset + u64::from(data.len);
+        assert!(data.len > 0 && data.offset >= self.owner.taken);
+        assert!(end <= self.owner.taken + self.bound, "{data:?}");
+    }
+}
 
 impl faultline_tcp::Receiver for Anything {
     fn deliver(&mut self, data: faultline_tcp::Data) -> Verdict {
-        assert_eq!(data.offset, self.0.taken);
-        assert!(data.len > 0);
-        let verdict = self.0.verdicts.pop_front();
+        self.check(&data);
+        assert_eq!(data.offset, self.owner.taken);
+        let verdict = self.owner.verdicts.pop_front();
         let verdict = verdict.unwrap_or(Verdict::Taken(data.len));
         if let Verdict::Taken(len) = verdict {
-            self.0.taken += u64::from(len.min(data.len));
+            self.owner.taken += u64::from(len.min(data.len));
         }
         verdict
     }
 
     fn keep(&mut self, data: faultline_tcp::Data) -> bool {
-        assert!(data.len > 0 && data.offset >= self.0.taken);
+        self.check(&data);
         true
     }
 }
 
-fn run(mut connection: Connection, steps: Vec<Step>) -> Result<(), TestCaseError> {
-    let mut owner = Anything(Owner::new(2));
+fn run(mut connection: Connection, config: &Config, steps: Vec<Step>) -> Result<(), TestCaseError> {
+    let mut owner = Anything::new(config);
     let mut now = Instant(0);
     let mut provided = 0;
     for step in steps {
@@ -131,7 +152,7 @@ fn run(mut connection: Connection, steps: Vec<Step>) -> Result<(), TestCaseError
             Step::Close => connection.close(now),
             Step::Abort => connection.abort(),
             Step::Resume => connection.resume(now, &mut owner),
-            Step::Verdict(verdict) => owner.0.verdicts.push_back(verdict),
+            Step::Verdict(verdict) => owner.owner.verdicts.push_back(verdict),
             Step::Pass(ms) => {
                 now = now + Nanos::from_millis(ms);
                 connection.handle_deadline(now);
@@ -155,7 +176,9 @@ fn run(mut connection: Connection, steps: Vec<Step>) -> Result<(), TestCaseError
             .is_some_and(|deadline| deadline <= now);
         prop_assert!(!is_late, "{:?}", connection.next_deadline());
         prop_assert!(connection.acknowledged() <= provided);
-        prop_assert!(connection.taken() == owner.0.taken && connection.taken() >= window_before);
+        prop_assert!(
+            connection.taken() == owner.owner.taken && connection.taken() >= window_before
+        );
         prop_assert_eq!(
             connection.outcome().is_some(),
             connection.state() == State::Closed
@@ -195,6 +218,7 @@ fn handshake(options: &Config) -> Segment {
     };
     header.options.mss = Some(1000);
     header.options.sack_permitted = options.sack;
+    header.options.window_scale = Some(2);
     Segment {
         header,
         len: 0,
@@ -215,7 +239,7 @@ proptest! {
             all.push(Step::Receive(handshake(&config)));
         }
         all.extend(steps);
-        run(connection, all)?;
+        run(connection, &config, all)?;
     }
 
     #[test]
@@ -225,8 +249,33 @@ proptest! {
         let is_syn = syn.header.flags & (TcpFlags::SYN | TcpFlags::ACK | TcpFlags::RST | TcpFlags::FIN) == TcpFlags::SYN;
         prop_assert_eq!(accepted.is_some(), is_syn);
         if let Some(connection) = accepted {
-            run(connection, steps)?;
+            run(connection, &config, steps)?;
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    /// A peer fills a window that never opens, in segments of any lengths, whatever the window field says.
+    #[test]
+    fn held_data_closes_the_window(receive_window in 65_536..200_000u32, lens in proptest::collection::vec(1000..3000u32, 200)) {
+        let config = Config { receive_window, sack: false, timestamps: false, ..Config::default() };
+        let mut connection = Connection::connect(config, 1, 2, Start { seq: OURS, clock: 5 });
+        let mut owner = Anything::new(&config);
+        let now = Instant(0);
+        prop_assert!(connection.poll_transmit(now, |_, max| max).is_some());
+        connection.receive(&handshake(&config), now, &mut owner);
+        let mut last = connection.poll_transmit(now, |_, max| max).unwrap().header;
+        for len in lens {
+            let header = Tcp { seq: last.ack, ack: OURS.add(1), flags: TcpFlags::ACK, window: 1000, ..Tcp::default() };
+            let segment = Segment { header, len, congestion_experienced: false };
+            owner.owner.verdicts.push_back(Verdict::Held);
+            connection.receive(&segment, now, &mut owner);
+            while let Some(transmit) = connection.poll_transmit(now, |_, max| max) {
+                last = transmit.header;
+            }
+        }
+        prop_assert_eq!((last.window, connection.taken()), (0, 0));
     }
 }
 
