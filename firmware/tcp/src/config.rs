@@ -39,7 +39,7 @@ pub struct Config {
     pub max_retransmissions: u8,
     /// The same for a SYN.
     pub max_syn_retransmissions: u8,
-    /// Longest delay of an acknowledgment (RFC 9293 section 3.8.6.3): below 500 ms.
+    /// Longest delay of an acknowledgment (RFC 9293 section 3.8.6.3): below 500 ms. 0: each segment is acknowledged at once.
     pub delayed_ack: Nanos,
     /// Duration of TIME-WAIT: twice the maximum segment lifetime (RFC 9293 section 3.4.2 recommends 4 minutes; Linux uses 60 s).
     pub time_wait: Nanos,

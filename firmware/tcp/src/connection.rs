@@ -235,7 +235,8 @@ impl Connection {
             State::SynSent | State::Closing | State::LastAck | State::TimeWait => (),
             _ => {
                 use faultline_wire::TcpFlags as F;
-                let seq = self.send.seq(self.send.control_pos());
+                // After the SYN, whose acknowledgment may be under way.
+                let seq = self.send.seq(self.send.control_pos().max(Pos::DATA));
                 self.reset = Some(self.header(seq, F::RST | F::ACK, 0));
             }
         }
@@ -332,7 +333,10 @@ impl Connection {
             self.timers.stop(Timer::Persist);
             self.probe_due = false;
         }
-        if self.receive.is_unacknowledged() {
+        if self.config.delayed_ack == Nanos(0) {
+            self.receive.end_delay();
+        }
+        if self.receive.is_ack_delayed() {
             self.timers
                 .start(Timer::DelayedAck, now + self.config.delayed_ack);
         } else {

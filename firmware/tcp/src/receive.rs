@@ -260,9 +260,9 @@ impl Receive {
         self.ack_due
     }
 
-    /// True if a segment waits for an acknowledgment.
-    pub(crate) fn is_unacknowledged(&self) -> bool {
-        self.unacknowledged > 0 || self.ack_due
+    /// True if a segment may be acknowledged later. An acknowledgment that is due leaves with the next poll, and needs no timer.
+    pub(crate) fn is_ack_delayed(&self) -> bool {
+        self.unacknowledged > 0 && !self.ack_due
     }
 
     /// The delay of an acknowledgment is over.

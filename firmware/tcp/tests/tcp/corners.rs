@@ -1,6 +1,6 @@
 //! The corners of the state machine (RFC 9293), of PAWS, SACK and ECN, as scripts.
 
-use faultline_tcp::{Config, KeepAlive, Nanos};
+use faultline_tcp::{Config, Instant, KeepAlive, Nanos};
 use faultline_wire::Seq;
 
 use crate::script::{Script, plain};
@@ -566,7 +566,7 @@ fn three_duplicates_repair_a_loss() {
 }
 
 /// Opens a connection with all options. Its timestamp clock is at 100 at time 0.
-fn with_options() -> Script {
+pub(crate) fn with_options() -> Script {
     let mut script = Script::active(full());
     script.run(
         "> SEW 0:1 mss 1000 ws 5 sackok ts 100/0
@@ -760,5 +760,40 @@ fn an_idle_connection_starts_slowly_again() {
          send 1
          > PA 10001:10002 ack 1
          cwnd 10000",
+    );
+}
+
+#[test]
+fn a_half_open_connection_is_reset_after_its_syn() {
+    Script::passive(plain()).run(
+        "< S 0:1
+         > SA 0:1 ack 1
+         abort
+         > RA 1:1 ack 1
+         outcome Aborted",
+    );
+}
+
+#[test]
+fn without_a_delay_each_segment_is_acknowledged() {
+    let config = Config {
+        delayed_ack: Nanos(0),
+        ..plain()
+    };
+    Script::established(config).run(
+        "< A 1:101 ack 1
+         > A 1:1 ack 101
+         < A 101:201 ack 1
+         > A 1:1 ack 201",
+    );
+}
+
+#[test]
+fn an_acknowledgment_that_cannot_leave_wakes_nobody() {
+    let mut script = Script::passive(plain());
+    script.run("< S 0:1\n> SA 0:1 ack 1\n< S 5:6");
+    assert_eq!(
+        script.get().next_deadline(),
+        Some(Instant(0) + Nanos::from_millis(1000))
     );
 }
