@@ -73,7 +73,7 @@ impl Connection {
     /// All states in which the peer's SYN has arrived.
     fn receive_synchronized(&mut self, segment: &Segment, now: Instant, owner: &mut impl Receiver) {
         let header = &segment.header;
-        let Some(start) = self.accept_sequence(segment, now) else {
+        let Some((start, stamps)) = self.accept_sequence(segment, now) else {
             return;
         };
         if header.flags.contains(F::RST) {
@@ -88,6 +88,10 @@ impl Connection {
         if !header.flags.contains(F::ACK) || !self.accept_ack(segment, start, now) {
             return;
         }
+        // Only now: a segment that the peer has not sent could make all later ones look old.
+        if stamps.is_some() {
+            self.stamps = stamps;
+        }
         self.heard_at = now;
         self.unanswered_keep_alives = 0;
         self.timers.stop(Timer::KeepAlive);
@@ -97,9 +101,13 @@ impl Connection {
         }
     }
 
-    /// Checks timestamp and sequence number; returns the position of the segment. Otherwise a segment that the peer may have sent in good
-    /// faith is answered.
-    fn accept_sequence(&mut self, segment: &Segment, now: Instant) -> Option<Pos> {
+    /// Checks timestamp and sequence number; returns the position of the segment, and the timestamp to remember if it acknowledges
+    /// something acceptable. Otherwise a segment that the peer may have sent in good faith is answered.
+    fn accept_sequence(
+        &mut self,
+        segment: &Segment,
+        now: Instant,
+    ) -> Option<(Pos, Option<Stamps>)> {
         let flags = segment.header.flags;
         let is_reset = flags.contains(F::RST);
         let stamp = match self.check_stamp(segment, now) {
@@ -112,14 +120,12 @@ impl Connection {
             }
         };
         let start = self.receive.pos(segment.header.seq);
-        let is_acceptable = start.is_some_and(|start| self.is_acceptable(start, segment));
-        if is_acceptable {
+        if let Some(start) = start
+            && self.is_acceptable(start, segment)
+        {
             // Not of a segment behind a gap, whose echo would lengthen the measured round-trip time (RFC 7323 section 4.3).
-            let is_next = start.is_some_and(|start| start <= self.receive.ack_sent());
-            if is_next && stamp.is_some() {
-                self.stamps = stamp;
-            }
-            return start;
+            let is_next = start <= self.receive.ack_sent();
+            return Some((start, stamp.filter(|_| is_next)));
         }
         if is_reset {
             return None;

@@ -9,6 +9,7 @@
 mod corners;
 mod decisions;
 mod foreign;
+mod forged;
 mod hostile;
 mod listener;
 mod network;
