@@ -65,7 +65,8 @@ pub(crate) struct Ack<'a> {
     pub(crate) seq: Pos,
     /// The window in octets.
     pub(crate) window: u64,
-    pub(crate) sack: &'a SackBlocks,
+    /// Selectively acknowledged octets, if both ends use them.
+    pub(crate) sack: Option<&'a SackBlocks>,
     /// The segment has neither data nor SYN or FIN.
     pub(crate) is_pure: bool,
     /// The segment echoes a congestion mark.
@@ -440,14 +441,18 @@ impl Send {
     pub(crate) fn acknowledge(&mut self, ack: &Ack, now: Instant) -> bool {
         let flight = self.flight();
         let is_same_window = ack.window == self.window;
-        self.note_sacked(ack.sack);
+        // With selective acknowledgments, only one that tells something new is a sign of an octet that has arrived (RFC 6675 section 2).
+        let is_news = ack.sack.is_none_or(|blocks| self.note_sacked(blocks));
         let advances = ack.ack > self.una;
         if advances {
             self.advance(ack, flight, now);
-        } else if ack.ack == self.una && ack.is_pure && is_same_window && flight > 0 {
+        } else if ack.ack == self.una && ack.is_pure && is_same_window && is_news {
             // RFC 5681 section 2.
             self.dup_acks = self.dup_acks.saturating_add(1);
         }
+        // A peer that sends more of them than there are segments in flight does not get more (RFC 5681 section 3.2).
+        let segments = self.segments(self.flight());
+        self.dup_acks = self.dup_acks.min(segments);
         self.update_window(ack);
         if ack.has_congestion_echo && self.recovery.is_none() && self.una > self.marked {
             self.congestion.congested(flight, self.mss.into());
@@ -458,8 +463,16 @@ impl Send {
         advances
     }
 
+    /// The number of full segments, the last one perhaps shorter, of a number of octets.
+    fn segments(&self, octets: u64) -> u32 {
+        let segments = octets.div_ceil(u64::from(self.mss).max(1));
+        u32::try_from(segments).unwrap_or(u32::MAX)
+    }
+
     /// Remembers selectively acknowledged octets. Blocks that lie outside of the octets in flight, or before `una` (RFC 2883), are ignored.
-    fn note_sacked(&mut self, sack: &SackBlocks) {
+    /// Returns true if some are new.
+    fn note_sacked(&mut self, sack: &SackBlocks) -> bool {
+        let before = self.sacked.count(self.una, self.max);
         for (left, right) in sack.as_slice() {
             let (Some(left), Some(right)) = (self.pos(*left), self.pos(*right)) else {
                 continue;
@@ -469,6 +482,7 @@ impl Send {
                 self.sacked.insert(left, right);
             }
         }
+        self.sacked.count(self.una, self.max) > before
     }
 
     /// The peer acknowledges more than before.
@@ -492,8 +506,7 @@ impl Send {
         match self.recovery {
             Some(recovery) if ack.ack < recovery.point => {
                 // Partial acknowledgment (RFC 6582): the first of its segments was lost, the others were duplicates.
-                let segments = octets.div_ceil(u64::from(self.mss).max(1));
-                let segments = u32::try_from(segments).unwrap_or(u32::MAX);
+                let segments = self.segments(octets);
                 self.dup_acks = self.dup_acks.saturating_sub(segments.saturating_sub(1));
             }
             Some(_) => {

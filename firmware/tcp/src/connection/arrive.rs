@@ -259,7 +259,7 @@ impl Connection {
             ack,
             seq,
             window: self.window_of(header),
-            sack: &header.options.sack,
+            sack: Some(&header.options.sack).filter(|_| self.sack),
             is_pure: segment.sequence_len() == 0,
             has_congestion_echo: self.ecn
                 && header.flags.contains(F::ECE)

@@ -1,6 +1,7 @@
 //! Segments of third parties that know the ends of a connection, and of peers that want more than their share.
 
 use crate::corners::with_options;
+use crate::script::{Script, plain};
 
 #[test]
 fn the_timestamp_of_a_forged_segment_is_not_remembered() {
@@ -15,5 +16,67 @@ fn the_timestamp_of_a_forged_segment_is_not_remembered() {
          taken 10
          +40
          > A 1:1 ack 11 ts 140/7001",
+    );
+}
+
+/// Each duplicate stands for a segment that has left the network, so there are no more than segments in flight (RFC 5681 section 3.2).
+#[test]
+fn more_duplicates_than_segments_permit_no_burst() {
+    let mut script = Script::established(plain());
+    script.run(
+        "send 4000
+         > A 1:1001 ack 1
+         > A 1001:2001 ack 1
+         > A 2001:3001 ack 1
+         > PA 3001:4001 ack 1
+         < A 1:1 ack 1
+         < A 1:1 ack 1
+         < A 1:1 ack 1
+         > A 1:1001 ack 1",
+    );
+    for _ in 0..20 {
+        script.run("< A 1:1 ack 1");
+    }
+    script.run(
+        "send 16000
+         > A 4001:5001 ack 1
+         > A 5001:6001 ack 1",
+    );
+}
+
+#[test]
+fn a_duplicate_without_a_new_block_does_not_count() {
+    let mut script = with_options();
+    script.record = 900;
+    script.run(
+        "send 3600
+         > A 1:901 ack 1 ts 100/7000 ce
+         > A 901:1801 ack 1 ts 100/7000 ce
+         > A 1801:2701 ack 1 ts 100/7000 ce
+         > PA 2701:3601 ack 1 ts 100/7000 ce
+         < A 1:1 ack 1 ts 7001/100
+         < A 1:1 ack 1 ts 7001/100
+         < A 1:1 ack 1 ts 7001/100
+         < A 1:1 ack 1 ts 7001/100 sack 901-1801
+         < A 1:1 ack 1 ts 7001/100 sack 901-1801
+         < A 1:1 ack 1 ts 7001/100 sack 901-1801
+         < A 1:1 ack 1 ts 7001/100 sack 901-2701
+         cwnd 9880
+         < A 1:1 ack 1 ts 7001/100 sack 901-3601
+         > A 1:901 ack 1 ts 100/7001",
+    );
+}
+
+#[test]
+fn blocks_mean_nothing_unless_both_ends_use_them() {
+    Script::established(plain()).run(
+        "send 5000
+         > A 1:1001 ack 1
+         > A 1001:2001 ack 1
+         > A 2001:3001 ack 1
+         > A 3001:4001 ack 1
+         > PA 4001:5001 ack 1
+         < A 1:1 ack 1 sack 1001-5001
+         cwnd 10000",
     );
 }
