@@ -87,6 +87,8 @@ pub struct Connection {
     /// Acknowledgments echo a congestion mark, until the peer has reduced its window.
     congestion_echo: bool,
     limit: ChallengeLimit,
+    /// The limit of answers to keep-alives and window probes, which forged segments cannot use up.
+    liveness_limit: ChallengeLimit,
     /// A reset to send.
     reset: Option<Tcp>,
     /// A window probe has to leave.
@@ -141,6 +143,7 @@ impl Connection {
             ecn: false,
             congestion_echo: false,
             limit: ChallengeLimit::default(),
+            liveness_limit: ChallengeLimit::default(),
             reset: None,
             probe_due: false,
             keep_alive_due: false,

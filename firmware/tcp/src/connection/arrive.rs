@@ -139,6 +139,10 @@ impl Connection {
         if segment.len > 0 {
             // It has arrived before, or it is a window probe.
             self.receive.request_ack();
+        } else if start.is_some_and(|start| self.is_liveness_probe(start, segment)) {
+            if self.liveness_limit.take(now) {
+                self.receive.request_ack();
+            }
         } else {
             self.challenge(now);
         }
@@ -171,6 +175,16 @@ impl Connection {
         let (nxt, edge) = (self.receive.nxt(), self.receive.edge());
         let end = start + segment.sequence_len();
         start == nxt || (start < edge && (start > nxt || end > nxt))
+    }
+
+    /// True if a segment without data asks whether this end is alive: one of the peer, with its last number or a later one. A third party
+    /// has to guess the acknowledgment.
+    fn is_liveness_probe(&self, start: Pos, segment: &Segment) -> bool {
+        let header = &segment.header;
+        let ack = self.send.pos(header.ack);
+        header.flags.contains(F::ACK)
+            && start + 1 >= self.receive.nxt()
+            && ack.is_some_and(|ack| self.send.acceptable().contains(&ack))
     }
 
     /// True if this segment acknowledges the SYN of a connection that a peer opens.

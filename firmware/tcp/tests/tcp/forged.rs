@@ -19,6 +19,20 @@ fn the_timestamp_of_a_forged_segment_is_not_remembered() {
     );
 }
 
+#[test]
+fn forged_segments_do_not_silence_the_answers_to_keep_alives() {
+    let mut script = Script::established(plain());
+    for _ in 0..10 {
+        script.run("< S 5:6\n> A 1:1 ack 1");
+    }
+    script.run("< S 5:6\n< A 0:0 ack 9\n< A 0:0");
+    // They have a limit of their own.
+    for _ in 0..10 {
+        script.run("< A 0:0 ack 1\n> A 1:1 ack 1");
+    }
+    script.run("< A 0:0 ack 1\n+5000\n< A 0:0 ack 1\n> A 1:1 ack 1");
+}
+
 /// Each duplicate stands for a segment that has left the network, so there are no more than segments in flight (RFC 5681 section 3.2).
 #[test]
 fn more_duplicates_than_segments_permit_no_burst() {
