@@ -55,8 +55,8 @@ struct Stamps {
 ///
 /// After each event: [`poll_transmit`](Connection::poll_transmit) until it returns `None`, or as often as one connection may send before
 /// others have their turn; then [`next_deadline`](Connection::next_deadline). [`acknowledged`](Connection::acknowledged) tells which data
-/// is no longer needed. In state [`State::Closed`] there is an [`outcome`](Connection::outcome), and a reset may be left to send; then
-/// the value can be dropped.
+/// is no longer needed. In state [`State::Closed`] there is an [`outcome`](Connection::outcome), and a reset may be left to send, and
+/// data may be [held](Connection::is_held); then the value can be dropped.
 ///
 /// # Duties of the owner
 ///
@@ -247,12 +247,13 @@ impl Connection {
     }
 
     /// Delivers held data again. The window opens by what the owner takes, and the peer is told at once.
+    ///
+    /// Also in state [`State::Closed`]: the peer has an acknowledgment for this data, and may have finished in order while it was held.
+    /// After [`Outcome::Reset`] or another failure the owner may discard the data instead (RFC 9293 section 3.10.7.4: a reset flushes
+    /// what is queued).
     pub fn resume(&mut self, now: Instant, owner: &mut impl Receiver) {
-        if !self.state.is_open() {
-            return;
-        }
         self.receive.deliver_kept(owner);
-        if self.receive.can_open(self.send.mss().into()) {
+        if self.state.is_open() && self.receive.can_open(self.send.mss().into()) {
             self.receive.request_ack();
         }
         self.update_timers(now);

@@ -137,6 +137,25 @@ fn a_fin_behind_held_octets_is_acknowledged_and_reported_later() {
 }
 
 #[test]
+fn held_octets_are_delivered_after_the_end_of_the_connection() {
+    let mut script = Script::established(plain());
+    script.run(
+        "hold
+         < FA 1:102 ack 1
+         > A 1:1 ack 102
+         close
+         > FA 1:2 ack 102
+         < A 102:102 ack 2
+         state Closed
+         outcome Finished
+         taken 0",
+    );
+    assert!(script.get().is_held());
+    script.run("resume\ntaken 100\n+100000");
+    assert!(!script.get().is_held() && script.get().is_finished_by_peer());
+}
+
+#[test]
 fn a_fin_of_a_refused_segment_is_lost_too() {
     Script::established(plain()).run(
         "refuse
