@@ -146,8 +146,11 @@ impl Connection {
         } else {
             self.challenge(now);
         }
-        if self.state == State::TimeWait && flags.contains(F::FIN) {
-            // The last acknowledgment was lost: TIME-WAIT begins anew.
+        // The last acknowledgment was lost: TIME-WAIT begins anew. Others could make it last for ever.
+        let is_last = start
+            .is_some_and(|start| start + segment.sequence_len() == self.receive.nxt())
+            && self.send.pos(segment.header.ack) == Some(self.send.max());
+        if self.state == State::TimeWait && flags.contains(F::FIN) && is_last {
             self.timers.stop(Timer::TimeWait);
         }
         None

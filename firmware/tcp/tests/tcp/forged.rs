@@ -33,6 +33,24 @@ fn forged_segments_do_not_silence_the_answers_to_keep_alives() {
     script.run("< A 0:0 ack 1\n+5000\n< A 0:0 ack 1\n> A 1:1 ack 1");
 }
 
+#[test]
+fn only_the_last_segment_of_the_peer_extends_time_wait() {
+    Script::established(plain()).run(
+        "< A 1:101 ack 1
+         close
+         > FA 1:2 ack 101
+         < FA 101:102 ack 2
+         > A 2:2 ack 102
+         +50000
+         < FA 50:51 ack 2
+         > A 2:2 ack 102
+         < FA 101:102 ack 1
+         > A 2:2 ack 102
+         +10001
+         outcome Finished",
+    );
+}
+
 /// Each duplicate stands for a segment that has left the network, so there are no more than segments in flight (RFC 5681 section 3.2).
 #[test]
 fn more_duplicates_than_segments_permit_no_burst() {
