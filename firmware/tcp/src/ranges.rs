@@ -50,6 +50,12 @@ impl<const N: usize> Ranges<N> {
         }
     }
 
+    /// Removes the range that holds `pos`.
+    pub(crate) fn remove_at(&mut self, pos: Pos) {
+        self.0
+            .retain(|range| !(range.start..range.end).contains(&pos));
+    }
+
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }

@@ -358,10 +358,10 @@ impl Send {
     }
 
     /// A segment in spite of the window: what it permits, or one octet (RFC 9293 section 3.8.6.1).
-    pub(crate) fn probe(&mut self) -> Pick {
+    pub(crate) fn probe(&mut self, align: impl FnOnce(u64, u32) -> u32) -> Pick {
         self.unanswered = self.unanswered.saturating_add(1);
         self.probes = self.probes.saturating_add(1);
-        let mut pick = self.segment(self.nxt, self.end(), Kind::Probe, |_, max| max);
+        let mut pick = self.segment(self.nxt, self.end(), Kind::Probe, align);
         let room = (self.una + self.window) - pick.start;
         let is_cut = room < u64::from(pick.len);
         if is_cut {
@@ -502,6 +502,8 @@ impl Send {
         self.una = ack.ack;
         self.nxt = self.nxt.max(ack.ack);
         self.sacked.remove_before(ack.ack);
+        // A peer that has octets and does not acknowledge them has discarded them (RFC 2018 section 8).
+        self.sacked.remove_at(ack.ack);
         self.unanswered = 0;
         match self.recovery {
             Some(recovery) if ack.ack < recovery.point => {
@@ -521,11 +523,11 @@ impl Send {
         }
     }
 
-    /// Takes the window of a segment that is not older than the last one (RFC 9293 section 3.10.7.4).
+    /// Takes the window of a segment that is not older than the last one, nor than the last acknowledgment (RFC 9293 section 3.10.7.4).
     fn update_window(&mut self, ack: &Ack) {
         let is_newer =
             self.window_seq < ack.seq || (self.window_seq == ack.seq && self.window_ack <= ack.ack);
-        if is_newer {
+        if is_newer && ack.ack >= self.una {
             self.window = ack.window;
             self.window_seq = ack.seq;
             self.window_ack = ack.ack;
@@ -539,7 +541,13 @@ impl Send {
     /// Begins fast recovery after a loss (RFC 6675 section 5, RFC 6582 section 3.2).
     fn enter_recovery(&mut self) {
         let is_lost = self.dup_acks >= DUP_THRESH || self.lost_edge() > self.una;
-        if self.recovery.is_some() || !is_lost || self.flight() == 0 || self.una < self.recovered {
+        // Segments that were sent twice cause duplicates, too, but no new blocks: RFC 6582 section 3.2 (step 1) demands an
+        // acknowledgment of more, RFC 6675 section 5.1 only one of all that was sent.
+        let is_answered = match self.sacked.as_slice() {
+            [] => self.una <= self.recovered,
+            _ => self.una < self.recovered,
+        };
+        if self.recovery.is_some() || !is_lost || self.flight() == 0 || is_answered {
             return;
         }
         self.congestion.congested(self.flight(), self.mss.into());

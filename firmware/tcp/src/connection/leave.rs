@@ -45,7 +45,7 @@ impl Connection {
             return self.next_syn(now);
         }
         if core::mem::take(&mut self.probe_due) {
-            let probe = self.send.probe();
+            let probe = self.send.probe(align);
             return Some(self.data(probe, now));
         }
         if let Some(pick) = self.send.pick(align) {

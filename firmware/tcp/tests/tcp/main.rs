@@ -14,5 +14,6 @@ mod hostile;
 mod listener;
 mod network;
 mod pair;
+mod recovery;
 mod script;
 mod support;
