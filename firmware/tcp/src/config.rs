@@ -1,5 +1,7 @@
 //! Parameters of a connection.
 
+use core::fmt;
+
 use crate::time::Nanos;
 
 /// Keep-alive (RFC 9293 section 3.8.4).
@@ -21,7 +23,8 @@ pub struct Config {
     pub mss: u16,
     /// Smallest maximum segment size that [`Connection::reduce_mss`](crate::Connection::reduce_mss) and the peer can cause.
     pub min_mss: u16,
-    /// Octets that the peer may have in flight to this end, and that the owner may have to keep. At most 2^30.
+    /// Octets that the peer may have in flight to this end, and that the owner may have to keep: at most
+    /// [`Config::MAX_RECEIVE_WINDOW`].
     pub receive_window: u32,
     /// Offer selective acknowledgments (RFC 2018).
     pub sack: bool,
@@ -46,6 +49,41 @@ pub struct Config {
     /// Keep-alive probes; `None`: none.
     pub keep_alive: Option<KeepAlive>,
 }
+
+impl Config {
+    /// Largest window: 2^30, the largest shift count of a window field (RFC 7323 section 2.3).
+    pub const MAX_RECEIVE_WINDOW: u32 = 1 << 30;
+
+    /// Refuses values that a connection cannot have, to be called when a configuration is read. A connection takes the nearest value
+    /// that it can have.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if self.receive_window > Self::MAX_RECEIVE_WINDOW {
+            return Err(ConfigError::ReceiveWindow(self.receive_window));
+        }
+        Ok(())
+    }
+}
+
+/// Why [`Config::check`] refuses parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConfigError {
+    /// The receive window, in octets, is larger than [`Config::MAX_RECEIVE_WINDOW`].
+    ReceiveWindow(u32),
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::ReceiveWindow(octets) => write!(
+                f,
+                "receive window of {octets} octets is too large: at most {} are possible",
+                Config::MAX_RECEIVE_WINDOW
+            ),
+        }
+    }
+}
+
+impl core::error::Error for ConfigError {}
 
 impl Default for Config {
     /// Ethernet with an MTU of 1500 octets and IPv4, and the times that Linux uses.

@@ -125,6 +125,11 @@ impl Connection {
     }
 
     fn new(config: Config, local_port: u16, remote_port: u16, start: Start) -> Self {
+        let receive_window = config.receive_window.min(Config::MAX_RECEIVE_WINDOW);
+        let config = Config {
+            receive_window,
+            ..config
+        };
         let shift = shift_for(config.receive_window);
         Self {
             config,

@@ -57,7 +57,7 @@ mod state;
 mod time;
 mod timers;
 
-pub use config::{Config, KeepAlive};
+pub use config::{Config, ConfigError, KeepAlive};
 pub use connection::Connection;
 pub use isn::{Secret, Start, Tuple};
 pub use listener::Listener;

@@ -1,6 +1,6 @@
 //! The corners of the state machine (RFC 9293), of PAWS, SACK and ECN, as scripts.
 
-use faultline_tcp::{Config, Instant, KeepAlive, Nanos};
+use faultline_tcp::{Config, ConfigError, Instant, KeepAlive, Nanos};
 use faultline_wire::Seq;
 
 use crate::script::{Script, plain};
@@ -796,4 +796,17 @@ fn an_acknowledgment_that_cannot_leave_wakes_nobody() {
         script.get().next_deadline(),
         Some(Instant(0) + Nanos::from_millis(1000))
     );
+}
+
+#[test]
+fn a_window_that_no_field_can_state_is_refused() {
+    let with = |receive_window| Config {
+        receive_window,
+        ..plain()
+    };
+    assert_eq!(with(1 << 30).check(), Ok(()));
+    let too_large = (1 << 30) + 1;
+    let error = ConfigError::ReceiveWindow(too_large);
+    assert_eq!(with(too_large).check(), Err(error));
+    assert!(error.to_string().contains("1073741825 octets is too large"));
 }

@@ -102,7 +102,7 @@ impl Anything {
         let shift = (0..14).find(|shift| config.receive_window >> shift <= 0xffff);
         Self {
             owner: Owner::new(2),
-            bound: u64::from(config.receive_window) + (1 << shift.unwrap()) - 1,
+            bound: u64::from(config.receive_window) + (1 << shift.unwrap_or(14)) - 1,
         }
     }
 
@@ -254,29 +254,59 @@ proptest! {
     }
 }
 
+/// Sends segments of these lengths to an owner that holds everything, whatever the window field says. Returns the last window field.
+fn fill(config: Config, owner: &mut Anything, lens: &[u32]) -> u16 {
+    let start = Start {
+        seq: OURS,
+        clock: 5,
+    };
+    let mut connection = Connection::connect(config, 1, 2, start);
+    let now = Instant(0);
+    assert!(connection.poll_transmit(now, |_, max| max).is_some());
+    connection.receive(&handshake(&config), now, owner);
+    let mut last = connection.poll_transmit(now, |_, max| max).unwrap().header;
+    for len in lens {
+        let header = Tcp {
+            seq: last.ack,
+            ack: OURS.add(1),
+            flags: TcpFlags::ACK,
+            window: 1000,
+            ..Tcp::default()
+        };
+        let segment = Segment {
+            header,
+            len: *len,
+            congestion_experienced: false,
+        };
+        owner.owner.verdicts.push_back(Verdict::Held);
+        connection.receive(&segment, now, owner);
+        while let Some(transmit) = connection.poll_transmit(now, |_, max| max) {
+            last = transmit.header;
+        }
+    }
+    assert_eq!(connection.taken(), 0);
+    last.window
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// A peer fills a window that never opens, in segments of any lengths, whatever the window field says.
     #[test]
     fn held_data_closes_the_window(receive_window in 65_536..200_000u32, lens in proptest::collection::vec(1000..3000u32, 200)) {
         let config = Config { receive_window, sack: false, timestamps: false, ..Config::default() };
-        let mut connection = Connection::connect(config, 1, 2, Start { seq: OURS, clock: 5 });
-        let mut owner = Anything::new(&config);
-        let now = Instant(0);
-        prop_assert!(connection.poll_transmit(now, |_, max| max).is_some());
-        connection.receive(&handshake(&config), now, &mut owner);
-        let mut last = connection.poll_transmit(now, |_, max| max).unwrap().header;
-        for len in lens {
-            let header = Tcp { seq: last.ack, ack: OURS.add(1), flags: TcpFlags::ACK, window: 1000, ..Tcp::default() };
-            let segment = Segment { header, len, congestion_experienced: false };
-            owner.owner.verdicts.push_back(Verdict::Held);
-            connection.receive(&segment, now, &mut owner);
-            while let Some(transmit) = connection.poll_transmit(now, |_, max| max) {
-                last = transmit.header;
-            }
-        }
-        prop_assert_eq!((last.window, connection.taken()), (0, 0));
+        prop_assert_eq!(fill(config, &mut Anything::new(&config), &lens), 0);
     }
+}
+
+#[test]
+fn a_window_that_is_too_large_counts_as_the_largest() {
+    let config = |receive_window| Config {
+        receive_window,
+        sack: false,
+        timestamps: false,
+        ..Config::default()
+    };
+    let mut owner = Anything::new(&config(1 << 30));
+    assert_eq!(fill(config(u32::MAX), &mut owner, &[1 << 27; 20]), 0);
 }
 
 /// 10,000 idle connections cost 2.5 KiB each with all that belongs to them: this is the part of TCP.
