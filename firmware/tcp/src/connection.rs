@@ -265,7 +265,8 @@ impl Connection {
     }
 
     /// Reduces the maximum segment size after an ICMP message (RFC 1191, RFC 8201): `mss` as [`Config::mss`], `quoted` the sequence
-    /// number of the segment that was too big. A message about data that is not in flight is a forgery and ignored (RFC 5927).
+    /// number of the segment that was too big. A message about data that is not in flight is a forgery and ignored (RFC 5927), and so
+    /// is a second one within a round-trip time.
     pub fn reduce_mss(&mut self, mss: u16, quoted: Seq, now: Instant) {
         let in_flight = self.send.una()..self.send.max();
         let is_ours = self
@@ -274,7 +275,7 @@ impl Connection {
             .is_some_and(|pos| in_flight.contains(&pos));
         let payload = self.payload_of(mss.max(self.config.min_mss));
         if self.state.is_open() && is_ours && payload < self.send.mss() {
-            self.send.reduce_mss(payload);
+            self.send.reduce_mss(payload, now);
             self.update_timers(now);
         }
     }

@@ -107,6 +107,8 @@ pub(crate) struct Send {
     timed: Option<(Pos, Instant)>,
     /// The window was reduced for a congestion mark of data before this.
     marked: Pos,
+    /// When segments were made smaller.
+    reduced_at: Option<Instant>,
     /// The next new data tells the peer of that.
     cwr: bool,
     sent_at: Instant,
@@ -139,6 +141,7 @@ impl Send {
             rtt: Rtt::default(),
             timed: None,
             marked: Pos(0),
+            reduced_at: None,
             cwr: false,
             sent_at: Instant(0),
             unanswered: 0,
@@ -580,8 +583,14 @@ impl Send {
         self.timed = None;
     }
 
-    /// Smaller segments are necessary. Those in flight are lost, but not by congestion (RFC 1191 section 6.4).
-    pub(crate) fn reduce_mss(&mut self, mss: u32) {
+    /// Smaller segments are necessary. Those in flight are lost, but not by congestion (RFC 1191 section 6.4). At most once in a round
+    /// trip, because everything in flight is sent again.
+    pub(crate) fn reduce_mss(&mut self, mss: u32, now: Instant) {
+        let round_trip = self.rtt.smoothed().unwrap_or_default();
+        if self.reduced_at.is_some_and(|at| now.since(at) < round_trip) {
+            return;
+        }
+        self.reduced_at = Some(now);
         self.mss = mss;
         self.go_back();
     }

@@ -1,5 +1,7 @@
 //! Segments of third parties that know the ends of a connection, and of peers that want more than their share.
 
+use faultline_wire::Seq;
+
 use crate::corners::with_options;
 use crate::script::{Script, plain};
 
@@ -111,4 +113,26 @@ fn blocks_mean_nothing_unless_both_ends_use_them() {
          < A 1:1 ack 1 sack 1001-5001
          cwnd 10000",
     );
+}
+
+#[test]
+fn messages_about_the_path_count_once_in_a_round_trip() {
+    let mut script = Script::active(plain());
+    script.run(
+        "> S 0:1
+         +10
+         < SA 0:1 ack 1 mss 1000
+         > A 1:1 ack 1
+         send 1000
+         > PA 1:1001 ack 1",
+    );
+    let quoted = Seq(0xffff_fe01);
+    let now = script.now;
+    script.get().reduce_mss(700, quoted, now);
+    script.get().reduce_mss(500, quoted, now);
+    assert_eq!(script.get().max_payload(), 700);
+    script.run("+10\n> A 1:701 ack 1\n> PA 701:1001 ack 1");
+    let now = script.now;
+    script.get().reduce_mss(500, quoted, now);
+    assert_eq!(script.get().max_payload(), 500);
 }
