@@ -8,6 +8,7 @@
 
 use crate::WireError;
 use crate::cursor::{Reader, Writer, fits};
+use crate::rdmap::TerminateCode;
 
 /// The version of DDP (RFC 5041 section 4.1).
 pub const DDP_VERSION: u8 = 1;
@@ -76,6 +77,20 @@ impl Ddp {
         match self.target {
             DdpTarget::Tagged { .. } => Self::TAGGED_LEN,
             DdpTarget::Untagged { .. } => Self::UNTAGGED_LEN,
+        }
+    }
+
+    /// The offset after `len` octets of payload (TO + len or MO + len). An error is the code to terminate the stream with: the offset
+    /// wraps around (RFC 5041 section 7.1).
+    pub fn end(&self, len: u32) -> Result<u64, TerminateCode> {
+        match self.target {
+            DdpTarget::Tagged { offset, .. } => offset
+                .checked_add(len.into())
+                .ok_or(TerminateCode::DDP_TAGGED_OFFSET_WRAP),
+            DdpTarget::Untagged { offset, .. } => offset
+                .checked_add(len)
+                .map(u64::from)
+                .ok_or(TerminateCode::DDP_UNTAGGED_OFFSET),
         }
     }
 

@@ -15,6 +15,7 @@ use crc::{CRC_32_ISCSI, Crc, Table};
 
 use crate::WireError;
 use crate::cursor::{Reader, Writer, fits};
+use crate::ddp::Ddp;
 
 bitflags! {
     /// Flags of a setup frame (RFC 5044 section 7.1.1; ENHANCED: RFC 6581 section 4).
@@ -183,6 +184,16 @@ impl Fpdu {
     pub fn emit(&self, out: &mut [u8]) -> Result<usize, WireError> {
         Writer::new(out, Self::HEADER_LEN)?.u16(self.ulpdu_len)?;
         Ok(Self::HEADER_LEN)
+    }
+
+    /// Octets of payload in a ULPDU that begins with this header. [`Ddp::parse`] cannot know that the ULPDU ends before the header does:
+    /// pad, CRC and the next FPDU follow it.
+    pub fn payload_len(&self, header: &Ddp) -> Result<u32, WireError> {
+        let (need, have) = (header.header_len(), usize::from(self.ulpdu_len));
+        let len = have
+            .checked_sub(need)
+            .and_then(|len| u32::try_from(len).ok());
+        len.ok_or(WireError::Truncated { need, have })
     }
 
     /// Number of octets of zeros after the ULPDU, which make the FPDU a multiple of 4.

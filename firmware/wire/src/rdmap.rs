@@ -160,6 +160,14 @@ impl ReadRequest {
         w.u64(self.source.1)?;
         Ok(Self::LEN)
     }
+
+    /// The tagged offsets after the data in the sink and in the source. An error is the code to terminate the stream with: one of them
+    /// wraps around (RFC 5040 section 4.8).
+    pub fn ends(&self) -> Result<(u64, u64), TerminateCode> {
+        let end = |offset: u64| offset.checked_add(self.len.into());
+        let ends = end(self.sink.1).zip(end(self.source.1));
+        ends.ok_or(TerminateCode::RDMAP_OFFSET_WRAP)
+    }
 }
 
 /// Codes of atomic operations (RFC 7306 section 5.2.1).
@@ -368,10 +376,9 @@ impl<'a> Terminate<'a> {
             0 => (None, rest),
             _ => (Some(Reader::new(rest, 2)?.u16()?), tail(rest, 2)),
         };
-        let ddp_len = match (headers & HAS_DDP, rest.first()) {
-            (0, _) => 0,
-            (_, Some(control)) if control & ddp::TAGGED != 0 => Ddp::TAGGED_LEN,
-            _ => Ddp::UNTAGGED_LEN,
+        let ddp_len = match headers & HAS_DDP {
+            0 => 0,
+            _ => ddp_header_len(rest),
         };
         let (ddp_header, rest) = split(rest, ddp_len)?;
         let rdmap_len = if headers & HAS_RDMAP == 0 {
@@ -389,8 +396,10 @@ impl<'a> Terminate<'a> {
         Ok((terminate, terminate.message_len()))
     }
 
-    /// Writes the message; returns its length.
+    /// Writes the message; returns its length. A header of another length than its kind has is refused, because nobody could read it.
     pub fn emit(&self, out: &mut [u8]) -> Result<usize, WireError> {
+        check_len(self.ddp_header, ddp_header_len(self.ddp_header))?;
+        check_len(self.rdmap_header, ReadRequest::LEN)?;
         let TerminateCode {
             layer,
             error_type,
@@ -418,6 +427,27 @@ impl<'a> Terminate<'a> {
             *out = *octet;
         }
         Ok(len)
+    }
+}
+
+/// The length of the DDP header that begins with these octets.
+fn ddp_header_len(header: &[u8]) -> usize {
+    match header.first() {
+        Some(control) if control & ddp::TAGGED != 0 => Ddp::TAGGED_LEN,
+        _ => Ddp::UNTAGGED_LEN,
+    }
+}
+
+/// Returns an error unless `header` is empty or has `len` octets.
+fn check_len(header: &[u8], len: usize) -> Result<(), WireError> {
+    let declared = header.len();
+    if declared == 0 || declared == len {
+        Ok(())
+    } else {
+        Err(WireError::BadLength {
+            declared,
+            available: len,
+        })
     }
 }
 

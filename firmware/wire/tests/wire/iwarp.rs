@@ -291,3 +291,88 @@ fn terminate_codes_differ() {
         assert!(name.starts_with(layer), "{name}");
     }
 }
+
+fn untagged(offset: u32) -> Ddp {
+    Ddp {
+        last: true,
+        version: DDP_VERSION,
+        upper_control: 0,
+        target: DdpTarget::Untagged {
+            upper: 0,
+            queue: queue::SEND,
+            msn: 1,
+            offset,
+        },
+    }
+}
+
+fn tagged(offset: u64) -> Ddp {
+    Ddp {
+        target: DdpTarget::Tagged { stag: 1, offset },
+        ..untagged(0)
+    }
+}
+
+#[test]
+fn a_ulpdu_is_at_least_a_header() {
+    for ddp in [tagged(0), untagged(0)] {
+        let need = ddp.header_len();
+        let len = |ulpdu_len| Fpdu { ulpdu_len }.payload_len(&ddp);
+        assert_eq!(len(need as u16), Ok(0));
+        assert_eq!(len(u16::MAX), Ok(65_535 - need as u32));
+        let have = need - 1;
+        assert_eq!(len(have as u16), Err(WireError::Truncated { need, have }));
+        assert!(len(0).is_err());
+    }
+}
+
+#[test]
+fn offsets_do_not_wrap() {
+    assert_eq!(tagged(u64::MAX - 10).end(10), Ok(u64::MAX));
+    let wrap = Err(TerminateCode::DDP_TAGGED_OFFSET_WRAP);
+    assert_eq!(tagged(u64::MAX - 10).end(11), wrap);
+    assert_eq!(untagged(u32::MAX - 10).end(10), Ok(u32::MAX.into()));
+    let wrap = Err(TerminateCode::DDP_UNTAGGED_OFFSET);
+    assert_eq!(untagged(u32::MAX - 10).end(11), wrap);
+
+    let read = |sink, source| ReadRequest {
+        sink: (1, sink),
+        len: u32::MAX,
+        source: (2, source),
+    };
+    let most = u64::MAX - u64::from(u32::MAX);
+    assert_eq!(read(0, most).ends(), Ok((u64::from(u32::MAX), u64::MAX)));
+    let wrap = Err(TerminateCode::RDMAP_OFFSET_WRAP);
+    assert_eq!(read(most + 1, 0).ends(), wrap);
+    assert_eq!(read(0, most + 1).ends(), wrap);
+}
+
+/// A reader finds the end of these headers by their first bit and by their kind, so other lengths could not be read.
+#[test]
+fn terminate_has_whole_headers() {
+    let emit = |ddp_header, rdmap_header| {
+        let terminate = Terminate {
+            code: TerminateCode::DDP_TAGGED_VERSION,
+            segment_len: None,
+            ddp_header,
+            rdmap_header,
+        };
+        terminate.emit(&mut [0; 100])
+    };
+    let (tagged, untagged, read) = ([0x80; 20], [0x40; 20], [0; 30]);
+    assert_eq!(emit(&tagged[..14], &read[..28]), Ok(46));
+    assert_eq!(emit(&untagged[..18], &[]), Ok(22));
+    for (ddp, rdmap) in [
+        (&tagged[..18], &read[..0]),
+        (&untagged[..14], &read[..0]),
+        (&tagged[..1], &read[..0]),
+        (&tagged[..0], &read[..27]),
+        (&tagged[..14], &read[..29]),
+    ] {
+        let error = emit(ddp, rdmap);
+        assert!(
+            matches!(error, Err(WireError::BadLength { .. })),
+            "{error:?}"
+        );
+    }
+}
