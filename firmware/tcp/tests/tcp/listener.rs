@@ -141,6 +141,19 @@ fn a_syn_with_an_acknowledgment_opens_nothing() {
 }
 
 #[test]
+fn a_connection_that_is_not_taken_from_the_backlog_is_dropped() {
+    let mut listener = Listener::new(plain(), 2);
+    let syn = segment(7, TcpFlags::SYN, 99, 0, 0);
+    assert!(receive(&mut listener, &syn, NOW));
+    assert!(listener.poll_transmit(NOW).is_some());
+    // The owner has forgotten to call `complete`.
+    let ack = segment(7, TcpFlags::ACK, 100, 501, 0);
+    assert!(listener.receive(&tuple(7), &ack, START, NOW));
+    assert_eq!(listener.half_open(), 0);
+    assert!(!receive(&mut listener, &ack, NOW), "to be reset");
+}
+
+#[test]
 fn a_reset_removes_a_half_open_connection() {
     let mut listener = Listener::new(plain(), 3);
     assert!(receive(
