@@ -1,5 +1,6 @@
 //! Folders of sockets and initrds. They are in the folder of temporary files, because the path of a socket is short (unix(7)).
 
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
@@ -27,6 +28,8 @@ impl SocketFolder {
             .context("making a folder for sockets")?;
         let mut watch = Command::new("sh");
         watch.args(["-c", WATCH, "sh"]).arg(folder.path());
+        // Ctrl-C in the terminal of the lab is not for it.
+        watch.process_group(0);
         watch
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -58,9 +61,11 @@ impl Drop for SocketFolder {
 mod tests {
     use std::fs;
     use std::thread::sleep;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
 
     /// The folder of a process that is killed is removed, too.
     #[test]
@@ -75,7 +80,9 @@ mod tests {
         fs::write(path.join("initrd0"), "large").unwrap();
         // As the kernel closes the pipe of a process that was killed.
         drop(killed.pipe.take());
+        let start = Instant::now();
         while path.exists() {
+            assert!(start.elapsed() < LONG, "it is not removed");
             sleep(Duration::from_millis(5));
         }
     }

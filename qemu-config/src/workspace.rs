@@ -229,11 +229,22 @@ pub fn check_writable(path: Option<&Path>) -> Result<()> {
     let Some(path) = path else {
         return Ok(());
     };
-    let exists = path.exists();
-    let opened = fs::OpenOptions::new().append(true).create(true).open(path);
-    opened.with_context(|| format!("can't write {}", path.display()))?;
-    if !exists {
-        fs::remove_file(path).with_context(|| format!("can't write {}", path.display()))?;
+    let shown = path.display();
+    // Not followed: opening a link whose target is absent would make it.
+    let found = path.symlink_metadata();
+    let opened = match (&found, path.metadata()) {
+        (Ok(_), Ok(file)) if file.is_dir() => bail!("can't write {shown}: it is a directory"),
+        (Ok(_), Ok(file)) if file.is_file() => fs::OpenOptions::new().append(true).open(path),
+        // Opening a FIFO waits for its reader.
+        (Ok(_), _) => return Ok(()),
+        (Err(_), _) => fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(path),
+    };
+    opened.with_context(|| format!("can't write {shown}"))?;
+    if found.is_err() {
+        fs::remove_file(path).with_context(|| format!("can't write {shown}"))?;
     }
     Ok(())
 }

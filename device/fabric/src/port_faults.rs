@@ -89,8 +89,8 @@ impl PortFaults {
         self.impaired && (self.tx_drops > 0 || self.rx_drops > 0)
     }
 
-    /// Returns the fate of a frame here. A frame of several packets is dropped as a whole: while
-    /// [packets are dropped](Self::drops_packets), they pass singly.
+    /// Returns the fate of a frame here. A frame of several packets is dropped as a whole: while packets
+    /// are dropped by request, they pass singly.
     #[inline(always)]
     pub fn fate(&mut self, direction: Direction, frame: Frame<'_>) -> Fate {
         match self.impaired {

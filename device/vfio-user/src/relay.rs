@@ -7,11 +7,10 @@ use crate::message::Received;
 use crate::pci_index;
 use crate::protocol::{self, ClientLimits, Header, Request, finish};
 use crate::server::Refusals;
-use crate::socket::{Connection, Shutdown, Stop, wait_any};
+use crate::socket::{Connection, Shutdown, Stop, peer_process, wait_any};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use rustix::process::Pid;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -403,10 +402,10 @@ impl<'a> Session<'a> {
     fn kill_server(&mut self) -> Result<(), Stop> {
         let deadline = after(SETUP);
         if let Some(server) = &self.server
-            && let Ok(peer) = socket_peercred(&server.stream)
+            && let Some(pid) = peer_process(&server.stream).and_then(Pid::from_raw)
         {
-            error!(pid = ?peer.pid, "the server does not take a map back: killing it");
-            (self.kill)(peer.pid);
+            error!(?pid, "the server does not take a map back: killing it");
+            (self.kill)(pid);
         }
         while let Some(server) = &self.server {
             match self.wait([(server.stream.as_fd(), PollFlags::IN)], Some(deadline)) {

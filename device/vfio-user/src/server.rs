@@ -3,10 +3,9 @@
 use crate::device::{Device, DeviceInfo, IrqData, IrqSet, RegionInfo};
 use crate::ended::Ended;
 use crate::protocol::{self, ClientLimits, Header, Request, finish, put, put64};
-use crate::socket::{Connection, Others, Shutdown, Stop};
+use crate::socket::{Connection, Others, Shutdown, Stop, peer_process};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use tracing::{debug, info, warn};
 use vfio_bindings::bindings::vfio as v;
 
@@ -31,8 +30,7 @@ pub(crate) fn serve(
     shutdown: &Shutdown,
     listener: Others<'_>,
 ) -> Ended {
-    let peer = socket_peercred(&stream).ok();
-    device.connected(peer.map(|peer| peer.pid.as_raw_pid()));
+    device.connected(peer_process(&stream));
     let connection = Connection::new(stream, shutdown, listener);
     let mut session = Session {
         connection,

@@ -1,6 +1,8 @@
 //! Sends and receives messages with descriptors over a stream socket. A shutdown interrupts both.
 
 use crate::protocol::MAX_MSG_FDS;
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
@@ -11,6 +13,13 @@ use rustix::net::{
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::Instant;
+
+/// The process at the other end of a socket when it was connected; `None` if this system does not see it (unix(7), SO_PEERCRED).
+pub(crate) fn peer_process(stream: &impl AsFd) -> Option<i32> {
+    // The kernel says 0 of a process in another PID namespace, which the type of `rustix` cannot have.
+    let peer = getsockopt(stream, PeerCredentials).ok()?;
+    Some(peer.pid()).filter(|pid| *pid > 0)
+}
 
 /// Stops servers from another thread. All clones share one state, which stays triggered.
 #[derive(Debug, Clone)]

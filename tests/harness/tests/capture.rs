@@ -9,6 +9,7 @@ use std::process::Command;
 use faultline_abi::wqe;
 use faultline_capture::check::{Findings, check};
 use faultline_config::Config;
+use faultline_harness::paging::{PAGE, Pager};
 use faultline_harness::testbed::{Fabric, LONG, Node, connect_nodes, until};
 use faultline_harness::traffic::{exchange, impatient};
 use faultline_harness::{Link, QpType, Rng, SendWr, connect};
@@ -458,6 +459,52 @@ fn comments(captured: &Captured, interface: usize, is_sent: bool) -> BTreeMap<St
         }
     }
     counts
+}
+
+/// Whatever the policy does with it: a packet that is refused, dropped or stalled, and those that wait behind a stalled one.
+#[test]
+fn a_packet_that_is_not_executed_for_lack_of_a_page_names_the_fault() {
+    for policy in ["rnr", "drop", "stall"] {
+        let stage = Stage::with(&format!("[defaults]\nfault_policy = \"{policy}\"\n"));
+        let (mut a, b) = stage.nodes();
+        let (mut qa, qb) = (a.qp(QpType::Rc).unwrap(), b.qp(QpType::Rc).unwrap());
+        let link = Link {
+            path_mtu: 2,
+            ..Link::default()
+        };
+        connect(&qa, &qb, &link).unwrap();
+        let mut pager = Pager::new(&b, 2).unwrap();
+        pager.map(0, 0).unwrap();
+        let capture = stage.capture("nic=b");
+        let sges = [a.mr.sge(0, 2 * PAGE)];
+        let write = SendWr::write(&sges, pager.mr.remote(0)).signaled();
+        qa.post_send(&write).unwrap();
+        let record = pager.record(LONG).unwrap();
+        pager.repair(&record).unwrap();
+        retire(&mut a, &mut qa);
+        let captured = stage.end(capture);
+        let token = record.token.get();
+        let text = format!("not executed now because of page fault {token}");
+        let mut held_up = BTreeSet::new();
+        for packet in captured.at(1, false) {
+            match packet.comments.as_slice() {
+                [] => {}
+                [comment] => {
+                    assert_eq!(*comment, text, "{policy}");
+                    let parsed = parse(&packet.data).unwrap();
+                    held_up.insert(parsed.header.bth.psn.get());
+                }
+                more => panic!("{policy}: {more:?}"),
+            }
+        }
+        let first = record.psn.get();
+        let count = match policy {
+            "stall" => (PAGE / 512) as u32,
+            _ => 1,
+        };
+        let expected: BTreeSet<u32> = (first..first + count).collect();
+        assert_eq!(held_up, expected, "{policy}");
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use faultline_harness::testbed::{Fabric, LONG, Node, connect_nodes, until};
 use faultline_harness::traffic::{
     Neighbours, Storm, exchange, exchange_anew, exchange_at_all_mtus,
 };
-use faultline_harness::{Link, QpType, Reset, Rng, SendWr, connect};
+use faultline_harness::{Link, QpOptions, QpType, Reset, Rng, SendWr, connect};
 use serde_json::{Value, json};
 
 use crate::observed::{exchange as http, request};
@@ -74,6 +74,59 @@ fn data_passes_between_engines_at_all_mtus_and_with_each_poll_mode() {
         exchange_at_all_mtus(&mut a, &mut b, &mut rng);
         assert_eq!(counter(&a, Counter::rx_icrc_errors), 0);
         stage.fabric.assert_passes_are_short();
+    }
+}
+
+/// All queues are full in both directions, so both links are full: nothing is lost, and nothing waits for ever.
+#[test]
+fn full_links_lose_nothing() {
+    let (_stage, a, b) = Stage::two(PollMode::Adaptive);
+    let mut rng = Rng::new(3);
+    // The transport repeats nothing meanwhile.
+    let mut pairs: Vec<_> = (0..8)
+        .map(|_| {
+            let options = QpOptions {
+                send_depth: 6,
+                ..QpOptions::default()
+            };
+            let [qa, qb] = [&a, &b].map(|node| {
+                let cq = node.context.cq(&node.eq, 8).unwrap();
+                let (context, pd) = (&node.context, &node.pd);
+                let qp = context.qp(pd, QpType::Rc, &cq, &cq, None, &options);
+                (qp.unwrap(), cq)
+            });
+            connect(&qa.0, &qb.0, &Link::default()).unwrap();
+            [qa, qb]
+        })
+        .collect();
+    let half = Node::BUF / 2;
+    let seed = rng.next_u64();
+    for (node, seed) in [(&a, seed), (&b, !seed)] {
+        node.buf.fill_pattern(0, half, seed);
+    }
+    const ROUNDS: usize = 3;
+    for _ in 0..ROUNDS {
+        for pair in &mut pairs {
+            for (index, node, peer) in [(0, &a, &b), (1, &b, &a)] {
+                let sges = [node.mr.sge(0, half)];
+                for _ in 0..8 {
+                    let write = SendWr::write(&sges, peer.mr.remote(half)).signaled();
+                    pair[index].0.post_send(&write).unwrap();
+                }
+            }
+        }
+        for (qp, cq) in pairs.iter_mut().flatten() {
+            for _ in 0..8 {
+                let wc = cq.poll_for(LONG).expect("a completion");
+                assert!(wc.is_ok(), "{wc:?}");
+                qp.retire(&wc);
+            }
+        }
+    }
+    assert_eq!(a.buf.pattern_mismatch(half, half, !seed), None);
+    assert_eq!(b.buf.pattern_mismatch(half, half, seed), None);
+    for node in [&a, &b] {
+        assert_eq!(counter(node, Counter::out_of_sequence), 0);
     }
 }
 

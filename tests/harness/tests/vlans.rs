@@ -4,11 +4,14 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
+use faultline_abi::admin::{SET_GID, SetGid};
 use faultline_abi::steering::{CreateFlow, FLOW_KIND_ALL_DEFAULT};
+use faultline_abi::{U16, cqe};
 use faultline_config::{Config, PollMode};
 use faultline_harness::frames::{Frame, Network, RawReceiver, raw_qp, rule, send};
 use faultline_harness::testbed::{Fabric, LONG, Node, until};
-use faultline_harness::{Flow, Qp};
+use faultline_harness::traffic::{exchange_anew, impatient};
+use faultline_harness::{Flow, Qp, QpType, Rng, SendWr, connect};
 use tempfile::TempDir;
 
 use crate::observed;
@@ -108,6 +111,41 @@ impl Station {
         });
         received.unwrap().1
     }
+}
+
+/// The entry of the GID table decides about the tag.
+fn use_vlan(node: &Node, vlan: u16) {
+    let gid = SetGid {
+        gid: node.nic.gid(),
+        mac: node.nic.mac(),
+        vlan: U16::new(vlan),
+        valid: 1,
+        ..SetGid::default()
+    };
+    node.nic.admin(SET_GID, 0, &gid).unwrap();
+}
+
+/// Each engine has a switch of its own.
+#[test]
+fn connections_pass_between_members_of_a_vlan_on_three_engines() {
+    let process = Process::start("engines = 3\n");
+    let [mut a, mut b, mut c] = ["a", "b", "c"].map(|name| process.fabric.node(name).unwrap());
+    let mut rng = Rng::new(3);
+    for (node, vlan) in [(&mut a, 10), (&mut b, 20)] {
+        use_vlan(&c, vlan);
+        for _ in 0..5 {
+            exchange_anew(node, &mut c, &mut rng);
+            exchange_anew(&mut c, node, &mut rng);
+        }
+    }
+    let (mut qa, qb) = (a.qp(QpType::Rc).unwrap(), b.qp(QpType::Rc).unwrap());
+    connect(&qa, &qb, &impatient()).unwrap();
+    qa.post_send(&SendWr::write_inline(b"of another VLAN", b.mr.remote(0)).signaled())
+        .unwrap();
+    assert_eq!(a.completion().status, cqe::RETRY_EXC_ERR);
+    assert!(process.dropped("a") > 0);
+    assert_eq!([process.dropped("b"), process.dropped("c")], [0, 0]);
+    process.fabric.assert_passes_are_short();
 }
 
 const BROADCAST: [u8; 6] = [0xff; 6];

@@ -292,7 +292,11 @@ impl Outside for Around {
             Seen::Frame(sight) => self.frame(now, &sight),
             Seen::Diagnostic {
                 nic, diagnostic, ..
-            } => self.diagnostics[nic].push((now, *diagnostic)),
+            } => {
+                // They are taken before a frame is shown: the call that has sent it has not ended yet.
+                self.diagnostics[nic].push((now, *diagnostic));
+                return;
+            }
             _ => {}
         }
         self.meter.begin();

@@ -43,10 +43,13 @@ enum Form {
     Engine,
 }
 
+/// A completion: work request, status, opcode, bytes, immediate data and flags.
+type Seen = (u32, u8, u8, u32, u32, u8);
+
 /// Everything that software can see afterwards.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
-    completions: [Vec<(u32, u8, u8, u32, u32, u8)>; 2],
+    completions: [Vec<Seen>; 2],
     landed: Vec<u8>,
     /// Next PSNs. Not of a requester in error: how many requests had begun before the error came is a matter of time.
     psns: [(u32, u32); 2],
@@ -220,7 +223,7 @@ fn outcome(seed: u64, options: Options, form: Form) -> (Outcome, u64) {
     (outcome, world.messages_in_trains(0))
 }
 
-fn seen(cqe: &Cqe) -> (u32, u8, u8, u32, u32, u8) {
+fn seen(cqe: &Cqe) -> Seen {
     let Cqe {
         wqe,
         status,

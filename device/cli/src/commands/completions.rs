@@ -3,7 +3,7 @@
 use clap_complete::Shell;
 
 use super::client::Target;
-use super::print;
+use super::print_text;
 use faultline_control::view::NicSummary;
 
 /// Print the names of the NICs of a running process, one in each line.
@@ -18,7 +18,7 @@ impl Names {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
         let nics: Vec<NicSummary> = self.target.client()?.get("/v1/nics")?;
         let names: String = nics.into_iter().map(|nic| nic.name + "\n").collect();
-        print(names.as_bytes())
+        print_text(&names)
     }
 }
 
@@ -50,8 +50,13 @@ _faultline_nics() {{
     case "${{COMP_WORDS[1]}}:$3" in
     serve:--nic) ;;
     *:--nic|{})
-        local IFS=$'\n'
-        COMPREPLY=($(compgen -W "$(faultline names 2>/dev/null)" -- "$2"))
+        # Names are not expanded: a process of somebody else may have any.
+        local names name
+        COMPREPLY=()
+        mapfile -t names < <(timeout 2 faultline names 2>/dev/null)
+        for name in "${{names[@]}}"; do
+            [[ $name == "$2"* ]] && COMPREPLY+=("$(printf %q "$name")")
+        done
         ;;
     esac
 }}

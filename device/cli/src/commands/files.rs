@@ -57,15 +57,17 @@ pub(crate) fn read_bytes(from: impl Read, most: usize) -> Result<Vec<u8>, Error>
 /// Checks that a result can be written to a path, before the work whose result it is. The file does not change.
 pub(crate) fn check_writable(path: &Path) -> anyhow::Result<()> {
     let shown = path.display();
-    let exists = match path.metadata() {
-        Ok(file) if file.is_dir() => bail!("can't write {shown}: it is a directory"),
+    // Not followed: opening a link whose target is absent would make it.
+    let found = path.symlink_metadata();
+    let opened = match (&found, path.metadata()) {
+        (Ok(_), Ok(file)) if file.is_dir() => bail!("can't write {shown}: it is a directory"),
+        (Ok(_), Ok(file)) if file.is_file() => OpenOptions::new().append(true).open(path),
         // Opening a FIFO waits for its reader.
-        Ok(file) if !file.is_file() => return Ok(()),
-        found => found.is_ok(),
+        (Ok(_), _) => return Ok(()),
+        (Err(_), _) => OpenOptions::new().write(true).create_new(true).open(path),
     };
-    let opened = OpenOptions::new().append(true).create(true).open(path);
     opened.with_context(|| format!("can't write {shown}"))?;
-    if !exists {
+    if found.is_err() {
         std::fs::remove_file(path).with_context(|| format!("can't write {shown}"))?;
     }
     Ok(())

@@ -48,9 +48,7 @@ pub(crate) struct Function {
     pages: Arc<SharedPages>,
     /// See [`NicIo::remove`].
     removed: Arc<AtomicBool>,
-    /// Process of the client.
-    peer: Option<i32>,
-    /// Time at which the client queried the device.
+    /// Time at which the client has connected.
     since: std::time::Instant,
     /// Mapped files behind guest memory.
     files: FileMaps,
@@ -107,7 +105,6 @@ impl Function {
             bar: shared.bar,
             pages: shared.pages,
             removed: shared.removed,
-            peer: None,
             since: std::time::Instant::now(),
             files,
         })
@@ -279,22 +276,20 @@ impl Function {
 
 impl Device for Function {
     fn connected(&mut self, process: Option<i32>) {
-        self.peer = process;
-    }
-
-    fn info(&mut self) -> Result<DeviceInfo, Errno> {
         self.since = std::time::Instant::now();
-        let program = self
-            .peer
-            .map(|pid| std::fs::read_to_string(format!("/proc/{pid}/comm")));
+        let program = process.map(|pid| std::fs::read_to_string(format!("/proc/{pid}/comm")));
         let client = Client {
-            pid: self.peer,
+            pid: process,
             program: program
                 .and_then(Result::ok)
                 .map(|name| name.trim_end().to_owned()),
             since: self.since,
         };
-        self.on_port(|_, io| io.client = Some(client))?;
+        // An engine that has ended shows no clients.
+        let _ = self.on_port(|_, io| io.client = Some(client));
+    }
+
+    fn info(&mut self) -> Result<DeviceInfo, Errno> {
         if self.log.allows() {
             tracing::info!("client connected");
         }

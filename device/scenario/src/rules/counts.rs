@@ -61,9 +61,13 @@ impl Counts {
                 self.stage(Stage::Data, at.0.saturating_sub(resumed.0));
                 self.stage(Stage::Total, at.0.saturating_sub(raised.0));
             }
-            Diagnostic::FaultFailed { token, .. }
-            | Diagnostic::FaultExpired { token, .. }
-            | Diagnostic::FaultCancelled { token, .. } => {
+            // Its age counts, although nobody waits for an answer any more.
+            Diagnostic::FaultExpired { token, .. } => {
+                if let Some(raised) = self.unanswered.remove(&(nic, token)) {
+                    self.stage(Stage::Total, at.0.saturating_sub(raised.0));
+                }
+            }
+            Diagnostic::FaultFailed { token, .. } | Diagnostic::FaultCancelled { token, .. } => {
                 self.unanswered.remove(&(nic, token));
             }
             Diagnostic::Reset => self.unanswered.retain(|(of, _), _| *of != nic),

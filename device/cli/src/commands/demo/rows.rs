@@ -238,6 +238,8 @@ fn name_of(packet: &Packet) -> String {
     let (operation, position) = name.split_once('_').unwrap_or((name, ""));
     let name = match operation {
         "acknowledge" => return "ACK".to_owned(),
+        // No opcode of the specification.
+        "ready" => return "READY (Faultline's own: send again now)".to_owned(),
         operation => operation.to_uppercase(),
     };
     format!("{name} {}", position.replace('_', " "))

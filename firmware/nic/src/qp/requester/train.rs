@@ -13,6 +13,7 @@ use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
 use crate::frame::{Target, TxFrame};
+use crate::number::len32;
 use crate::qp::endpoint::Endpoint;
 use crate::qp::types::QpType;
 use crate::qp::work_request::{SendExtra, SendOp, SendWr};
@@ -126,8 +127,7 @@ impl Requester {
             .gather(qp, core, wr, range, &mut frame.payload)
             .is_err()
         {
-            // Less than 2^32: it is within the bytes of a turn.
-            truncate_segments(&mut frame.payload, frame.payload_len as u32);
+            truncate_segments(&mut frame.payload, len32(frame.payload_len));
             return false;
         }
         push_target(frame, target);
