@@ -8,7 +8,7 @@
 
 use crate::WireError;
 use crate::cursor::{Reader, Writer, fits};
-use crate::rdmap::TerminateCode;
+use crate::terminate_code::TerminateCode;
 
 /// The version of DDP (RFC 5041 section 4.1).
 pub const DDP_VERSION: u8 = 1;

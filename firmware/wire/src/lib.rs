@@ -60,6 +60,7 @@ pub mod priority;
 pub mod rdmap;
 pub mod reth;
 pub mod tcp;
+mod terminate_code;
 pub mod udp;
 
 pub use aeth::{
