@@ -15,7 +15,7 @@ use crate::terminal::run_in_terminal;
 /// VFIO_USER_DEVICE_GET_INFO.
 const GET_INFO: u16 = 4;
 
-/// Many runs, of which each takes some milliseconds.
+/// Many runs. Each takes some milliseconds.
 const LOSS: &str = "[[traffic]]\nop = \"write\"\ncount = 2000\n[[rule]]\non = { dir = \"rx\", opcode = \"ACK\", nth = 5 }\ndo = { drop = {} }\n";
 const FOR_GUESTS: &str = "[guests]\nscript = \"p.sh\"\n[[rule]]\non = { dir = \"rx\", opcode = \"ACK\", nth = 5 }\ndo = { drop = {} }\n";
 

@@ -61,7 +61,7 @@ impl Counts {
                 self.stage(Stage::Data, at.0.saturating_sub(resumed.0));
                 self.stage(Stage::Total, at.0.saturating_sub(raised.0));
             }
-            // Its age counts, although nobody waits for an answer any more.
+            // The driver has not answered in time: the age of the fault counts.
             Diagnostic::FaultExpired { token, .. } => {
                 if let Some(raised) = self.unanswered.remove(&(nic, token)) {
                     self.stage(Stage::Total, at.0.saturating_sub(raised.0));

@@ -459,7 +459,7 @@ impl Process {
         links.find_map(|(engine, link)| (*engine == to).then(|| link.most()))
     }
 
-    /// Has an observer see the events of an engine from now on, in place of one of an earlier call. `None`: nobody.
+    /// Sets the observer of the events of an engine; replaces an earlier one. `None`: no observer.
     pub fn set_tap(&self, engine: usize, tap: Option<Box<dyn Tap>>) {
         let mut state = self.state.borrow_mut();
         if let Some(engine) = state.engines.get_mut(engine) {

@@ -125,7 +125,7 @@ pub(super) fn for_guests(name: &str) -> String {
     )
 }
 
-/// Reads a file and checks it for a process, or for the simulator. Returns what is to be said of it.
+/// Reads a file and checks it for a process, or for the simulator. Returns the line to print about it.
 pub(super) fn check(path: &Path, process: Option<&ProcessNames>) -> Result<String, Failure> {
     let Some(ProcessNames { nics, ports }) = process else {
         return match load(path, None, None) {
