@@ -360,6 +360,7 @@ impl<'a> Parts<'a> {
             index,
             append: plan.append.clone(),
             nodes: plan.hardware.nodes,
+            viommu: plan.hardware.viommu,
             backing: back(&plan.hardware, sockets, index)?,
             of_user: plan.machines.as_ref().and_then(|of| of.get(index).cloned()),
         })

@@ -406,6 +406,9 @@ struct GuestOptions {
     /// NICs of each guest besides the first
     #[arg(long, default_value_t = 0)]
     further_nics: u32,
+    /// A virtual IOMMU in each guest, with which the guests' kernels map memory for each transfer
+    #[arg(long)]
+    viommu: bool,
     /// MTU of the guests' interfaces
     #[arg(long)]
     mtu: Option<u32>,
@@ -452,6 +455,7 @@ impl GuestOptions {
                 pmem: self.pmem,
                 huge_pages: self.huge_pages,
                 further_nics: self.further_nics,
+                viommu: self.viommu,
             },
             mtu: self.mtu,
             packaged_kernel: self.packaged_kernel,

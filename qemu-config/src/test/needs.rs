@@ -79,6 +79,14 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
             append: "swiotlb=force".to_owned(),
             ..plain
         },
+        "iommu" => Plan {
+            packages: packages(),
+            hardware: Hardware {
+                viommu: true,
+                ..plain.hardware
+            },
+            ..plain
+        },
         "recover" | "restart" => Plan {
             supervisor: suite == "restart",
             // QEMU loads an uncompressed kernel again when a machine wakes up.

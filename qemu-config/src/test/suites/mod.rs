@@ -7,6 +7,7 @@ mod coherence;
 mod debug_kernel;
 mod engines;
 mod interop;
+mod iommu;
 mod odp;
 pub mod oversubscribe;
 mod perftest;
@@ -39,6 +40,7 @@ pub const SUITES: &[&GuestSuite] = &[
     &coherence::SUITE,
     &pinned::SUITE,
     &bounce_buffers::SUITE,
+    &iommu::SUITE,
     &ulp::SUITE,
     &apps::SUITE,
     &programs::SUITE,
