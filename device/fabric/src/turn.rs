@@ -8,7 +8,7 @@
 //! A NIC that [rests](crate::nics) and has no doorbells needs no turn.
 
 use faultline_nic::{Dma, Instant};
-use faultline_scenario::rules::Rules;
+use faultline_scenario::rules::{Late, Rules};
 use faultline_wire::PrioritySet;
 
 use crate::external_port::ExternalPort;
@@ -212,42 +212,23 @@ impl<O: Outside> Fabric<O> {
         any
     }
 
-    /// Takes what a NIC reports before it sends, if rules or a packet checker are to know a connection before that.
-    #[inline(always)]
-    pub fn take_early_diagnostics(&mut self, out: &mut O, now: Instant, id: PortId) {
-        let asks = self.rules.is_some() || out.watches_frames();
-        let port = self.nics.get(id);
-        if asks && port.is_some_and(|port| port.nic.has_diagnostics()) {
-            self.take_diagnostics(out, now);
-        }
-    }
-
-    /// Takes what the NICs report.
-    #[inline]
-    pub fn take_diagnostics(&mut self, out: &mut O, now: Instant) {
-        for (id, port) in self.nics.awake_mut() {
-            if port.nic.has_diagnostics() {
-                for (at, diagnostic) in port.nic.diagnostics() {
-                    if let Some(rules) = &mut self.rules {
-                        rules.diagnostic(*at, id, diagnostic, &port.nic);
-                    }
-                    let seen = Seen::Diagnostic {
-                        nic: id,
-                        diagnostic,
-                        device: &port.nic,
-                    };
-                    out.seen(*at, seen);
+    /// Passes the frames, doorbells and interrupts that rules have kept until `now`. Returns true if there were any.
+    pub fn pass_kept(&mut self, out: &mut O, now: Instant) -> bool {
+        let mut worked = self.pass_kept_frames(out, now);
+        while let Some(late) = self.rules.as_mut().and_then(|rules| rules.poll_late()) {
+            worked = true;
+            let has_bus_master = |nic| self.nics.get(nic).is_some_and(|port| port.bus_master);
+            match late {
+                Late::Doorbell { nic, page, bell } if has_bus_master(nic) => {
+                    out.seen(now, Seen::LateDoorbell { nic, page, bell });
+                    self.doorbell(now, nic, page, bell);
                 }
-                port.nic.clear_diagnostics();
-            }
-            let lost = port.nic.take_lost_diagnostics();
-            if lost > 0 {
-                port.lost_diagnostics = port.lost_diagnostics.wrapping_add(lost);
-                if let Some(rules) = &mut self.rules {
-                    rules.lost_diagnostics(id, lost);
+                Late::Interrupt { nic, vector } if has_bus_master(nic) => {
+                    out.interrupt(now, nic, vector);
                 }
-                out.seen(now, Seen::LostDiagnostics(id, lost));
+                Late::Doorbell { .. } | Late::Interrupt { .. } => {}
             }
         }
+        worked
     }
 }

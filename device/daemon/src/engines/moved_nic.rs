@@ -1,7 +1,7 @@
 //! A NIC on its way from one engine to another.
 
 use faultline_fabric::PortId;
-use faultline_fabric::fabric::TakenNic;
+use faultline_fabric::taken_nic::TakenNic;
 use faultline_telemetry::NicRecords;
 
 use crate::engines::engine::Engine;

@@ -4,13 +4,13 @@ use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 
-use faultline_fabric::fabric::TakenNic;
 use faultline_fabric::frame::Frame;
 use faultline_fabric::holds::Holds;
 use faultline_fabric::link_model::MAX_OCTETS;
 use faultline_fabric::nics::Nics;
 use faultline_fabric::outside::{Outside, Seen};
 use faultline_fabric::shared_pauses::SharedPauses;
+use faultline_fabric::taken_nic::TakenNic;
 use faultline_fabric::{Fabric, PortId, Switch};
 use faultline_nic::Instant;
 use faultline_scenario::rules::CallerRequest;
