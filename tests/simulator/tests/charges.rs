@@ -54,7 +54,7 @@ fn destroy(world: &mut World, opcode: u16, number: u32) -> Result<(), Error> {
 
 /// A connected QP of host 0 with room for many requests, of which only those complete that ask for it.
 fn deep_qp(world: &mut World, log_depth: u8) -> (Qp, Qp, [Cq; 2]) {
-    let cq = [0, 1].map(|host: usize| world.hosts[host].cq(6));
+    let cq = [0, 1].map(|host: usize| world.hosts[host].cq(6).unwrap());
     let config = QpConfig {
         log_depth,
         max_sge: 1,
@@ -62,7 +62,7 @@ fn deep_qp(world: &mut World, log_depth: u8) -> (Qp, Qp, [Cq; 2]) {
         ..world.hosts[0].qp_config(QPT_RC, &cq[0])
     };
     let qp = world.hosts[0].driver.create_qp(&config).unwrap();
-    let peer = world.hosts[1].qp(QPT_RC, &cq[1]);
+    let peer = world.hosts[1].qp(QPT_RC, &cq[1]).unwrap();
     world.connect_qps(QPT_RC, [qp.qpn, peer.qpn], |_| {});
     (qp, peer, cq)
 }
@@ -274,7 +274,10 @@ fn acknowledge_behind(log_depth: u8) -> (u64, Duration) {
         rkey: U32::new(window),
         ..BindMwWqe::default()
     };
-    let (from, to) = (world.hosts[0].mr(4096), world.hosts[1].mr(4096));
+    let (from, to) = (
+        world.hosts[0].mr(4096).unwrap(),
+        world.hosts[1].mr(4096).unwrap(),
+    );
     let (mut qp, _peer, mut cq) = deep_qp(&mut world, log_depth);
     world.lose(|from, _| from == 0);
     let write = Send {
@@ -297,7 +300,7 @@ fn acknowledge_behind(log_depth: u8) -> (u64, Duration) {
     world.run_for(100_000);
     assert!(world.completions(0, &mut cq[0]).is_empty());
     let (here, there) = (&world.hosts[0], &world.hosts[1]);
-    let ip = Ip::from_gids(there.gid4, here.gid4, 0, 0, 64);
+    let ip = Ip::from_gids(there.gid, here.gid, 0, 0, 64);
     let bth = Bth::new(Opcode::RcAcknowledge, qp.qpn, Psn::new(0).prev());
     let ack = RoceHeader {
         aeth: Some(Aeth {
@@ -434,7 +437,7 @@ fn members_of_a_group_fail_in_turns() {
     const QKEY: u32 = 7;
     let group = Gid::from_ipv4([239, 1, 2, 3]);
     let mut world = World::new(2, 1);
-    let mut cq = world.hosts[0].cq(17);
+    let mut cq = world.hosts[0].cq(17).unwrap();
     let config = QpConfig {
         log_depth: LOG_DEPTH,
         max_sge: 1,
@@ -457,7 +460,7 @@ fn members_of_a_group_fail_in_turns() {
         driver.post_recv(&mut members[0], tag, &[sge]);
     }
     let mac = group.multicast_mac().unwrap();
-    let ip = Ip::from_gids(world.hosts[1].gid4, group, 0, 0, 64);
+    let ip = Ip::from_gids(world.hosts[1].gid, group, 0, 0, 64);
     let bth = Bth::new(Opcode::UdSendOnly, 0xff_ffff, Psn::new(0));
     let deth = Deth {
         qkey: QKEY,
@@ -601,10 +604,10 @@ fn notices_that_waited_take_turns() {
 fn answers_that_are_kept_have_a_limit() {
     let mut world = World::with_config(2, 1, |config| config.table_bytes = 64 << 10);
     let held = |world: &World| world.with_nic(0, |nic| nic.held_memory());
-    let cq = world.hosts[0].cq(4);
+    let cq = world.hosts[0].cq(4).unwrap();
     let before = held(&world);
     let qps: Vec<u32> = (0..40)
-        .map(|_| world.hosts[0].qp(QPT_RC, &cq).qpn)
+        .map(|_| world.hosts[0].qp(QPT_RC, &cq).unwrap().qpn)
         .collect();
     let mut made = 0;
     let refused = loop {
@@ -641,7 +644,7 @@ fn those_that_wait_for_a_page_are_called_in_turns() {
         let mut world = World::new(1, 1);
         let driver = &mut world.hosts[0].driver;
         let mut faults = driver.create_eq(EQ_FAULTS, 2, 4).unwrap();
-        let cq = world.hosts[0].cq(15);
+        let cq = world.hosts[0].cq(15).unwrap();
         let key = {
             let host = &mut world.hosts[0];
             let create = CreateMkey {

@@ -261,13 +261,13 @@ fn what_needs_no_packet_does_not_wait() {
 fn a_datagram_waits_for_the_priority_of_its_address_handle() {
     const QKEY: u32 = 0x1111_2222;
     let mut world = World::new(2, 1);
-    let mut cq = [0, 1].map(|host| world.hosts[host].cq(8));
-    let mut qp = [0, 1].map(|host| world.hosts[host].qp(QPT_UD, &cq[host]));
+    let mut cq = [0, 1].map(|host| world.hosts[host].cq(8).unwrap());
+    let mut qp = [0, 1].map(|host| world.hosts[host].qp(QPT_UD, &cq[host]).unwrap());
     for host in [0, 1] {
         let driver = &mut world.hosts[host].driver;
         driver.activate(qp[host].qpn, QPT_UD, QKEY).unwrap();
     }
-    let buffer = world.hosts[1].mr(4096);
+    let buffer = world.hosts[1].mr(4096).unwrap();
     let pd = world.hosts[0].pd;
     let ah = [0, CLASS].map(|class| {
         let mut path = world.path(1, 0);
@@ -303,8 +303,8 @@ fn a_datagram_waits_for_the_priority_of_its_address_handle() {
 #[test]
 fn a_raw_frame_waits_for_the_priority_of_its_tag() {
     let mut world = World::new(2, 1);
-    let mut cq = world.hosts[0].cq(8);
-    let mut qp = world.hosts[0].qp(QPT_RAW, &cq);
+    let mut cq = world.hosts[0].cq(8).unwrap();
+    let mut qp = world.hosts[0].qp(QPT_RAW, &cq).unwrap();
     let (from, to) = (world.hosts[0].mac, world.hosts[1].mac);
     let driver = &mut world.hosts[0].driver;
     driver.activate(qp.qpn, QPT_RAW, 0).unwrap();

@@ -985,7 +985,7 @@ fn receives_of_an_srq_are_of_its_protection_domain() {
         (k.region.key, cqe::LOC_PROT_ERR),
     ] {
         let host = &mut k.world.hosts[1];
-        let mut cq = host.cq(4);
+        let mut cq = host.cq(4).unwrap();
         let mut config = host.qp_config(QPT_RC, &cq);
         config.srqn = Some(srq.srqn);
         let served = host.driver.create_qp(&config).unwrap();
@@ -995,8 +995,8 @@ fn receives_of_an_srq_are_of_its_protection_domain() {
             k.region.va
         };
         host.driver.post_srq_recv(&mut srq, 3, &[(va, 8, key)]);
-        let mut peer_cq = k.world.hosts[0].cq(4);
-        let mut peer = k.world.hosts[0].qp(QPT_RC, &peer_cq);
+        let mut peer_cq = k.world.hosts[0].cq(4).unwrap();
+        let mut peer = k.world.hosts[0].qp(QPT_RC, &peer_cq).unwrap();
         for (host, own, to, other) in [(0, peer.qpn, 1, served.qpn), (1, served.qpn, 0, peer.qpn)] {
             let path = k.world.path(to, other);
             let driver = &mut k.world.hosts[host].driver;
@@ -1037,8 +1037,8 @@ fn no_window_crosses_protection_domains() {
 #[test]
 fn no_address_handle_crosses_protection_domains() {
     let (mut k, pd, _) = two_domains();
-    let mut cq = k.world.hosts[1].cq(4);
-    let mut ud = k.world.hosts[1].qp(QPT_UD, &cq);
+    let mut cq = k.world.hosts[1].cq(4).unwrap();
+    let mut ud = k.world.hosts[1].qp(QPT_UD, &cq).unwrap();
     let av = k.world.path(0, 2).av();
     let driver = &mut k.world.hosts[1].driver;
     driver.activate(ud.qpn, QPT_UD, 7).unwrap();

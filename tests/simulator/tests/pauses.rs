@@ -23,12 +23,12 @@ fn all_others_together_pause_a_sender_for_a_tenth_of_the_time() {
             config.pause_sharers = others as u32;
         });
         world.hand_over_by_reference();
-        let source = world.hosts[0].mr(4096);
+        let source = world.hosts[0].mr(4096).unwrap();
         let mut flows: Vec<(Qp, Cq, HostPager)> = Vec::new();
         for host in 1..=others {
-            let cq = [0, host].map(|host| world.hosts[host].cq(4));
-            let near = world.hosts[0].qp(QPT_UC, &cq[0]);
-            let far = world.hosts[host].qp(QPT_UC, &cq[1]);
+            let cq = [0, host].map(|host| world.hosts[host].cq(4).unwrap());
+            let near = world.hosts[0].qp(QPT_UC, &cq[0]).unwrap();
+            let far = world.hosts[host].qp(QPT_UC, &cq[1]).unwrap();
             for (host, qpn, to, peer) in
                 [(0, near.qpn, host, far.qpn), (host, far.qpn, 0, near.qpn)]
             {
@@ -94,15 +94,15 @@ fn all_others_together_pause_a_sender_for_a_tenth_of_the_time() {
 fn all_frames_that_waited_go_on_by_themselves() {
     const FRAMES: u32 = 1000;
     let mut world = World::new(2, 1);
-    let source = world.hosts[0].mr(4096);
-    let cq = [0, 1].map(|host: usize| world.hosts[host].cq(4));
+    let source = world.hosts[0].mr(4096).unwrap();
+    let cq = [0, 1].map(|host: usize| world.hosts[host].cq(4).unwrap());
     let config = QpConfig {
         log_depth: 10,
         flags: 0,
         ..world.hosts[0].qp_config(QPT_UC, &cq[0])
     };
     let mut near = world.hosts[0].driver.create_qp(&config).unwrap();
-    let far = world.hosts[1].qp(QPT_UC, &cq[1]);
+    let far = world.hosts[1].qp(QPT_UC, &cq[1]).unwrap();
     for (host, qpn, peer) in [(0, near.qpn, far.qpn), (1, far.qpn, near.qpn)] {
         let path = world.path(1 - host, peer);
         let driver = &mut world.hosts[host].driver;

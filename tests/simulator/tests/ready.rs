@@ -228,7 +228,7 @@ fn a_stray_ready_is_harmless() {
     f.write();
     let stray = |f: &Faulting, psn: u32| {
         let host = |n: usize| &f.world.hosts[n];
-        let ip = Ip::from_gids(host(1).gid4, host(0).gid4, 0, 0, 64);
+        let ip = Ip::from_gids(host(1).gid, host(0).gid, 0, 0, 64);
         let bth = Bth::new(Opcode::Ready, f.pair.qp[0].qpn, Psn::new(psn));
         packet(&RoceHeader::new(host(0).mac, host(1).mac, ip, bth), &[])
     };

@@ -606,7 +606,7 @@ fn a_read_that_a_repetition_interrupts_begins_again() {
     w.post_slow_read();
     w.pass(MS);
     let [a, b] = [0, 1].map(|host: usize| &w.world.hosts[host]);
-    let ip = Ip::from_gids(a.gid4, b.gid4, 0, 0, 64);
+    let ip = Ip::from_gids(a.gid, b.gid, 0, 0, 64);
     let bth = Bth::new(Opcode::RcReadRequest, w.pair.qp[1].qpn, Psn::new(0));
     let mut again = RoceHeader::new(b.mac, a.mac, ip, bth);
     again.reth = Some(Reth {

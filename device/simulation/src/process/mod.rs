@@ -11,7 +11,7 @@
 //! - `watch`: judges and counts the events of all engines
 //! - `tap`: further observers of the events of an engine
 //! - `bus`: the way of a driver to its NIC
-//! - `restart`: the start of a driver, and resets of its NIC
+//! - `restart`: resets of a NIC, and the restart of its driver
 
 mod bus;
 mod crossing;
@@ -26,8 +26,6 @@ use std::cell::{RefCell, RefMut};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use faultline_abi::admin::QP_FLAG_SIG_ALL;
-use faultline_abi::qp::QPT_RC;
 use faultline_fabric::external_port::{ExternalCounts, ExternalPort};
 use faultline_fabric::holds::Holds;
 use faultline_fabric::link_model::{LinkModel, LinkModelCounts};
@@ -39,7 +37,7 @@ use faultline_nic::{Instant, Nic, NicConfig};
 use faultline_scenario::trigger::Direction;
 use faultline_wire::{Gid, MacAddr};
 
-use crate::driver::{Connect, Cq, CqConfig, Driver, Qp, QpConfig};
+use crate::host::Host;
 use crate::memory::Memory;
 use crate::rng::Rng;
 
@@ -99,27 +97,12 @@ pub struct ProcessShape {
     pub first_address: usize,
 }
 
-/// A host of a process: its driver and addresses.
-#[derive(Debug)]
-pub struct ProcessHost {
-    /// The driver.
-    pub driver: Driver<ProcessBus>,
-    /// MAC address.
-    pub mac: MacAddr,
-    /// IPv4 address, entry 0 of the GID table.
-    pub gid: Gid,
-    /// A protection domain.
-    pub pd: u32,
-    /// Number of an event queue for completion notices, on vector 1.
-    pub eqn: u32,
-}
-
 /// A process in virtual time.
 #[derive(Debug)]
 pub struct Process {
     state: Rc<RefCell<State>>,
     /// The hosts of its NICs.
-    pub hosts: Vec<ProcessHost>,
+    pub hosts: Vec<Host<ProcessBus>>,
     peers: Vec<PeerHandle>,
 }
 
@@ -335,37 +318,6 @@ fn add_ports(engines: &mut [SimEngine], nics: usize, ports: &[PortShape]) -> Vec
     peers
 }
 
-impl ProcessHost {
-    /// A queue pair (RC) for 2^`log_depth` requests and as many receives, and the completion queue of both.
-    ///
-    /// # Errors
-    /// The NIC refuses a command.
-    pub fn rc_pair(&mut self, log_depth: u8) -> Result<(Cq, Qp), crate::driver::Error> {
-        let cq = self.driver.create_cq(CqConfig {
-            log_depth: 8,
-            eqn: self.eqn,
-            uctx: 0,
-        })?;
-        let qp = self.driver.create_qp(&QpConfig {
-            kind: QPT_RC,
-            pd: self.pd,
-            uctx: 0,
-            send_cqn: cq.cqn,
-            recv_cqn: cq.cqn,
-            srqn: None,
-            log_depth,
-            max_sge: 1,
-            flags: QP_FLAG_SIG_ALL,
-        })?;
-        Ok((cq, qp))
-    }
-
-    /// The way of others to a queue pair of this host.
-    pub fn path(&self, qp: &Qp) -> Connect {
-        Connect::to(self.gid, self.mac, qp.qpn)
-    }
-}
-
 impl Process {
     /// A process whose NICs are of the usual configuration.
     ///
@@ -392,7 +344,7 @@ impl Process {
             let last = u8::try_from(address).unwrap_or(u8::MAX).saturating_add(1);
             let gid = Gid::from_ipv4([10, 0, 0, last]);
             let bus = ProcessBus::new(Rc::clone(&state), id);
-            ProcessHost::start(bus, mac_of(address), gid)
+            Host::start(bus, mac_of(address), gid)
         };
         let hosts: Result<Vec<_>, crate::driver::Error> = (0..shape.nics.len()).map(host).collect();
         Ok(Self {
