@@ -8,6 +8,7 @@
 //! - [`io`]: what an engine thread has around its fabric
 //! - `link`: the links between engines
 //! - `others`: frames of other engines
+//! - `pass`: the passes of an engine, and its sleep between them
 //! - [`handle`]: requests to an engine
 //! - [`manual`]: engines without threads, whose passes the caller makes
 //! - [`sleep`]: the protocol by which the engine sleeps and is woken
@@ -24,6 +25,7 @@ pub mod manual;
 pub(crate) mod missed;
 mod moved_nic;
 mod others;
+mod pass;
 pub mod scenario;
 mod scenario_player;
 pub mod sleep;
