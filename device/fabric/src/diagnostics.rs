@@ -7,7 +7,7 @@ use crate::outside::{Outside, Seen};
 use crate::switch::PortId;
 
 impl<O: Outside> Fabric<O> {
-    /// Takes what a NIC reports before it sends, if rules or a packet checker are to know a connection before that.
+    /// Takes diagnostics before NIC `id` sends, if rules or observers must know a connection before its packets.
     #[inline(always)]
     pub fn take_early_diagnostics(&mut self, out: &mut O, now: Instant, id: PortId) {
         let asks = self.rules.is_some() || out.watches_frames();
@@ -17,7 +17,7 @@ impl<O: Outside> Fabric<O> {
         }
     }
 
-    /// Takes what the NICs report.
+    /// Takes the diagnostics of the NICs.
     #[inline]
     pub fn take_diagnostics(&mut self, out: &mut O, now: Instant) {
         for (id, port) in self.nics.awake_mut() {

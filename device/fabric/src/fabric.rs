@@ -39,7 +39,7 @@ pub struct Fabric<O: Outside> {
     pub rules: Option<Box<Rules>>,
     /// Frames that rules have kept are being passed.
     pub(crate) passes_kept: bool,
-    /// The frame of a sending NIC, while none sends.
+    /// Buffer for the frame of a sending NIC; `None` while a NIC sends.
     pub(crate) sent: Option<Box<TxFrame>>,
     /// Buffer for a frame as octets.
     pub(crate) octets: Vec<u8>,

@@ -17,7 +17,7 @@ use crate::nic_port::NicPort;
 use crate::outside::{Outside, Seen};
 use crate::switch::{PortId, Switch};
 
-/// Turns that a NIC may have behind its first one while nothing else waits: together 256 KiB, or some tens of microseconds. So a pass has an end,
+/// Further turns of a NIC after its first one in a pass, while nothing else waits: together 256 KiB, or some tens of microseconds. So a pass has an end,
 /// and its time is not much older than the frames that it sends.
 const FURTHER_TURNS: u32 = 15;
 
@@ -48,7 +48,7 @@ impl<M: Dma> Turn<'_, M> {
             port.nic.handle_deadline(now, self.memory);
             worked = true;
         }
-        // What is behind it may be reached another way now.
+        // Addresses behind the NIC may be reachable through another port now.
         if port.goes_down() {
             self.switch.forget(self.id);
         }
@@ -101,7 +101,7 @@ impl<O: Outside> Fabric<O> {
         })
     }
 
-    /// Lets a NIC rest that had nothing to do in its turn, unless it has to go on asking for something.
+    /// Lets a NIC rest that had nothing to do in its turn, unless the switch has not granted its address yet.
     #[inline]
     pub fn let_rest(&mut self, id: PortId) {
         // The switch grants the address of a NIC that asks in each turn when another port has released it.
@@ -175,8 +175,7 @@ impl<O: Outside> Fabric<O> {
             || out.is_awaited(&self.nics)
     }
 
-    /// Sends what was written to external ports, and the interrupts, and takes what the NICs report. Returns true if there was an
-    /// interrupt.
+    /// Flushes external ports, sends interrupts, and takes diagnostics of the NICs. Returns true if there was an interrupt.
     #[inline(always)]
     pub fn end_pass(&mut self, out: &mut O, now: Instant) -> bool {
         self.flush_externals();
@@ -185,7 +184,7 @@ impl<O: Outside> Fabric<O> {
             return worked;
         }
         for id in 0..self.nics.ports() {
-            // One that rests has neither interrupts nor diagnostics.
+            // A NIC that rests has neither interrupts nor diagnostics.
             if self.nics.is_awake(id) {
                 worked |= self.send_interrupts(out, now, id);
             }

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, VecDeque};
 use faultline_abi::cqe::{self, Cqe};
 use faultline_abi::qp::{QPT_RC, QPT_UC, QPT_UD};
 use faultline_abi::wqe as wr;
+use faultline_scenario::random::Rng;
 use faultline_scenario::traffic::{Memory, Operation, Service, Traffic};
 
 use crate::driver::{Cq, CqConfig, Qp, QpConfig, Send, Sge};
 use crate::error::SimulationError;
 use crate::event::What;
 use crate::pager::PAGE;
-use crate::rng::Rng;
 use crate::software::{Buffer, Software, failed, nic_name};
 
 const QKEY: u32 = 0x1111_2222;
@@ -21,7 +21,7 @@ const GRH: u64 = 40;
 const MAX_REGION: u64 = 16 << 20;
 /// How long messages of unreliable services may be on their way after the last completion.
 const ARRIVAL: u64 = 100_000_000;
-/// Messages that may be missing before the one that a receive contains.
+/// Most messages that may have been lost before the message of a receive.
 const MAX_MISSING: u32 = 4096;
 
 /// All connections of one table `traffic`.
@@ -74,7 +74,7 @@ pub(crate) struct Connection {
     next_post: u64,
     /// Receives that are to be posted: when, and the slot.
     receives: VecDeque<(u64, u32)>,
-    /// Messages that the receiver has looked for in vain or found, from the first.
+    /// Number of the first message that the receiver has neither received nor taken for lost.
     expected: u32,
     /// Messages that have completed with success.
     pub succeeded: u32,
@@ -180,11 +180,11 @@ impl Shape<'_> {
     }
 }
 
-/// What follows from a table `traffic`.
+/// A table `traffic`, and the sizes that follow from it.
 #[derive(Clone, Copy)]
 struct Shape<'a>(&'a Traffic);
 
-/// Two hosts by number, which may be the same.
+/// The host of this number.
 fn host(hosts: &mut [Software], index: usize) -> Result<&mut Software, SimulationError> {
     hosts.get_mut(index).ok_or_else(|| no_host(index))
 }
@@ -460,7 +460,7 @@ impl Connection {
         let [_, qp] = &mut self.qps;
         if let Some(host) = all.get_mut(to) {
             if flow.traffic.op == Operation::Send {
-                // What an earlier message has left must not be taken for this one.
+                // Octets of an earlier message must not be taken for those of this one.
                 let stale = vec![!0; usize::try_from(len).unwrap_or(0)];
                 host.write(&remote, offset, &stale);
             }

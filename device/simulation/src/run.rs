@@ -12,6 +12,7 @@ use faultline_oracle::Oracle;
 use faultline_scenario::file::Scenario;
 use faultline_scenario::plan::Plan;
 use faultline_scenario::profile::{self, Profile};
+use faultline_scenario::random::Rng;
 use faultline_scenario::rules::Rules;
 use faultline_scenario::traffic::Simulator;
 use faultline_scenario::verdict::{Facts, TrafficFact};
@@ -24,7 +25,6 @@ use crate::limits::check;
 use crate::pager::Pager;
 use crate::process::{NicShape, ProcessShape, State, Watch};
 use crate::record::{FaultTimes, Record};
-use crate::rng::Rng;
 use crate::software::{Software, nic_name};
 use crate::trace::{Detail, Trace};
 
@@ -503,7 +503,7 @@ impl Run {
         });
     }
 
-    /// Posts what can be posted, deregisters what is to be deregistered, and gives up what has no device any more.
+    /// Posts what can be posted, deregisters regions that are due, and fails connections of hosts without a device.
     fn post(&mut self, now: u64) -> bool {
         let mut any = false;
         for connection in &mut self.connections {

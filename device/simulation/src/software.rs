@@ -174,7 +174,7 @@ impl Software {
         })
     }
 
-    /// What the host's processor writes into a buffer.
+    /// Writes to a buffer as the host's processor does.
     pub(crate) fn write(&mut self, buffer: &Buffer, offset: u64, data: &[u8]) {
         match buffer.memory {
             BufferMemory::Pinned(region) => self.host.driver.write_mr(&region, offset, data),
@@ -184,7 +184,7 @@ impl Software {
         }
     }
 
-    /// What the host's processor reads of a buffer.
+    /// Reads a buffer as the host's processor does.
     pub(crate) fn read(&self, buffer: &Buffer, offset: u64, len: usize) -> Vec<u8> {
         match buffer.memory {
             BufferMemory::Pinned(region) => self.host.driver.read_mr(&region, offset, len),

@@ -452,17 +452,11 @@ fn payload(input: &mut Input<'_>, aim: &Aim) -> Vec<u8> {
     let how = input.u8();
     let mut out = Vec::new();
     if how & 0xc0 == 0xc0 {
-        let header = tag::Tmh {
-            opcode: input.u8() % 5,
-            tag: u64::from(input.u8() % 4).to_be_bytes(),
-            ..tag::Tmh::default()
-        };
+        let opcode = input.u8() % 5;
+        let header = tag::Tmh::new(opcode, u64::from(input.u8() % 4), [0; 4]);
         out.extend_from_slice(header.as_bytes());
-        let request = tag::Rvh {
-            va: (aim.va + u64::from(input.u8())).to_be_bytes(),
-            rkey: aim.keys[0].to_be_bytes(),
-            len: u32::from(input.u16()).to_be_bytes(),
-        };
+        let va = aim.va + u64::from(input.u8());
+        let request = tag::Rvh::new(va, aim.keys[0], input.u16().into());
         if how & 0x20 != 0 {
             out.extend_from_slice(request.as_bytes());
         }

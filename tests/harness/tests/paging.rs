@@ -10,7 +10,7 @@ use faultline_config::{Config, NicSettings, PollMode};
 use faultline_harness::paging::{PAGE, Pager};
 use faultline_harness::testbed::{Fabric, LONG, Node, connect_nodes};
 use faultline_harness::traffic::{Neighbours, exchange_anew, impatient};
-use faultline_harness::{DriverError, QpType, Reset, Rng, SendWr, connect};
+use faultline_harness::{Choices, DriverError, QpType, Reset, Rng, SendWr, connect};
 
 use crate::held_clock::HeldClock;
 

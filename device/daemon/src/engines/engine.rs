@@ -82,7 +82,7 @@ pub struct Engine {
     /// What is around the fabric.
     pub io: EngineIo,
     /// The slots of the next doorbells, by which a pass without work sees that there are none. Made at the end of the pass after
-    /// which all NICs rest, and of use while they do ([`Nics::all_rest`](faultline_fabric::nics::Nics::all_rest)): whatever changes
+    /// which all NICs rest, and valid while they do ([`Nics::all_rest`](faultline_fabric::nics::Nics::all_rest)): whatever changes
     /// the pages of a NIC, or takes a doorbell, changes the NIC.
     pub(super) next_slots: WatchedWords,
     /// A frame of another engine as octets.
@@ -115,7 +115,7 @@ pub struct Engine {
     pub(super) stopped: bool,
 }
 
-/// What an engine has besides its settings.
+/// Parts of an engine that do not follow from its settings.
 #[derive(Debug)]
 pub(crate) struct EngineParts {
     pub(crate) requests: Requests<Engine>,
@@ -243,8 +243,8 @@ impl Engine {
         !held.is_empty()
     }
 
-    /// Passes a doorbell of a kick page to its NIC. If a rule of the scenario may change it and it is in its page, where the rule finds
-    /// it, or has found it, it has waked the engine and does nothing else.
+    /// Passes a doorbell of a kick page to its NIC. Does nothing if a rule of the scenario may change the doorbell and it is also in its
+    /// doorbell page, where the rule finds it or has found it.
     fn ring_kick(&mut self, id: PortId, page: u32, bell: Doorbell) {
         let now = self.now();
         let Some(io) = self.io.nics.get_mut(id) else {

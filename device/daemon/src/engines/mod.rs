@@ -61,7 +61,7 @@ struct Inner {
     handles: Vec<EngineHandle>,
     /// Engine by NIC. It is read while a request is queued, and written while NICs move.
     owners: RwLock<Vec<usize>>,
-    /// The same by the configuration.
+    /// Engine by NIC in the configuration.
     homes: Vec<usize>,
 }
 
@@ -182,7 +182,7 @@ impl Process {
             let (engine_end, port_end) = channel::pair(move || waker.wake())?;
             let fabric = &mut engine.fabric;
             let id = fabric.nics.ports().saturating_add(fabric.externals.len());
-            // There are any number of stations behind it.
+            // Any number of stations may be behind an external port.
             fabric.switch.allow_any_source(id);
             let rings = PeerRings::new(engine_end);
             let external = ExternalPort::new(port.name.clone(), port.mtu, port.hold, rings);

@@ -84,7 +84,7 @@ impl Engine {
             return;
         }
         self.next_beat = Instant(now.0.saturating_add(nanos(HEARTBEAT)));
-        // Nothing announces that the last sender of requests is gone, at which the engine ends.
+        // The engine ends when the last sender of requests is gone, which nothing announces.
         self.requests.look_again();
         for (id, io) in self.io.nics.iter_mut() {
             let port = self.fabric.nics.get(id);
@@ -108,7 +108,7 @@ impl Engine {
         if self.clock.is_stopped() {
             self.end_scenario_pause();
         }
-        // Read once for both clocks. After the end of a pause, before which device time is another.
+        // Read once for both clocks, and after a pause has ended, because that changes the device time.
         let real = self.clock.real();
         self.send_heartbeat(real);
         if self.clock.is_stopped() {
@@ -135,7 +135,7 @@ impl Engine {
         worked
     }
 
-    /// True if [`Engine::run_ports`] would find nothing, as far as a few words can tell.
+    /// Returns true if a few words of state show that [`Engine::run_ports`] would find nothing.
     #[inline(always)]
     fn has_nothing_to_do(&self, now: Instant) -> bool {
         self.fabric.nics.all_rest_at(now)
@@ -242,7 +242,7 @@ impl Engine {
         }
     }
 
-    /// Returns true if a page has a doorbell that was not taken, or perhaps if a slot is to be freed again, which a pass does.
+    /// Returns true if a page has a doorbell that was not taken. May also be true if only a slot waits to be freed, which a pass does.
     #[inline(always)]
     fn has_doorbell(&self) -> bool {
         match self.fabric.nics.all_rest() {

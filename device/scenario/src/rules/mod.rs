@@ -54,7 +54,7 @@ use faultline_telemetry::DiagnosticKind;
 
 use crate::frames::HeldFrames;
 use crate::plan::{BoundaryChange, Effect, Plan, PlannedRule, Thing};
-use crate::random::Random;
+use crate::random::Rng;
 
 use running::{DoorbellFilter, MAX_WAITING, Running, RunningTime};
 use schedule::{Due, Schedule};
@@ -110,7 +110,7 @@ impl Rules {
             timed: timed.collect(),
             nics: views,
             ports: (0..ports).map(|_| PacketSides::default()).collect(),
-            random: Random::new(plan.seed),
+            random: Rng::new(plan.seed),
             counts: Counts::new(&plan, nics),
             requests: VecDeque::new(),
             schedule: Schedule::default(),

@@ -12,7 +12,7 @@ use super::schedule::{Late, Schedule};
 use super::view::{NicView, PacketSide, PacketSides};
 use crate::frames::{HeldFrame, HeldFrames};
 use crate::plan::{Plan, PlannedRule, Thing};
-use crate::random::Random;
+use crate::random::Rng;
 use crate::trigger::Direction;
 use crate::value::Range;
 
@@ -64,7 +64,7 @@ pub struct Rules {
     pub(super) timed: Vec<RunningTime>,
     pub(super) nics: Vec<NicView>,
     pub(super) ports: Vec<PacketSides>,
-    pub(super) random: Random,
+    pub(super) random: Rng,
     pub(super) counts: Counts,
     pub(super) requests: VecDeque<(usize, NicRequest)>,
     pub(super) schedule: Schedule,
@@ -242,7 +242,7 @@ impl Rules {
         let in_turn = before
             .checked_sub(choice.skip)
             .is_some_and(|n| n.is_multiple_of(choice.every.max(1)));
-        in_turn && *fired < choice.times && self.random.chance(choice.per_million)
+        in_turn && *fired < choice.times && self.random.millionths(choice.per_million)
     }
 
     pub(super) fn note_fired(&mut self, index: usize, nic: usize) {

@@ -11,6 +11,7 @@ use faultline_fabric::shared_pauses::SharedPauses;
 use faultline_fabric::vlan::VlanMembership;
 use faultline_fabric::{PortId, Switch};
 use faultline_nic::{Instant, Nic, NicConfig};
+use faultline_scenario::random::Rng;
 use faultline_scenario::rules::CallerRequest;
 use faultline_wire::MacAddr;
 
@@ -20,7 +21,6 @@ use super::shape::{PortShape, ProcessShape};
 use super::watch::Watch;
 use crate::event::What;
 use crate::memory::Memory;
-use crate::rng::Rng;
 
 /// Memory of each guest. Pages exist when they are written to, so that much of it costs nothing.
 pub(crate) const RAM: u64 = 256 << 20;
@@ -38,9 +38,9 @@ pub(crate) fn mac_of(host: usize) -> MacAddr {
 pub(crate) struct State {
     /// The device clock, in nanoseconds.
     pub(crate) now: u64,
-    /// How long the device clock has stood still: the clock of the hosts is so much later.
+    /// Time for which the device clock has stood still, in nanoseconds. The clock of the hosts is later by this time.
     pub(crate) paused: u64,
-    /// When the last pause was, and how long.
+    /// Time and length of the last pause, in nanoseconds.
     pub(super) last_pause: (u64, u64),
     /// Nothing happens after this time of the device clock.
     pub(crate) limit: u64,
@@ -220,7 +220,7 @@ impl State {
         }
     }
 
-    /// All NICs and their clock stand still for so long, while the software of the hosts goes on.
+    /// Stops all NICs and the device clock for `time` nanoseconds, while the software of the hosts goes on.
     fn pause(&mut self, time: u64) {
         // Pauses that begin together end together.
         let (at, already) = self.last_pause;

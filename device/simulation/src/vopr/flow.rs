@@ -246,7 +246,7 @@ impl<'a> Connection<'a> {
         self.requester.host == nic || self.responder.host == nic
     }
 
-    /// The NIC of a side was reset. What was requested ends, and nothing more is.
+    /// The NIC of a side was reset: outstanding requests end, and no more are posted.
     pub(super) fn cut(&mut self, nic: usize) {
         self.requests = self.requests.get(..self.posted).unwrap_or(&[]);
         for side in self.sides() {
@@ -541,7 +541,7 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    /// Destroys what the connection has, after [`Connection::close`].
+    /// Destroys the objects of the connection, after [`Connection::close`].
     pub(super) fn destroy(&mut self, processes: &mut Processes) -> Result<(), Failure> {
         for side in self.sides() {
             if !side.is_gone
@@ -555,7 +555,7 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    /// What must hold of a closed connection.
+    /// Checks a closed connection.
     pub(super) fn judge(&self, report: &mut Report) -> Result<(), Failure> {
         if !self.is_over() {
             let wanted = self.requests.len();

@@ -2,6 +2,7 @@
 
 use faultline_fabric::link_model::LinkModel;
 use faultline_nic::FaultPolicy;
+use faultline_scenario::random::Rng;
 use faultline_scenario::trigger::Direction;
 use faultline_wire::PrioritySet;
 
@@ -9,7 +10,6 @@ use super::plan::{
     Event, Flow, GRH, MAX_REQUESTS, MESSAGE, PART, Plan, PlanNic, PlanPort, Request, Transport,
     What,
 };
-use crate::rng::Rng;
 
 /// A number from `from` to `to`.
 fn between(random: &mut Rng, from: u64, to: u64) -> u64 {

@@ -335,7 +335,7 @@ impl<'a> Run<'a> {
         found
     }
 
-    /// True if the memory of a host has what it had.
+    /// True if the memory of a host has not changed since its copies.
     fn is_current(&mut self, nic: usize, memory: &[Copy]) -> bool {
         match self.processes.host(nic) {
             Some(host) => memory.iter().all(|copy| copy.is_current(&host.driver)),
