@@ -773,12 +773,7 @@ fn set_fault_policy(all: &mut [Software], flow: &Flow, qp: &Qp) -> Result<(), Si
     };
     let [_, to] = flow.hosts;
     let host = host(all, to)?;
-    let attr = faultline_abi::qp::QpAttr {
-        mask: faultline_abi::U32::new(faultline_abi::qp::QP_ATTR_FAULT_POLICY),
-        fault_policy: policy.number(),
-        ..faultline_abi::qp::QpAttr::default()
-    };
-    let changed = host.driver.modify_qp(qp.qpn, &attr);
+    let changed = host.driver.set_fault_policy(qp.qpn, policy.number());
     changed.map_err(failed(to, "fault policy"))
 }
 

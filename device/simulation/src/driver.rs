@@ -1048,6 +1048,16 @@ impl<B: Bus> Driver<B> {
         self.command(MODIFY_QP, qpn, attr).map(drop)
     }
 
+    /// Sets the fault policy of a queue pair.
+    pub fn set_fault_policy(&mut self, qpn: u32, policy: u8) -> Result<()> {
+        let attr = QpAttr {
+            mask: U32::new(QP_ATTR_FAULT_POLICY),
+            fault_policy: policy,
+            ..QpAttr::default()
+        };
+        self.modify_qp(qpn, &attr)
+    }
+
     /// Moves a queue pair to a state that needs no attributes.
     pub fn set_state(&mut self, qpn: u32, state: u8) -> Result<()> {
         let attr = QpAttr {

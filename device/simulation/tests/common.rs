@@ -6,7 +6,7 @@ use faultline_abi::Status;
 use faultline_abi::admin::{Counter, EQ_FAULTS};
 use faultline_abi::cqe::{Cqe, SUCCESS};
 use faultline_abi::event::Eqe;
-use faultline_abi::qp::{FAULT_POLICY_STALL, QP_ATTR_FAULT_POLICY, QpAttr};
+use faultline_abi::qp::FAULT_POLICY_STALL;
 use faultline_abi::translation as tq;
 use faultline_abi::wqe::WR_WRITE;
 use faultline_nic::NicConfig;
@@ -303,13 +303,10 @@ impl End {
 
     /// Its page faults stop the input of the NIC from now on.
     pub(crate) fn stall_at_faults(&self, world: &mut World) {
-        let attr = QpAttr {
-            mask: QP_ATTR_FAULT_POLICY.into(),
-            fault_policy: FAULT_POLICY_STALL,
-            ..QpAttr::default()
-        };
         let driver = &mut world.host(self.at).driver;
-        driver.modify_qp(self.qp.qpn, &attr).unwrap();
+        driver
+            .set_fault_policy(self.qp.qpn, FAULT_POLICY_STALL)
+            .unwrap();
     }
 }
 

@@ -25,6 +25,8 @@ use faultline_wire::opcode::Opcode;
 use faultline_wire::packet::RoceHeader;
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::common::create_key;
+
 /// A turn, and what had begun in it.
 const LONGEST: u64 = 2 * TURN_WORK;
 /// What may be done for one thing that is small.
@@ -32,19 +34,6 @@ const LITTLE: u64 = 4096;
 
 fn work(world: &World) -> u64 {
     world.with_nic(0, |nic| nic.work())
-}
-
-fn create_key(world: &mut World, flags: u32, length: u64) -> u32 {
-    let host = &mut world.hosts[0];
-    let create = CreateMkey {
-        pd: U32::new(host.pd),
-        flags: U32::new(flags),
-        length: U64::new(length),
-        page_shift: 12,
-        ..CreateMkey::default()
-    };
-    let answer = host.driver.command(CREATE_MKEY, 0, &create).unwrap();
-    answer.handle.get()
 }
 
 fn destroy(world: &mut World, opcode: u16, number: u32) -> Result<(), Error> {
@@ -71,7 +60,7 @@ fn deep_qp(world: &mut World, log_depth: u8) -> (Qp, Qp, [Cq; 2]) {
 #[test]
 fn a_page_as_large_as_the_region_is_written_in_few_leaves() {
     let mut world = World::new(1, 1);
-    let key = create_key(&mut world, 0, 1 << 30);
+    let key = create_key(&mut world.hosts[0], 0, 1 << 30);
     let map = TqCmd {
         opcode: tq::MAP,
         flags: tq::CONTIGUOUS,
@@ -96,7 +85,7 @@ fn a_page_as_large_as_the_region_is_written_in_few_leaves() {
 fn mappings_take_turns() {
     const LEAVES: u64 = 1 << 18;
     let mut world = World::new(1, 1);
-    let key = create_key(&mut world, 0, LEAVES << 12);
+    let key = create_key(&mut world.hosts[0], 0, LEAVES << 12);
     let map = |flags: u8| TqCmd {
         opcode: tq::MAP,
         flags,
@@ -123,7 +112,7 @@ fn timers_run_while_commands_wait() {
     const LEAVES: u64 = 1 << 18;
     let mut world = World::new(2, 1);
     let mut pair = world.connect(QPT_RC, 4096, |_| {});
-    let key = create_key(&mut world, 0, LEAVES << 12);
+    let key = create_key(&mut world.hosts[0], 0, LEAVES << 12);
     let map = TqCmd {
         opcode: tq::MAP,
         flags: tq::CONTIGUOUS,
@@ -164,7 +153,7 @@ fn timers_run_while_commands_wait() {
 fn a_registration_with_a_large_page_costs_little() {
     let mut world = World::new(2, 1);
     let mut pair = world.connect(QPT_RC, 4096, |_| {});
-    let key = create_key(&mut world, MKEY_FAST_REG, 16);
+    let key = create_key(&mut world.hosts[0], MKEY_FAST_REG, 16);
     let driver = &mut world.hosts[0].driver;
     let list = driver.alloc(4096).unwrap();
     driver.bus.write(list, &RAM_BASE.to_le_bytes());
@@ -198,7 +187,7 @@ fn windows_are_freed_in_turns_when_their_queue_pair_goes() {
     let region = world.hosts[0].driver.reg_mr(pd, 0x9000_0000, 4096, access);
     let region = region.unwrap();
     let windows: Vec<u32> = (0..WINDOWS)
-        .map(|_| create_key(&mut world, MKEY_WINDOW_2, 0))
+        .map(|_| create_key(&mut world.hosts[0], MKEY_WINDOW_2, 0))
         .collect();
     let bind = |window: u32, flags: u8| BindMwWqe {
         opcode: wr::WR_BIND_MW,
@@ -212,7 +201,7 @@ fn windows_are_freed_in_turns_when_their_queue_pair_goes() {
     };
     let (mut many, _many_peer, mut cq) = deep_qp(&mut world, LOG_DEPTH);
     let (mut few, _few_peer, mut few_cq) = deep_qp(&mut world, 4);
-    let few_window = create_key(&mut world, MKEY_WINDOW_2, 0);
+    let few_window = create_key(&mut world.hosts[0], MKEY_WINDOW_2, 0);
     let driver = &mut world.hosts[0].driver;
     driver.post_raw_send(&mut few, bind(few_window, wr::WR_FLAG_SIGNALED).as_bytes());
     world.run();
@@ -268,7 +257,7 @@ fn processor_time() -> Duration {
 fn acknowledge_behind(log_depth: u8) -> (u64, Duration) {
     const ACKS: u64 = 200;
     let mut world = World::new(2, 1);
-    let window = create_key(&mut world, MKEY_WINDOW_1, 0);
+    let window = create_key(&mut world.hosts[0], MKEY_WINDOW_1, 0);
     let bind = BindMwWqe {
         opcode: wr::WR_BIND_MW,
         rkey: U32::new(window),
@@ -404,7 +393,7 @@ fn page_tables_are_freed_in_turns() {
     let mut world = World::new(1, 1);
     let held = |world: &World| world.with_nic(0, |nic| nic.held_memory());
     let before = held(&world);
-    let key = create_key(&mut world, 0, (COMMANDS * LEAVES) << 12);
+    let key = create_key(&mut world.hosts[0], 0, (COMMANDS * LEAVES) << 12);
     for n in 0..COMMANDS {
         let map = TqCmd {
             opcode: tq::MAP,
@@ -486,7 +475,7 @@ fn a_reset_frees_no_page_tables() {
     const LEAVES: u64 = 1 << 18;
     const MAPS: u64 = 128;
     let mut world = World::new(1, 1);
-    let key = create_key(&mut world, 0, (MAPS * LEAVES) << 12);
+    let key = create_key(&mut world.hosts[0], 0, (MAPS * LEAVES) << 12);
     for part in 0..MAPS {
         let map = TqCmd {
             opcode: tq::MAP,

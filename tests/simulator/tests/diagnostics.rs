@@ -50,13 +50,11 @@ impl Watched {
     }
 
     fn set_policy(&mut self, policy: u8) {
-        let attr = QpAttr {
-            mask: QP_ATTR_FAULT_POLICY.into(),
-            fault_policy: policy,
-            ..QpAttr::default()
-        };
         let qpn = self.qpn(1);
-        self.world.hosts[1].driver.modify_qp(qpn, &attr).unwrap();
+        self.world.hosts[1]
+            .driver
+            .set_fault_policy(qpn, policy)
+            .unwrap();
         self.take(1);
     }
 

@@ -28,12 +28,10 @@ fn pattern(seed: u64, len: usize) -> Vec<u8> {
 }
 
 fn set_policy(world: &mut World, host: usize, qpn: u32, policy: u8) {
-    let attr = QpAttr {
-        mask: QP_ATTR_FAULT_POLICY.into(),
-        fault_policy: policy,
-        ..QpAttr::default()
-    };
-    world.hosts[host].driver.modify_qp(qpn, &attr).unwrap();
+    world.hosts[host]
+        .driver
+        .set_fault_policy(qpn, policy)
+        .unwrap();
 }
 
 /// A connection whose both sides have a region on demand of this length, beginning in the middle of a page.

@@ -35,18 +35,6 @@ fn pfc() -> PrioritySet {
     PrioritySet::NONE.with(LOSSLESS)
 }
 
-fn write(world: &mut World, pair: &mut Pair, len: u32) {
-    let [from, to] = pair.mr;
-    let send = Send {
-        opcode: wr::WR_WRITE,
-        sges: &[(from.va, len, from.key)],
-        remote_addr: to.va,
-        rkey: to.key,
-        ..Send::default()
-    };
-    world.hosts[0].driver.post_send(&mut pair.qp[0], &send);
-}
-
 /// Octet of a message at a place.
 fn octet(at: u32) -> u8 {
     ((at * 7) >> 3) as u8
@@ -85,13 +73,13 @@ fn two_flows(model: LinkModel) -> Outcome {
     fill(&mut world, &long);
     world.start_trace();
     for _ in 0..64 {
-        write(&mut world, &mut long, LEN);
+        world.post_write(&mut long, LEN);
     }
     const SHORT: u64 = 50;
     let mut time = 0;
     for _ in 0..SHORT {
         let before = world.now();
-        write(&mut world, &mut short, 256);
+        world.post_write(&mut short, 256);
         let done = loop {
             let done = world.completions(0, &mut short.cq[0]);
             if !done.is_empty() {
@@ -169,7 +157,7 @@ fn only_the_priority_that_is_not_paused_loses_frames() {
     for pair in [&mut lossless, &mut lossy] {
         fill(&mut world, pair);
         for _ in 0..8 {
-            write(&mut world, pair, LEN);
+            world.post_write(pair, LEN);
         }
     }
     world.run();
@@ -389,7 +377,7 @@ fn a_pause_uses_up_no_retries() {
         path.retry_cnt = 2;
     });
     world.lose(|_, _| true);
-    write(&mut world, &mut pair, 256);
+    world.post_write(&mut pair, 256);
     pause(&world, pfc());
     // 65 us is the time-out.
     world.run_for(10_000 * MICROSECOND);
@@ -407,7 +395,7 @@ fn queue_pairs_that_end_in_a_pause_leave_nothing() {
     pause(&world, pfc());
     let connect = |world: &mut World| {
         let mut pair = world.connect(QPT_RC, LEN.into(), |path| path.traffic_class = CLASS);
-        write(world, &mut pair, LEN);
+        world.post_write(&mut pair, LEN);
         pair
     };
     for _ in 0..8 {
@@ -435,7 +423,7 @@ fn a_reset_ends_all_waits() {
     world.model_link(0, LinkModel { pfc: pfc(), ..LINK });
     let mut pair = world.connect(QPT_RC, LEN.into(), |path| path.traffic_class = CLASS);
     for _ in 0..4 {
-        write(&mut world, &mut pair, LEN);
+        world.post_write(&mut pair, LEN);
     }
     assert_eq!(waiting(&world), 1);
     world.operate(0, |nic, now, _| nic.reset(now));
@@ -459,7 +447,7 @@ fn a_connection_is_held_alone() {
         world.start_trace();
         const MESSAGES: usize = 4;
         for _ in 0..MESSAGES {
-            write(&mut world, &mut held, LEN);
+            world.post_write(&mut held, LEN);
         }
         let packets = MESSAGES * (LEN >> 10) as usize;
         world.run_for(20 * MICROSECOND);
@@ -477,7 +465,7 @@ fn a_connection_is_held_alone() {
         assert_eq!(sent(&world), 0);
         let before_release = world.completions(0, &mut held.cq[0]).len();
         assert!(before_release < MESSAGES);
-        write(&mut world, &mut other, 256);
+        world.post_write(&mut other, 256);
         world.run_for(100 * MICROSECOND);
         expect_cqe(&mut world, 0, &mut other.cq[0], cqe::SUCCESS);
         sent(&world);
@@ -497,7 +485,7 @@ fn a_held_connection_can_end() {
     let mut world = World::new(2, 1);
     world.model_link(0, LINK);
     let mut pair = world.connect(QPT_RC, LEN.into(), |_| ());
-    write(&mut world, &mut pair, LEN);
+    world.post_write(&mut pair, LEN);
     world.run_for(20 * MICROSECOND);
     let qpn = world.with_nic(0, |nic| nic.hold_sender()).unwrap();
     let driver = &mut world.hosts[0].driver;
@@ -528,7 +516,7 @@ fn a_slow_peer_is_not_kept_busy_with_duplicates() {
     world.start_trace();
     const MESSAGES: usize = 64;
     for _ in 0..MESSAGES {
-        write(&mut world, &mut pair, LEN);
+        world.post_write(&mut pair, LEN);
     }
     world.run();
     let done = world.completions(0, &mut pair.cq[0]);
@@ -565,7 +553,7 @@ fn a_full_window_asks_for_few_acknowledgements() {
     let (mut posted, mut done) = (0, 0);
     while done < MESSAGES {
         while posted < MESSAGES.min(done + 64) {
-            write(&mut world, &mut pair, PACKETS << 10);
+            world.post_write(&mut pair, PACKETS << 10);
             posted += 1;
         }
         assert!(world.step(u64::MAX), "it never completes");

@@ -563,14 +563,9 @@ fn a_copy_that_waits_for_a_page_keeps_its_tag() {
             };
             end.steer(&mut world, flow, &anything());
         }
-        let attr = QpAttr {
-            mask: QP_ATTR_FAULT_POLICY.into(),
-            fault_policy: policy,
-            ..QpAttr::default()
-        };
         let sge = pager.sge(region, 0, 4096);
         let driver = &mut world.hosts[1].driver;
-        driver.modify_qp(ends[0].qp.qpn, &attr).unwrap();
+        driver.set_fault_policy(ends[0].qp.qpn, policy).unwrap();
         driver.post_recv(&mut ends[0].qp, 0, &[sge]);
         ends[1].receive(&mut world, 4);
         let frame = UDP.bytes();

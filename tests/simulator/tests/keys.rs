@@ -1,8 +1,7 @@
 //! Keys that work requests change: fast registration, windows, invalidation; and FLUSH and atomic writes.
 
 use faultline_abi::admin::{
-    ALLOC_PD, CREATE_MKEY, CreateMkey, DESTROY_MKEY, DESTROY_QP, MKEY_FAST_REG, MKEY_WINDOW_1,
-    MKEY_WINDOW_2,
+    ALLOC_PD, DESTROY_MKEY, DESTROY_QP, MKEY_FAST_REG, MKEY_WINDOW_1, MKEY_WINDOW_2,
 };
 use faultline_abi::cqe::{self, Cqe};
 use faultline_abi::qp::*;
@@ -14,7 +13,7 @@ use faultline_simulation::{Bus, Cq, Error, Mr, Qp, Send};
 use faultline_simulator::{Impairment, Pair, World, expect_cqe};
 use zerocopy::IntoBytes;
 
-use crate::common::pattern;
+use crate::common::{create_key, pattern};
 
 const PAGE: u64 = 4096;
 /// First address of fast registrations.
@@ -62,16 +61,7 @@ impl Keys {
     }
 
     fn create(&mut self, flags: u32, length: u64) -> u32 {
-        let host = &mut self.world.hosts[1];
-        let create = CreateMkey {
-            pd: U32::new(host.pd),
-            flags: U32::new(flags),
-            length: U64::new(length),
-            page_shift: 12,
-            ..CreateMkey::default()
-        };
-        let answer = host.driver.command(CREATE_MKEY, 0, &create).unwrap();
-        answer.handle.get()
+        create_key(&mut self.world.hosts[1], flags, length)
     }
 
     /// A registration of 4 pages less some bytes at both ends.

@@ -294,14 +294,9 @@ fn a_copy_that_waits_for_a_page_waits_alone() {
             // Two wait for pages of their own, the third does not.
             for (n, member) in members.iter_mut().take(2).enumerate() {
                 let region = pager.register(&mut world, 0x10_0000 * (n as u64 + 1), 8192);
-                let attr = QpAttr {
-                    mask: QP_ATTR_FAULT_POLICY.into(),
-                    fault_policy: policy,
-                    ..QpAttr::default()
-                };
                 let sge = pager.sge(region, 0, 4096);
                 let driver = &mut world.hosts[1].driver;
-                driver.modify_qp(member.qp.qpn, &attr).unwrap();
+                driver.set_fault_policy(member.qp.qpn, policy).unwrap();
                 driver.post_recv(&mut member.qp, 7, &[sge]);
             }
             members[2].receive(&mut world);

@@ -38,12 +38,10 @@ fn all_others_together_pause_a_sender_for_a_tenth_of_the_time() {
                     .connect(qpn, QPT_UC, &path)
                     .unwrap();
             }
-            let attr = QpAttr {
-                mask: QP_ATTR_FAULT_POLICY.into(),
-                fault_policy: FAULT_POLICY_STALL,
-                ..QpAttr::default()
-            };
-            world.hosts[host].driver.modify_qp(far.qpn, &attr).unwrap();
+            world.hosts[host]
+                .driver
+                .set_fault_policy(far.qpn, FAULT_POLICY_STALL)
+                .unwrap();
             let mut pager = HostPager::new(&mut world, host, 8, 6);
             pager.register(&mut world, VA, 1 << 20);
             pager.service = FaultService::Ignore;
@@ -108,12 +106,10 @@ fn all_frames_that_waited_go_on_by_themselves() {
         let driver = &mut world.hosts[host].driver;
         driver.connect(qpn, QPT_UC, &path).unwrap();
     }
-    let attr = QpAttr {
-        mask: QP_ATTR_FAULT_POLICY.into(),
-        fault_policy: FAULT_POLICY_STALL,
-        ..QpAttr::default()
-    };
-    world.hosts[1].driver.modify_qp(far.qpn, &attr).unwrap();
+    world.hosts[1]
+        .driver
+        .set_fault_policy(far.qpn, FAULT_POLICY_STALL)
+        .unwrap();
     let mut pager = HostPager::new(&mut world, 1, 8, 6);
     pager.register(&mut world, VA, 1 << 20);
     let (at, _, rkey) = pager.sge(0, 0, 8);
@@ -152,13 +148,11 @@ fn a_look_up_that_ends_during_a_pause_needs_no_further_deadline() {
     });
     world.hand_over_by_reference();
     let mut pair = world.connect(QPT_UC, 4096 * WRITES, |_| {});
-    let attr = QpAttr {
-        mask: QP_ATTR_FAULT_POLICY.into(),
-        fault_policy: FAULT_POLICY_STALL,
-        ..QpAttr::default()
-    };
     let far = pair.qp[1].qpn;
-    world.hosts[1].driver.modify_qp(far, &attr).unwrap();
+    world.hosts[1]
+        .driver
+        .set_fault_policy(far, FAULT_POLICY_STALL)
+        .unwrap();
     let mut pager = HostPager::new(&mut world, 1, 8, 6);
     pager.register(&mut world, VA, 1 << 20);
     pager.service = FaultService::Ignore;

@@ -301,13 +301,11 @@ fn a_dropped_packet_looks_lost_to_a_foreign_peer() {
             world.make_foreign(0);
         }
         let mut f = Faulting::new(world, QPT_RC);
-        let attr = QpAttr {
-            mask: QP_ATTR_FAULT_POLICY.into(),
-            fault_policy: FAULT_POLICY_DROP,
-            ..QpAttr::default()
-        };
         let qpn = f.pair.qp[1].qpn;
-        f.world.hosts[1].driver.modify_qp(qpn, &attr).unwrap();
+        f.world.hosts[1]
+            .driver
+            .set_fault_policy(qpn, FAULT_POLICY_DROP)
+            .unwrap();
         if later {
             f.post();
         }

@@ -503,13 +503,11 @@ impl Waiting {
     }
 
     fn set_policy(&mut self, policy: u8) {
-        let attr = QpAttr {
-            mask: QP_ATTR_FAULT_POLICY.into(),
-            fault_policy: policy,
-            ..QpAttr::default()
-        };
         let qpn = self.pair.qp[1].qpn;
-        self.world.hosts[1].driver.modify_qp(qpn, &attr).unwrap();
+        self.world.hosts[1]
+            .driver
+            .set_fault_policy(qpn, policy)
+            .unwrap();
     }
 
     #[track_caller]
