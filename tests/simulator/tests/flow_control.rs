@@ -19,13 +19,7 @@ const LINK: LinkModel = LinkModel {
     delay_ns: 500,
     queue_bytes: 100_000,
     pause_bytes: 40_000,
-    ecn_bytes: 0,
-    pfc: PrioritySet::NONE,
-    loss: 0,
-    duplicate: 0,
-    reorder: 0,
-    corrupt: 0,
-    seed: 0,
+    ..LinkModel::PLAIN
 };
 /// The priority of the lossless flow, and its traffic class: class selector 3.
 const LOSSLESS: u8 = 3;

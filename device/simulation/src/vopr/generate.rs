@@ -34,12 +34,15 @@ fn link(random: &mut Rng) -> Option<LinkModel> {
     let mut model = LinkModel {
         rate_mbps: rates.get(index(random, 4)).copied().unwrap_or(0),
         delay_ns: random.below(50_000),
+        queue_bytes: 0,
+        ecn_bytes: 0,
+        pause_bytes: 0,
+        pfc: PrioritySet::NONE,
         loss: rarely(random, 20_000),
         duplicate: rarely(random, 20_000),
         reorder: rarely(random, 20_000),
         corrupt: rarely(random, 10_000),
         seed: random.next_u64(),
-        ..LinkModel::default()
     };
     if model.rate_mbps > 0 && random.chance(300) {
         model.ecn_bytes = u32::try_from(between(random, 2000, 40_000)).unwrap_or(0);
