@@ -24,29 +24,36 @@ pub const IMPAIRMENTS: [&str; 5] = [
     "corrupted by ",
     "truncated by ",
 ];
-/// What rules do to frames, in comments.
-const CHANGES: [(ChangeKind, &str); 8] = [
-    (ChangeKind::Drop, "dropped"),
-    (ChangeKind::Delay, "delayed"),
-    (ChangeKind::Duplicate, "doubled"),
-    (ChangeKind::Corrupt, "corrupted"),
-    (ChangeKind::Reorder, "reordered"),
-    (ChangeKind::Truncate, "truncated"),
-    (ChangeKind::EcnMark, "marked"),
-    (ChangeKind::MigReq, "changed in MigReq"),
-];
-/// Comments on what was done to a frame, besides losing it.
-const EFFECTS: [(Effects, &str); 4] = [
-    (
+/// What an effect of a link model, besides losing the frame, is to those who read a capture.
+struct EffectRow {
+    effect: Effects,
+    /// The frame differs from what was sent so that nobody can judge it.
+    spoils: bool,
+    comment: &'static str,
+}
+
+const fn effect(effect: Effects, comment: &'static str) -> EffectRow {
+    EffectRow {
+        effect,
+        spoils: false,
+        comment,
+    }
+}
+
+const EFFECTS: [EffectRow; 4] = [
+    effect(
         Effects::DUPLICATED,
-        "doubled by the model of a link: it is sent twice",
+        "duplicated by the model of a link: it is sent twice",
     ),
-    (
+    effect(
         Effects::REORDERED,
         "reordered by the model of a link: others overtake it",
     ),
-    (Effects::CORRUPTED, "corrupted by the model of a link"),
-    (
+    EffectRow {
+        spoils: true,
+        ..effect(Effects::CORRUPTED, "corrupted by the model of a link")
+    },
+    effect(
         Effects::MARKED,
         "marked by the model of a link: congestion experienced",
     ),
@@ -148,8 +155,9 @@ impl RecordHead {
 
     /// True if the frame goes no further, or differs from what was sent.
     pub fn is_impaired(&self) -> bool {
+        let mut effects = EFFECTS.iter();
         self.fate != Fate::Passed
-            || self.effects.contains(Effects::CORRUPTED)
+            || effects.any(|row| row.spoils && self.effects.contains(row.effect))
             || self.rule.is_some_and(|rule| rule.kind.spoils())
     }
 
@@ -159,8 +167,8 @@ impl RecordHead {
         comments.extend(comment(self.fate, self.is_sent).map(Cow::from));
         comments.extend(self.rule_comment().map(Cow::from));
         let effects = EFFECTS.iter();
-        let effects = effects.filter(|(effect, _)| self.effects.contains(*effect));
-        comments.extend(effects.map(|(_, text)| Cow::from(*text)));
+        let effects = effects.filter(|row| self.effects.contains(row.effect));
+        comments.extend(effects.map(|row| Cow::from(row.comment)));
         if self.is_after_loss && self.lost == 0 {
             comments.push(LOST_ELSEWHERE.into());
         }
@@ -170,7 +178,7 @@ impl RecordHead {
 
     fn rule_comment(&self) -> Option<String> {
         let ByRule { rule, kind } = self.rule?;
-        let (_, change) = CHANGES.iter().find(|(change, _)| *change == kind)?;
+        let change = kind.done();
         Some(match (self.fate, kind) {
             (Fate::Rule, ChangeKind::Drop) => {
                 format!("{DROPPED}by rule[{rule}] of the scenario")
@@ -193,12 +201,8 @@ impl RecordHead {
     /// The octets at the beginning of the record.
     pub fn to_octets(self) -> [u8; Self::LEN] {
         let mut octets = [0; Self::LEN];
-        let number = Fate::ALL.iter().position(|fate| *fate == self.fate);
-        let number = number.and_then(|number| u8::try_from(number).ok());
-        let is_kind = |kind: ChangeKind| CHANGES.iter().position(|(change, _)| *change == kind);
         // 0 is no rule.
-        let kind = self.rule.and_then(|rule| is_kind(rule.kind));
-        let kind = kind.and_then(|kind| u8::try_from(kind.saturating_add(1)).ok());
+        let kind = (self.rule).map_or(0, |rule| rule.kind.number().saturating_add(1));
         let rule = self.rule.map_or(0, |rule| rule.rule);
         let fields = (self.at.to_le_bytes().into_iter())
             .chain(self.token.to_le_bytes())
@@ -214,9 +218,9 @@ impl RecordHead {
                     | u8::from(self.is_after_lost_notice) << 5
                     | u8::from(self.is_held) << 6
                     | self.notice.map_or(0, Notice::flag),
-                number.unwrap_or_default(),
+                self.fate.number(),
                 self.effects.bits(),
-                kind.unwrap_or_default(),
+                kind,
             ]);
         for (to, from) in octets.iter_mut().zip(fields) {
             *to = from;
@@ -234,8 +238,7 @@ impl RecordHead {
         let (port, rest) = rest.split_first_chunk()?;
         let (rule, rest) = rest.split_first_chunk()?;
         let ([flags, fate, effects, kind], frame) = rest.split_first_chunk()?;
-        let kind = usize::from(*kind).checked_sub(1);
-        let kind = kind.and_then(|kind| CHANGES.get(kind));
+        let kind = kind.checked_sub(1).and_then(ChangeKind::from_number);
         let head = Self {
             at: u64::from_le_bytes(*at),
             token: u64::from_le_bytes(*token),
@@ -249,11 +252,11 @@ impl RecordHead {
             is_held: flags & 64 != 0,
             is_after_lost_notice: flags & 32 != 0,
             sender: u32::from_le_bytes(*sender),
-            fate: *Fate::ALL.get(usize::from(*fate))?,
+            fate: Fate::from_number(*fate)?,
             effects: Effects::from_bits(*effects),
-            rule: kind.map(|(kind, _)| ByRule {
+            rule: kind.map(|kind| ByRule {
                 rule: u16::from_le_bytes(*rule),
-                kind: *kind,
+                kind,
             }),
         };
         Some((head, frame))
@@ -298,7 +301,8 @@ mod tests {
             links,
             (vec!["corrupted by the model of a link".to_owned()], true)
         );
-        for (kind, change) in CHANGES {
+        for kind in ChangeKind::all() {
+            let change = kind.done();
             let passed = comments(Fate::Passed, Effects::NONE, rule(kind));
             let text = format!("{change} by rule[2] of the scenario");
             assert_eq!(passed, (vec![text], kind.spoils()));
@@ -324,12 +328,23 @@ mod tests {
     /// A reader of the file knows of each frame that it goes no further.
     #[test]
     fn fates_are_read_from_comments() {
-        for fate in Fate::ALL {
+        for fate in Fate::all() {
             for is_sent in [true, false] {
                 let known = comment(fate, is_sent).is_some_and(is_known);
                 let has_own = !matches!(fate, Fate::Passed | Fate::Rule);
                 assert_eq!(known, has_own, "{fate:?}");
             }
+        }
+    }
+
+    /// The same for effects of links, and each has a comment.
+    #[test]
+    fn effects_are_read_from_comments() {
+        for effect in Effects::EACH {
+            let fate = Fate::on_link(effect);
+            let (comments, is_impaired) = comments(fate, effect, None);
+            assert_eq!(comments.len(), 1, "{effect:?}: {comments:?}");
+            assert_eq!(is_known(&comments[0]), is_impaired, "{comments:?}");
         }
     }
 

@@ -181,7 +181,7 @@ fn main() -> ExitCode {
         text => format!("Error: {text}"),
     };
     commands::complain(commands::Printable::default().part(text.as_bytes()));
-    ExitCode::FAILURE
+    commands::status::of_error(&error)
 }
 
 /// Lets each option take a negative number, which its parser refuses with what is allowed. By default it would be an unknown option.

@@ -104,12 +104,21 @@ pub struct NicEntry {
     pub mac: Option<MacAddr>,
     /// Settings; those of `[defaults]` hold where this has none.
     pub settings: NicSettings,
-    /// File of BAR 2, if a supervisor holds it for this process and those after it. Not in configuration files.
-    pub bar_file: Option<PathBuf>,
+    /// Files of a supervisor for this process and those after it. Not in configuration files.
+    pub supervised: Option<SupervisedFiles>,
     /// Number of its table in the configuration file; `None`: it has none.
     pub table: Option<usize>,
     /// The command line has given its socket.
     pub has_given_socket: bool,
+}
+
+/// Files of a NIC in the folder of a supervisor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SupervisedFiles {
+    /// BAR 2.
+    pub bar: PathBuf,
+    /// Number of the process that has attached the NIC; absent or empty: it is not known.
+    pub client: PathBuf,
 }
 
 /// Declares the settings of a NIC once, for `[defaults]` and for `[[nic]]`. A `flatten`ed structure can't be used for the latter:

@@ -29,7 +29,9 @@ pub mod pci_id;
 pub mod port;
 mod vlan;
 
-pub use config::{Config, ConfigError, NamedProfile, NicEntry, NicSettings, PollMode};
+pub use config::{
+    Config, ConfigError, NamedProfile, NicEntry, NicSettings, PollMode, SupervisedFiles,
+};
 pub use control::ControlSettings;
 pub use engine::{EngineCount, EngineName};
 pub use file::{ConfigText, Malformed};

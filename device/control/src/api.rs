@@ -1,8 +1,10 @@
 //! All paths of the API together, and their description.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
@@ -70,10 +72,20 @@ pub fn description() -> Result<String, serde_json::Error> {
 #[utoipa::path(get, path = "/v1/openapi.json", tag = "process", operation_id = "show_openapi",
     responses((status = 200, body = serde_json::Value), (status = "4XX", body = ErrorBody)))]
 async fn openapi(_: NoQuery) -> Result<Response, ApiError> {
-    let text = description();
+    let text = made_description();
     let text =
         text.map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
     Ok(([(CONTENT_TYPE, "application/json")], text).into_response())
+}
+
+/// The description, which the first request makes for all that follow.
+fn made_description() -> Result<Bytes, serde_json::Error> {
+    static MADE: OnceLock<Bytes> = OnceLock::new();
+    if let Some(made) = MADE.get() {
+        return Ok(made.clone());
+    }
+    let text = Bytes::from(description()?);
+    Ok(MADE.get_or_init(|| text).clone())
 }
 
 /// Each request may fail for the same reasons of the server.
@@ -150,5 +162,17 @@ async fn limit_time(request: Request, next: Next) -> Response {
             format!("the request took longer than {REQUEST_TIME:?}"),
         )
         .into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_description_is_made_once() {
+        let [first, second] = [(); 2].map(|()| made_description().unwrap());
+        assert_eq!(first, description().unwrap());
+        assert_eq!(first.as_ptr(), second.as_ptr());
     }
 }

@@ -1,12 +1,10 @@
 //! The paths of captures.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::{CONNECTION, CONTENT_TYPE};
@@ -14,7 +12,6 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use faultline_ports::channel::{self, EngineEnd};
 use faultline_scenario::packet_filter::PacketFilter;
-use hyper::body::Frame;
 use tokio::sync::mpsc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -23,6 +20,7 @@ use crate::access::Access;
 use crate::error::ApiError;
 use crate::extract::{NoQuery, Params, Segment};
 use crate::impatient::Endless;
+use crate::parts::Parts;
 use crate::view::{CaptureQuery, CaptureView, ErrorBody};
 use faultline_capture::capture::{CaptureFeed, CaptureFilter, MOST_CAPTURES, MOST_OCTETS, RING};
 use faultline_capture::judge::{Interface, InterfaceKind};
@@ -109,25 +107,6 @@ impl Drop for CaptureEnd {
     }
 }
 
-/// The body of an answer. The capture ends with it.
-struct Captured {
-    parts: mpsc::Receiver<Bytes>,
-    _end: CaptureEnd,
-}
-
-impl hyper::body::Body for Captured {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let part = self.parts.poll_recv(cx);
-        part.map(|part| part.map(|part| Ok(Frame::data(part))))
-    }
-}
-
 /// Captures frames: pcapng, which goes on until `count` frames, DELETE of `/v1/captures/{id}`, or the end of the connection. The
 /// header `Faultline-Capture` has the number of the capture. Frames for which the reader is too slow are lost, and counted in the
 /// interface statistics at the end.
@@ -176,7 +155,8 @@ async fn capture(
         (CONNECTION.as_str(), "close".to_owned()),
         (ID, id.to_string()),
     ];
-    let body = Body::new(Captured { parts, _end: end });
+    // The capture ends with the body.
+    let body = Body::new(Parts::new(parts, end));
     Ok((headers, body).into_response())
 }
 

@@ -3,18 +3,14 @@
 //! The next part is made when the client has read most of the one before, so a slow client costs no memory. The parts are not
 //! of the same time.
 
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
-
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use faultline_nic::Nic;
 use faultline_nic::inspect::Listing;
-use hyper::body::Frame;
 use serde::Serialize;
-use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::mpsc::{Sender, channel};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -24,6 +20,7 @@ use crate::extract::{NoQuery, Segment};
 use crate::lists::{MAX_OBJECTS, fault_list, page};
 use crate::nics::view;
 use crate::objects::{ContextView, QueuePairView, RegionView};
+use crate::parts::Parts;
 use crate::view::{ErrorBody, NicView};
 use faultline_daemon::engines::engine::Engine;
 
@@ -47,7 +44,7 @@ async fn dump(
         // If the dump fails or the client is gone, the body ends early, which the client notices: the JSON is incomplete.
         let _ = write(&access, &name, nic, &parts).await;
     });
-    let body = Body::new(Parts(received));
+    let body = Body::new(Parts::new(received, ()));
     Ok(([(CONTENT_TYPE, "application/json")], body).into_response())
 }
 
@@ -171,24 +168,4 @@ where
         from = part.next;
     }
     Ok(())
-}
-
-/// A body whose parts come from a task.
-struct Parts(Receiver<Bytes>);
-
-impl hyper::body::Body for Parts {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        loop {
-            match ready!(self.0.poll_recv(cx)) {
-                Some(part) if part.is_empty() => {}
-                part => return Poll::Ready(part.map(|part| Ok(Frame::data(part)))),
-            }
-        }
-    }
 }

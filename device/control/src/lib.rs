@@ -14,6 +14,7 @@
 //! - [`listen`]: sockets, connections, time limits
 //! - `places`: the number of connections, and which one gives way to another
 //! - `impatient`: the time limit for writing
+//! - `parts`: bodies whose parts come from another task
 //! - [`serve()`]: a process with its control server
 
 #![forbid(unsafe_code)]
@@ -36,6 +37,7 @@ mod lists;
 mod metrics;
 mod nics;
 pub mod objects;
+mod parts;
 mod places;
 pub mod ports;
 pub mod scenario;

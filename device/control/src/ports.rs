@@ -14,6 +14,7 @@ use crate::error::ApiError;
 use crate::extract::NoQuery;
 use crate::view::{Direction, ErrorBody};
 use faultline_daemon::observe::{ExternalState, LineState};
+use faultline_fabric::link_model::LinkModelCounts;
 
 /// A port that leads out of the process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -106,20 +107,29 @@ impl From<LineState> for LinkLineView {
             paused_ns: counts.paused_ns,
         });
         let priorities = priorities.collect();
-        let counts = state.counts;
+        let LinkModelCounts {
+            lost,
+            queue_full,
+            duplicated,
+            reordered,
+            corrupted,
+            marked,
+            pauses,
+            by_priority: _,
+        } = state.counts;
         Self {
             port: state.port,
             direction: match state.is_tx {
                 true => Direction::Tx,
                 false => Direction::Rx,
             },
-            lost: counts.lost,
-            queue_full: counts.queue_full,
-            duplicated: counts.duplicated,
-            reordered: counts.reordered,
-            corrupted: counts.corrupted,
-            marked: counts.marked,
-            pauses: counts.pauses,
+            lost,
+            queue_full,
+            duplicated,
+            reordered,
+            corrupted,
+            marked,
+            pauses,
             priorities,
         }
     }

@@ -34,11 +34,11 @@ pub enum NicState {
 /// The program that has attached a NIC by its vfio-user socket, such as QEMU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ClientView {
-    /// Number of its process, as the system of the NIC's process sees it; that of the supervisor if there is one.
+    /// Number of its process, as the system of the NIC's process sees it.
     pub pid: Option<i32>,
     /// Name of its program.
     pub program: Option<String>,
-    /// Time since it has attached.
+    /// Time since it has attached, or since a supervisor has started the server.
     pub attached_ns: u64,
 }
 

@@ -247,14 +247,7 @@ impl Engine {
             LinkSnapshot {
                 port: state.port,
                 direction: if state.is_tx { "tx" } else { "rx" },
-                effects: vec![
-                    ("lost", counts.lost),
-                    ("queue_full", counts.queue_full),
-                    ("duplicated", counts.duplicated),
-                    ("reordered", counts.reordered),
-                    ("corrupted", counts.corrupted),
-                    ("marked", counts.marked),
-                ],
+                effects: counts.effects().into(),
                 pauses: counts.pauses,
                 pauses_by_priority,
             }

@@ -1,30 +1,24 @@
-//! Effects of scenario rules on frames, doorbells and NICs.
+//! What the rules of a scenario take, and what they request of NICs.
 //!
 //! Without a scenario, a frame, doorbell or interrupt costs one test of a flag.
 
 use faultline_nic::{FrameKind, Instant};
-use faultline_scenario::rules::{ByRule, CallerRequest, HeldFrame, Late, PacketFacts, Rules};
+use faultline_scenario::rules::{ByRule, CallerRequest, HeldFrame, PacketFacts, Rules};
 use faultline_scenario::trigger::Direction;
 
 use crate::fabric::Fabric;
-use crate::frame::{Frame, Mark, Octets};
-use crate::link_model::Effects;
-use crate::outside::{Outside, Place, Seen};
+use crate::frame::Frame;
+use crate::outside::{Outside, Place};
 use crate::switch::PortId;
 
 impl<O: Outside> Fabric<O> {
-    /// Offers a frame that has entered at port `from` to the rules of a port. Returns the rule that has taken it.
+    /// Returns true if no rule of a port takes a frame.
     #[inline(always)]
-    pub(crate) fn rules_take(
-        &mut self,
-        out: &mut O,
-        now: Instant,
-        from: PortId,
-        place: Place,
-        frame: Frame<'_>,
-    ) -> Option<ByRule> {
-        let rules = self.rules.as_ref()?;
-        let ignores = match frame {
+    pub(crate) fn rules_ignore(&self, place: Place, frame: Frame<'_>) -> bool {
+        let Some(rules) = &self.rules else {
+            return true;
+        };
+        match frame {
             Frame::ByReference(sent) => {
                 let opcode = match &sent.kind {
                     FrameKind::Roce(header) => Some(header.bth.opcode),
@@ -34,24 +28,17 @@ impl<O: Outside> Fabric<O> {
             }
             // The headers of octets are not parsed here.
             Frame::Octets(_) => !rules.takes_packets(place.0, place.1),
-        };
-        match ignores {
-            true => None,
-            false => self.ask_rules(out, now, from, place, frame),
         }
     }
 
-    #[cold]
-    fn ask_rules(
+    /// Offers a frame that has entered at port `from` to the rules of a port. Returns the rule that has taken it.
+    pub(crate) fn offer_to_rules(
         &mut self,
-        out: &mut O,
         now: Instant,
         from: PortId,
         (site, dir): Place,
         frame: Frame<'_>,
     ) -> Option<ByRule> {
-        // The previous frame may have been the last one that had to overtake them.
-        self.pass_kept_frames(out, now);
         let header = frame.header();
         let qpn = self.queue_pair_of((site, dir), frame);
         let facts = PacketFacts {
@@ -136,57 +123,5 @@ impl<O: Outside> Fabric<O> {
             Ok(_) | Err(_) => {}
         }
         Some((id, result))
-    }
-
-    /// Passes the frames, doorbells and interrupts that rules have kept until `now`. Returns true if there were any.
-    pub fn pass_kept(&mut self, out: &mut O, now: Instant) -> bool {
-        let mut worked = self.pass_kept_frames(out, now);
-        while let Some(late) = self.rules.as_mut().and_then(|rules| rules.poll_late()) {
-            worked = true;
-            let has_bus_master = |nic| self.nics.get(nic).is_some_and(|port| port.bus_master);
-            match late {
-                Late::Doorbell { nic, page, bell } if has_bus_master(nic) => {
-                    out.seen(now, Seen::LateDoorbell { nic, page, bell });
-                    self.doorbell(now, nic, page, bell);
-                }
-                Late::Interrupt { nic, vector } if has_bus_master(nic) => {
-                    out.interrupt(now, nic, vector);
-                }
-                Late::Doorbell { .. } | Late::Interrupt { .. } => {}
-            }
-        }
-        worked
-    }
-
-    /// Passes the frames that rules have kept until `now`. Returns true if there were any. It is called after a rule has taken a frame and
-    /// before rules examine the next one, so a frame that is only changed keeps its place. If another rule takes a kept frame again, the
-    /// same call passes it once more.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn pass_kept_frames(&mut self, out: &mut O, now: Instant) -> bool {
-        if std::mem::replace(&mut self.passes_kept, true) {
-            return false;
-        }
-        let mut worked = false;
-        while let Some(kept) = self.rules.as_mut().and_then(|rules| rules.poll_frame(now)) {
-            worked = true;
-            let octets = Octets {
-                mark: Mark {
-                    origin: kept.origin,
-                    effects: Effects::from_bits(kept.note),
-                    rule: kept.by,
-                },
-                bytes: &kept.bytes,
-            };
-            let is_external = kept.site >= self.nics.ports();
-            match kept.dir {
-                Direction::Tx if is_external => self.pass_to_peer(out, now, kept.site, octets),
-                Direction::Rx if is_external => self.cross_switch(out, now, kept.site, octets),
-                Direction::Tx => self.leave_nic_after_rules(out, now, kept.site, octets),
-                Direction::Rx => self.receive_after_rules(out, now, kept.site, octets),
-            }
-        }
-        self.passes_kept = false;
-        worked
     }
 }

@@ -55,7 +55,7 @@ impl<T> Classes<T> {
             return;
         };
         if class.waiting.is_empty() {
-            // An idle priority saves no share.
+            // A priority gains no credit while it is idle.
             class.finish = class.finish.max(self.granted);
         }
         class.octets = class.octets.saturating_add(octets as u64);

@@ -24,7 +24,7 @@
 //! tested at run time: such tests would add 5 % of instructions to an 8-byte WRITE.
 //!
 //! A frame by reference becomes octets where it enters a modelled link, where a rule keeps it, and at an external port. The sources of
-//! frames are in `turn.rs`, `externals.rs`, `others.rs`, `link_ends.rs` and `by_rules.rs`.
+//! frames are in `turn.rs`, `externals.rs`, `others.rs` and `link_ends.rs`.
 
 use faultline_nic::{Instant, TxFrame};
 use faultline_scenario::rules::ByRule;
@@ -33,9 +33,10 @@ use faultline_wire::ethernet::VlanTag;
 
 use crate::fabric::Fabric;
 use crate::fate::Fate;
-use crate::frame::{Frame, FrameMut, Octets};
+use crate::frame::{Frame, FrameMut, Mark, Octets};
+use crate::link_model::Effects;
 use crate::outside::{Outside, Place, Seen};
-use crate::switch::{Egress, PortId, Route};
+use crate::switch::{Clash, Egress, PortId, Route};
 
 impl<O: Outside> Fabric<O> {
     /// A NIC sends a frame, of length `len`. It goes to NICs by reference, which copy the payload during the call, and to external
@@ -541,36 +542,6 @@ impl<O: Outside> Fabric<O> {
         }
     }
 
-    /// Calls `pass` for each packet of a frame, as octets. Returns the number of packets whose payload cannot be read any more; these are
-    /// lost.
-    #[inline(always)]
-    pub(crate) fn for_each_packet(
-        &mut self,
-        out: &mut O,
-        from: PortId,
-        frame: Frame<'_>,
-        mut pass: impl FnMut(&mut Self, &mut O, Octets<'_>),
-    ) -> u32 {
-        let frame = match frame {
-            Frame::Octets(octets) => {
-                pass(self, out, octets);
-                return 0;
-            }
-            Frame::ByReference(frame) => frame,
-        };
-        let mut unread = 0u32;
-        let mut buffer = std::mem::take(&mut self.octets);
-        for packet in 0..frame.packets {
-            let ram = self.memories.get(from);
-            match ram.and_then(|ram| Octets::of_packet(frame, packet, ram, &mut buffer)) {
-                Some(octets) => pass(self, out, octets),
-                None => unread = unread.saturating_add(1),
-            }
-        }
-        self.octets = buffer;
-        unread
-    }
-
     /// Sends a packet to the peer of an external port without asking rules: over the link model, if there is one.
     #[inline(always)]
     pub(crate) fn pass_to_peer(
@@ -602,6 +573,108 @@ impl<O: Outside> Fabric<O> {
                 self.show(out, now, (to, (to, Direction::Tx)), (fate, None), frame);
             }
         }
+    }
+
+    /// The peer of an external port uses the address of a NIC of the process.
+    #[cold]
+    pub(crate) fn report_clash(&mut self, out: &mut O, now: Instant, clash: Clash) {
+        if let Some(port) = self.external_mut(clash.sender)
+            && port.is_first_clash(clash.owner)
+        {
+            let seen = Seen::AddressInUse {
+                nic: clash.owner,
+                address: clash.address,
+                port: port.name(),
+            };
+            out.seen(now, seen);
+        }
+    }
+
+    /// Sends a frame to the fabric of another port; `to` is `None`: to all others.
+    #[inline]
+    pub(crate) fn send_to_others(
+        &mut self,
+        out: &mut O,
+        now: Instant,
+        from: PortId,
+        to: Option<PortId>,
+        frame: Frame<'_>,
+    ) {
+        if let Frame::Octets(_) = frame {
+            // Only a frame beyond the maximum length is lost.
+            let _ = out.cross(now, (from, 0), to, frame, None);
+            return;
+        }
+        // A frame of another fabric is never sent to a fabric.
+        if let Some(port) = self.nics.get_mut(from) {
+            let sender = port.nic.last_sender();
+            if !out.cross(now, (from, sender), to, frame, self.memories.get(from)) {
+                port.nic.payload_not_read(frame.packets());
+            }
+            self.hold_sender(from, to);
+        }
+    }
+
+    /// Offers a frame that has entered at port `from` to the rules of a port. Returns the rule that has taken it.
+    #[inline(always)]
+    fn rules_take(
+        &mut self,
+        out: &mut O,
+        now: Instant,
+        from: PortId,
+        place: Place,
+        frame: Frame<'_>,
+    ) -> Option<ByRule> {
+        match self.rules_ignore(place, frame) {
+            true => None,
+            false => self.ask_rules(out, now, from, place, frame),
+        }
+    }
+
+    #[cold]
+    fn ask_rules(
+        &mut self,
+        out: &mut O,
+        now: Instant,
+        from: PortId,
+        place: Place,
+        frame: Frame<'_>,
+    ) -> Option<ByRule> {
+        // The previous frame may have been the last one that had to overtake them.
+        self.pass_kept_frames(out, now);
+        self.offer_to_rules(now, from, place, frame)
+    }
+
+    /// Passes the frames that rules have kept until `now`. Returns true if there were any. It is called after a rule has taken a frame and
+    /// before rules examine the next one, so a frame that is only changed keeps its place. If another rule takes a kept frame again, the
+    /// same call passes it once more.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn pass_kept_frames(&mut self, out: &mut O, now: Instant) -> bool {
+        if std::mem::replace(&mut self.passes_kept, true) {
+            return false;
+        }
+        let mut worked = false;
+        while let Some(kept) = self.rules.as_mut().and_then(|rules| rules.poll_frame(now)) {
+            worked = true;
+            let octets = Octets {
+                mark: Mark {
+                    origin: kept.origin,
+                    effects: Effects::from_bits(kept.note),
+                    rule: kept.by,
+                },
+                bytes: &kept.bytes,
+            };
+            let is_external = kept.site >= self.nics.ports();
+            match kept.dir {
+                Direction::Tx if is_external => self.pass_to_peer(out, now, kept.site, octets),
+                Direction::Rx if is_external => self.cross_switch(out, now, kept.site, octets),
+                Direction::Tx => self.leave_nic_after_rules(out, now, kept.site, octets),
+                Direction::Rx => self.receive_after_rules(out, now, kept.site, octets),
+            }
+        }
+        self.passes_kept = false;
+        worked
     }
 }
 

@@ -6,13 +6,11 @@ use faultline_scenario::rules::Rules;
 
 use crate::by_port::ByPort;
 use crate::external_port::ExternalPort;
-use crate::frame::Mark;
 use crate::holds::Holds;
-use crate::link_model::ModelledLink;
 use crate::link_models::LinkModels;
 use crate::nic_port::NicPort;
 use crate::nics::Nics;
-use crate::outside::{Outside, Place};
+use crate::outside::Outside;
 use crate::shared_pauses::SharedPauses;
 use crate::switch::{PortId, Switch};
 use crate::turn_limit::TurnLimit;
@@ -41,7 +39,7 @@ pub struct Fabric<O: Outside> {
     pub rules: Option<Box<Rules>>,
     /// Frames that rules have kept are being passed.
     pub(crate) passes_kept: bool,
-    /// The frame of a sending NIC, while none sends.
+    /// Buffer for the frame of a sending NIC; `None` while a NIC sends.
     pub(crate) sent: Option<Box<TxFrame>>,
     /// Buffer for a frame as octets.
     pub(crate) octets: Vec<u8>,
@@ -53,22 +51,6 @@ pub struct Fabric<O: Outside> {
     pub(crate) received_work: u64,
     /// Latest time of a pass that a frame of another fabric has advanced.
     pub(crate) latest: Instant,
-}
-
-/// A NIC on its way from one fabric to another.
-#[derive(Debug)]
-pub struct TakenNic<M> {
-    id: PortId,
-    port: NicPort,
-    memory: M,
-    links: Vec<(Place, ModelledLink<Mark>)>,
-}
-
-impl<M> TakenNic<M> {
-    /// Its port.
-    pub fn id(&self) -> PortId {
-        self.id
-    }
 }
 
 impl<O: Outside> Fabric<O> {
@@ -178,29 +160,22 @@ impl<O: Outside> Fabric<O> {
         }
     }
 
-    /// Takes a NIC away.
-    pub fn take_nic(&mut self, id: PortId) -> Option<TakenNic<O::Memory>> {
-        self.release_nic(id);
-        // The engine that takes the NIC learns again which addresses are behind it.
-        self.switch.forget(id);
-        let port = self.nics.replace(id, None)?;
-        let of_other = self.memories_of_others.replace(id, None);
-        Some(TakenNic {
-            id,
-            port,
-            memory: self.memories.replace(id, of_other)?,
-            links: self.links.take(id),
-        })
+    /// Returns true if a NIC pauses its senders.
+    #[inline]
+    pub fn senders_are_paused(&self) -> bool {
+        self.nics.values().any(NicPort::pauses_senders)
     }
 
-    /// Adds a NIC that another fabric had.
-    pub fn put_nic(&mut self, nic: TakenNic<O::Memory>) {
-        let id = nic.id;
-        // Addresses that were learned from frames of the other fabric are not valid here.
-        self.switch.forget(id);
-        self.nics.replace(id, Some(nic.port));
-        let of_other = self.memories.replace(id, Some(nic.memory));
-        self.memories_of_others.replace(id, of_other);
-        self.links.put(nic.links);
+    /// Returns true if a frame waits that the next pass would take.
+    #[inline]
+    pub(crate) fn has_external_frame(&self, out: &O) -> bool {
+        self.externals.iter().any(|port| port.has_frame())
+            && !self.senders_are_paused()
+            && !out.is_any_full()
+    }
+
+    /// The time of this pass, or of the latest frame of another fabric if that is later.
+    pub fn time_after_others(&self, now: Instant) -> Instant {
+        now.max(self.latest)
     }
 }

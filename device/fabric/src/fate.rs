@@ -4,9 +4,23 @@ use faultline_nic::DropCause;
 
 use crate::link_model::Effects;
 
-/// The fate of a frame at an interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+macro_rules! fates {
+    ($($(#[doc = $doc:literal])* $name:ident,)*) => {
+        /// The fate of a frame at an interface: whether its way ends there, and why. What changes a frame that goes on is in [`Effects`].
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum Fate {
+            $($(#[doc = $doc])* $name,)*
+        }
+
+        impl Fate {
+            /// All fates, by their numbers.
+            const ALL: &'static [Self] = &[$(Self::$name),*];
+        }
+    };
+}
+
+fates! {
     /// It was passed on.
     Passed,
     /// The link of the NIC is down.
@@ -43,25 +57,20 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// All fates. The place of a fate is its number in records.
-    pub const ALL: [Self; 16] = [
-        Self::Passed,
-        Self::LinkDown,
-        Self::TooLong,
-        Self::Requested,
-        Self::Rule,
-        Self::Forged,
-        Self::NoPeer,
-        Self::Overrun,
-        Self::TooShort,
-        Self::LinkLost,
-        Self::LinkFull,
-        Self::NoMember,
-        Self::InterfaceDown,
-        Self::OverMtu,
-        Self::BadGid,
-        Self::BadAddress,
-    ];
+    /// All fates.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::ALL.iter().copied()
+    }
+
+    /// Its number in records.
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// The inverse of [`Fate::number`]; `None`: no fate has this number.
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
 
     /// The fate of a frame that a NIC does not send or receive.
     pub(crate) fn barred(cause: DropCause) -> Self {

@@ -1,38 +1,14 @@
-//! Frames that enter and leave modelled links.
+//! Frames that leave modelled links.
 
 use faultline_nic::Instant;
 use faultline_scenario::trigger::Direction;
 
 use crate::fabric::Fabric;
 use crate::fate::Fate;
-use crate::frame::{Frame, Octets};
-use crate::outside::{Outside, Place};
-use crate::switch::PortId;
+use crate::frame::Octets;
+use crate::outside::Outside;
 
 impl<O: Outside> Fabric<O> {
-    /// Sends a frame that has entered at port `from` into the link of a port, packet by packet. Returns false if the link has no model.
-    #[cold]
-    pub(crate) fn enter_link(
-        &mut self,
-        out: &mut O,
-        now: Instant,
-        from: PortId,
-        (port, dir): Place,
-        frame: Frame<'_>,
-    ) -> bool {
-        if !self.links.has(port, dir) {
-            return false;
-        }
-        // A packet that cannot be read is lost.
-        let _ = self.for_each_packet(out, from, frame, |fabric, out, octets| {
-            let effects = fabric.links.send(now, port, dir, octets);
-            if let Some(effects) = effects.filter(|_| out.watches_frames()) {
-                fabric.show_on_link(out, now, (from, (port, dir)), (frame, octets), effects);
-            }
-        });
-        true
-    }
-
     /// Passes on the frames that have arrived at the ends of links. Returns true if there were any.
     pub(crate) fn take_from_links(&mut self, out: &mut O, now: Instant) -> bool {
         let mut worked = false;

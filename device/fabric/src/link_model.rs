@@ -13,7 +13,7 @@ use faultline_wire::priority::{self, PRIORITIES};
 use crate::classes::Classes;
 
 /// Properties of one direction of a link. The default is a link that changes nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkModel {
     /// Rate in Mbit/s; 0: not limited.
     pub rate_mbps: u32,
@@ -39,6 +39,29 @@ pub struct LinkModel {
     pub corrupt: u32,
     /// Seed of the random numbers.
     pub seed: u64,
+}
+
+impl LinkModel {
+    /// A link that changes nothing.
+    pub const PLAIN: Self = Self {
+        rate_mbps: 0,
+        delay_ns: 0,
+        queue_bytes: 0,
+        ecn_bytes: 0,
+        pause_bytes: 0,
+        pfc: PrioritySet::NONE,
+        loss: 0,
+        duplicate: 0,
+        reorder: 0,
+        corrupt: 0,
+        seed: 0,
+    };
+}
+
+impl Default for LinkModel {
+    fn default() -> Self {
+        Self::PLAIN
+    }
 }
 
 /// Maximum number of octets on a link, counting 128 more for each frame, so that no sender makes its memory grow without bound.
@@ -76,6 +99,31 @@ pub struct LinkModelCounts {
     pub by_priority: [PauseCounts; PRIORITIES],
 }
 
+impl LinkModelCounts {
+    /// The numbers of frames with each effect, with the names of the effects.
+    pub fn effects(&self) -> [(&'static str, u64); Effects::EACH.len()] {
+        // Without `..`, so that no counter is forgotten.
+        let Self {
+            lost,
+            queue_full,
+            duplicated,
+            reordered,
+            corrupted,
+            marked,
+            pauses: _,
+            by_priority: _,
+        } = *self;
+        [
+            ("lost", lost),
+            ("queue_full", queue_full),
+            ("duplicated", duplicated),
+            ("reordered", reordered),
+            ("corrupted", corrupted),
+            ("marked", marked),
+        ]
+    }
+}
+
 /// Pauses of a priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PauseCounts {
@@ -104,6 +152,15 @@ impl Effects {
     pub const CORRUPTED: Self = Self(1 << 4);
     /// It is marked by ECN.
     pub const MARKED: Self = Self(1 << 5);
+    /// Each of them.
+    pub const EACH: [Self; 6] = [
+        Self::LOST,
+        Self::QUEUE_FULL,
+        Self::DUPLICATED,
+        Self::REORDERED,
+        Self::CORRUPTED,
+        Self::MARKED,
+    ];
 
     /// True if all of `other` are in this set.
     pub fn contains(self, other: Self) -> bool {
@@ -117,7 +174,15 @@ impl Effects {
 
     /// The inverse of [`Effects::bits`]. Unknown bits are ignored.
     pub fn from_bits(bits: u8) -> Self {
-        Self(bits & 0x3f)
+        let known = Self::EACH
+            .into_iter()
+            .fold(Self::NONE, |all, one| all | one);
+        Self(bits & known.0)
+    }
+
+    /// This set without `other`.
+    fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
     }
 }
 
@@ -206,10 +271,9 @@ impl<T: Copy + Ord> ModelledLink<T> {
             ..
         } = self.model;
         self.release(now);
-        let mut effects = Effects::NONE;
-        if self.is_hit(loss) {
+        let effects = if self.is_hit(loss) {
             count(&mut self.counts.lost);
-            effects = Effects::LOST;
+            Effects::LOST
         } else if self.is_hit(reorder) && self.overtaken.len() < MAX_OVERTAKEN {
             count(&mut self.counts.reordered);
             let by = self.random.u32(1..=4);
@@ -224,15 +288,26 @@ impl<T: Copy + Ord> ModelledLink<T> {
                 mark,
             });
             return Effects::REORDERED;
+        } else if self.is_hit(duplicate) {
+            self.send_twice(now, frame, mark)
         } else {
-            if self.is_hit(duplicate) {
-                count(&mut self.counts.duplicated);
-                effects = Effects::DUPLICATED | self.queue(now, frame, mark, Effects::DUPLICATED);
-            }
-            effects |= self.queue(now, frame, mark, effects);
-        }
+            self.queue(now, frame, mark, Effects::NONE)
+        };
         self.overtake(now);
         effects
+    }
+
+    /// Sends two copies of a frame. Each has its own effects; those of both are returned, as of one frame: it is lost if both are.
+    fn send_twice(&mut self, now: u64, frame: &[u8], mark: T) -> Effects {
+        count(&mut self.counts.duplicated);
+        let first = self.queue(now, frame, mark, Effects::DUPLICATED);
+        let second = self.queue(now, frame, mark, Effects::DUPLICATED);
+        let effects = Effects::DUPLICATED | first | second;
+        let is_lost = |copy: Effects| copy.contains(Effects::QUEUE_FULL);
+        match is_lost(first) && is_lost(second) {
+            true => effects,
+            false => effects.without(Effects::QUEUE_FULL),
+        }
     }
 
     /// Takes the next frame that has arrived into `frame`. Returns its mark and the effects on it; `None` if there is no frame. A
@@ -799,6 +874,43 @@ mod tests {
         assert_eq!(of_three.len(), 10);
         assert!(of_three.is_sorted());
         assert_eq!(arrived.len(), 21);
+    }
+
+    #[test]
+    fn each_copy_of_a_frame_has_its_own_effects() {
+        let mut link = ModelledLink::new(LinkModel {
+            duplicate: 1_000_000,
+            corrupt: 300_000,
+            ..LinkModel::PLAIN
+        });
+        let sent = frame_of(0, 5);
+        let mut arrived = Vec::new();
+        let mut intact = 0;
+        for _ in 0..200 {
+            link.send(0, &sent, ());
+            while let Some(((), effects)) = link.receive(0, &mut arrived) {
+                assert!(effects.contains(Effects::DUPLICATED));
+                assert_eq!(effects.contains(Effects::CORRUPTED), arrived != sent);
+                intact += u32::from(arrived == sent);
+            }
+        }
+        assert!((100..300).contains(&intact), "{intact}");
+    }
+
+    #[test]
+    fn a_frame_is_lost_if_no_copy_of_it_has_room() {
+        let sent = frame_of(0, 5);
+        let mut link = ModelledLink::new(LinkModel {
+            rate_mbps: 1,
+            duplicate: 1_000_000,
+            // One copy is being sent, one waits.
+            queue_bytes: u32::try_from(sent.len()).unwrap(),
+            ..LinkModel::PLAIN
+        });
+        let is_lost = |effects: Effects| effects.contains(Effects::QUEUE_FULL);
+        let sends: Vec<_> = (0..3).map(|_| is_lost(link.send(0, &sent, ()))).collect();
+        let copies = link.counts().queue_full;
+        assert_eq!(sends, [false, true, true], "{copies} copies had no room");
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub struct NicPort {
     pub link_changed: bool,
     /// Diagnostics that the NIC had no room for.
     pub lost_diagnostics: u64,
-    /// Frames have passed the port at the last look.
+    /// Frames passed the port at the last call of [`NicPort::goes_down`].
     was_up: bool,
 }
 
@@ -46,7 +46,7 @@ impl NicPort {
         }
     }
 
-    /// Returns true if frames have passed the port until now, and do not pass it any more.
+    /// Returns true if the port has stopped passing frames since the last call.
     #[inline]
     pub(crate) fn goes_down(&mut self) -> bool {
         let is_up = self.nic.is_link_up() && self.nic.is_interface_up();
@@ -65,7 +65,7 @@ impl NicPort {
         !self.link_changed && !nic.has_events() && !nic.may_send() && !nic.waits_for_pause()
     }
 
-    /// True if it has something to do at once that is not what it sends.
+    /// True if it has work other than sending that is due at once.
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
         self.bus_master && (self.nic.has_events() || self.nic.has_deferred_work())
@@ -94,7 +94,7 @@ impl NicPort {
         is_down
     }
 
-    /// Returns what becomes of a frame at this port, before rules are asked.
+    /// Returns the fate of a frame at this port, before rules are asked.
     #[inline(always)]
     pub(crate) fn fate(&mut self, dir: Direction, frame: Frame<'_>) -> Fate {
         match self.drops_as_down(frame.packets()) {

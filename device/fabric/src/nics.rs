@@ -2,8 +2,8 @@
 //!
 //! A NIC that has nothing to do but to wait for a doorbell, a frame, a request or a deadline *rests*: a pass asks for its doorbells and
 //! nothing else. Whoever may change a NIC ends its rest, because [`Nics::get_mut`] and the like do: a NIC that was changed has a turn in the
-//! next pass, and rests again only when it had nothing to do in it. What a NIC waits for elsewhere keeps it from resting
-//! ([`Fabric::let_rest`](crate::Fabric::let_rest)).
+//! next pass, and rests again only when it had nothing to do in it. A NIC that waits for the switch to grant its address does not
+//! rest ([`Fabric::let_rest`](crate::Fabric::let_rest)).
 
 use faultline_nic::Instant;
 
@@ -22,7 +22,7 @@ pub struct Nics {
     ports: ByPort<NicPort>,
     /// By port: when the rest of its NIC ends, if nothing happens before. A port without a NIC rests for ever.
     rests_until: Box<[Instant]>,
-    /// No rest ends before. [`AWAKE`] from the change of a NIC until the end of a pass after which all rest.
+    /// Earliest end of a rest. [`AWAKE`] from the change of a NIC until the end of a pass after which all rest.
     all_rest_until: Instant,
 }
 
@@ -108,7 +108,7 @@ impl Nics {
         self.ports.replace(id, port)
     }
 
-    /// True if a NIC has nothing to do at this time, but perhaps doorbells; or a port has no NIC.
+    /// True if the NIC of a port has nothing to do at this time except perhaps doorbells, or the port has no NIC.
     #[inline]
     pub fn rests(&self, id: PortId, now: Instant) -> bool {
         self.rests_until.get(id).is_none_or(|until| *until > now)
@@ -120,7 +120,7 @@ impl Nics {
         self.all_rest_until != AWAKE
     }
 
-    /// The same, and no rest has ended at this time: no NIC has anything to do, but perhaps doorbells.
+    /// As [`Nics::all_rest`], and no rest has ended at this time: no NIC has anything to do except perhaps doorbells.
     #[inline]
     pub fn all_rest_at(&self, now: Instant) -> bool {
         self.all_rest_until > now

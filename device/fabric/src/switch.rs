@@ -95,9 +95,9 @@ struct Common {
     version: AtomicU64,
     /// The ports at which an address was learned, each in a VLAN.
     learned: Mutex<Places>,
-    /// Number of removed places.
+    /// Number of entries that were removed from `learned`.
     forgotten: AtomicU64,
-    /// Number of moves to another port.
+    /// Number of learned addresses that have moved to another port.
     moved: AtomicU64,
 }
 
@@ -447,7 +447,7 @@ impl Switch {
                 Claim::OfAnother => return true,
                 Claim::Own => {}
             },
-            // Another switch has the place of the address.
+            // The address may have been learned by another switch.
             false => {
                 let at = place_of(&lock(&self.common.learned), vlan, src);
                 if at.is_some_and(|at| at != port) {

@@ -8,7 +8,7 @@
 //! A NIC that [rests](crate::nics) and has no doorbells needs no turn.
 
 use faultline_nic::{Dma, Instant};
-use faultline_scenario::rules::Rules;
+use faultline_scenario::rules::{Late, Rules};
 use faultline_wire::PrioritySet;
 
 use crate::external_port::ExternalPort;
@@ -17,7 +17,7 @@ use crate::nic_port::NicPort;
 use crate::outside::{Outside, Seen};
 use crate::switch::{PortId, Switch};
 
-/// Turns that a NIC may have behind its first one while nothing else waits: together 256 KiB, or some tens of microseconds. So a pass has an end,
+/// Further turns of a NIC after its first one in a pass, while nothing else waits: together 256 KiB, or some tens of microseconds. So a pass has an end,
 /// and its time is not much older than the frames that it sends.
 const FURTHER_TURNS: u32 = 15;
 
@@ -48,7 +48,7 @@ impl<M: Dma> Turn<'_, M> {
             port.nic.handle_deadline(now, self.memory);
             worked = true;
         }
-        // What is behind it may be reached another way now.
+        // Addresses behind the NIC may be reachable through another port now.
         if port.goes_down() {
             self.switch.forget(self.id);
         }
@@ -101,7 +101,7 @@ impl<O: Outside> Fabric<O> {
         })
     }
 
-    /// Lets a NIC rest that had nothing to do in its turn, unless it has to go on asking for something.
+    /// Lets a NIC rest that had nothing to do in its turn, unless the switch has not granted its address yet.
     #[inline]
     pub fn let_rest(&mut self, id: PortId) {
         // The switch grants the address of a NIC that asks in each turn when another port has released it.
@@ -175,8 +175,7 @@ impl<O: Outside> Fabric<O> {
             || out.is_awaited(&self.nics)
     }
 
-    /// Sends what was written to external ports, and the interrupts, and takes what the NICs report. Returns true if there was an
-    /// interrupt.
+    /// Flushes external ports, sends interrupts, and takes diagnostics of the NICs. Returns true if there was an interrupt.
     #[inline(always)]
     pub fn end_pass(&mut self, out: &mut O, now: Instant) -> bool {
         self.flush_externals();
@@ -185,7 +184,7 @@ impl<O: Outside> Fabric<O> {
             return worked;
         }
         for id in 0..self.nics.ports() {
-            // One that rests has neither interrupts nor diagnostics.
+            // A NIC that rests has neither interrupts nor diagnostics.
             if self.nics.is_awake(id) {
                 worked |= self.send_interrupts(out, now, id);
             }
@@ -212,42 +211,23 @@ impl<O: Outside> Fabric<O> {
         any
     }
 
-    /// Takes what a NIC reports before it sends, if rules or a packet checker are to know a connection before that.
-    #[inline(always)]
-    pub fn take_early_diagnostics(&mut self, out: &mut O, now: Instant, id: PortId) {
-        let asks = self.rules.is_some() || out.watches_frames();
-        let port = self.nics.get(id);
-        if asks && port.is_some_and(|port| port.nic.has_diagnostics()) {
-            self.take_diagnostics(out, now);
-        }
-    }
-
-    /// Takes what the NICs report.
-    #[inline]
-    pub fn take_diagnostics(&mut self, out: &mut O, now: Instant) {
-        for (id, port) in self.nics.awake_mut() {
-            if port.nic.has_diagnostics() {
-                for (at, diagnostic) in port.nic.diagnostics() {
-                    if let Some(rules) = &mut self.rules {
-                        rules.diagnostic(*at, id, diagnostic, &port.nic);
-                    }
-                    let seen = Seen::Diagnostic {
-                        nic: id,
-                        diagnostic,
-                        device: &port.nic,
-                    };
-                    out.seen(*at, seen);
+    /// Passes the frames, doorbells and interrupts that rules have kept until `now`. Returns true if there were any.
+    pub fn pass_kept(&mut self, out: &mut O, now: Instant) -> bool {
+        let mut worked = self.pass_kept_frames(out, now);
+        while let Some(late) = self.rules.as_mut().and_then(|rules| rules.poll_late()) {
+            worked = true;
+            let has_bus_master = |nic| self.nics.get(nic).is_some_and(|port| port.bus_master);
+            match late {
+                Late::Doorbell { nic, page, bell } if has_bus_master(nic) => {
+                    out.seen(now, Seen::LateDoorbell { nic, page, bell });
+                    self.doorbell(now, nic, page, bell);
                 }
-                port.nic.clear_diagnostics();
-            }
-            let lost = port.nic.take_lost_diagnostics();
-            if lost > 0 {
-                port.lost_diagnostics = port.lost_diagnostics.wrapping_add(lost);
-                if let Some(rules) = &mut self.rules {
-                    rules.lost_diagnostics(id, lost);
+                Late::Interrupt { nic, vector } if has_bus_master(nic) => {
+                    out.interrupt(now, nic, vector);
                 }
-                out.seen(now, Seen::LostDiagnostics(id, lost));
+                Late::Doorbell { .. } | Late::Interrupt { .. } => {}
             }
         }
+        worked
     }
 }

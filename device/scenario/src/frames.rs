@@ -9,7 +9,7 @@ use faultline_wire::packet::{RoceHeader, parse, seal};
 
 use crate::action::Part;
 use crate::plan::{ChangeKind, PacketChange};
-use crate::random::Random;
+use crate::random::Rng;
 use crate::trigger::Direction;
 
 /// Most octets that are kept. A frame beyond that is dropped, as at a full queue of a switch.
@@ -93,7 +93,7 @@ impl HeldFrames {
         now: Instant,
         change: PacketChange,
         mut frame: HeldFrame,
-        random: &mut Random,
+        random: &mut Rng,
     ) {
         match change {
             PacketChange::Drop => return,
@@ -206,7 +206,7 @@ impl HeldFrames {
 }
 
 /// Inverts an octet. The iCRC stays, so that it is wrong.
-fn corrupt(bytes: &mut [u8], part: Part, random: &mut Random) {
+fn corrupt(bytes: &mut [u8], part: Part, random: &mut Rng) {
     let parsed = parse(bytes);
     let is_roce = parsed.is_ok();
     let (headers, payload) = match parsed {
@@ -284,7 +284,7 @@ mod tests {
     }
 
     fn changed(change: PacketChange) -> (Vec<u8>, Vec<u8>) {
-        let (mut held, mut random) = (HeldFrames::default(), Random::new(1));
+        let (mut held, mut random) = (HeldFrames::default(), Rng::new(1));
         held.take(Instant(5), change, frame(1), &mut random);
         let out = held.pop(Instant(5)).expect("at once");
         assert_eq!(held.pop(Instant(u64::MAX)), None);
@@ -306,7 +306,7 @@ mod tests {
     /// An octet that the iCRC does not cover would be accepted as it is.
     #[test]
     fn every_corrupt_packet_is_noticed() {
-        let mut random = Random::new(1);
+        let mut random = Rng::new(1);
         let mut places = std::collections::BTreeSet::new();
         for _ in 0..1000 {
             let mut bytes = packet(1);
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn frames_beyond_those_that_can_wait_are_passed_and_counted() {
-        let (mut held, mut random) = (HeldFrames::default(), Random::new(1));
+        let (mut held, mut random) = (HeldFrames::default(), Rng::new(1));
         for psn in 0..66 {
             held.take(
                 Instant(5),
@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     fn a_frame_is_delayed_lost_or_there_twice() {
-        let (mut held, mut random) = (HeldFrames::default(), Random::new(1));
+        let (mut held, mut random) = (HeldFrames::default(), Rng::new(1));
         held.take(
             Instant(5),
             PacketChange::Delay(Nanos(10)),
@@ -370,7 +370,7 @@ mod tests {
 
     #[test]
     fn as_many_frames_overtake_another_or_it_waits_for_a_time() {
-        let (mut held, mut random) = (HeldFrames::default(), Random::new(1));
+        let (mut held, mut random) = (HeldFrames::default(), Rng::new(1));
         held.take(Instant(5), PacketChange::Reorder(2), frame(1), &mut random);
         held.passed(Instant(6), 0, Direction::Tx);
         held.passed(Instant(6), 0, Direction::Rx);
@@ -385,7 +385,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_bounded() {
-        let (mut held, mut random) = (HeldFrames::default(), Random::new(1));
+        let (mut held, mut random) = (HeldFrames::default(), Rng::new(1));
         let large = HeldFrame {
             bytes: vec![0; 1 << 20],
             ..frame(1)

@@ -28,7 +28,7 @@ pub mod packet_filter;
 pub mod plan;
 pub mod problem;
 pub mod profile;
-mod random;
+pub mod random;
 pub mod read;
 pub mod reference;
 pub mod rules;

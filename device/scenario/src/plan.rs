@@ -263,28 +263,59 @@ pub enum PacketChange {
     MigReq(bool),
 }
 
-/// A change of a packet, without its parameters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ChangeKind {
-    /// [`PacketChange::Drop`].
-    Drop,
-    /// [`PacketChange::Delay`].
-    Delay,
-    /// [`PacketChange::Duplicate`].
-    Duplicate,
-    /// [`PacketChange::Corrupt`].
-    Corrupt,
-    /// [`PacketChange::Reorder`].
-    Reorder,
-    /// [`PacketChange::Truncate`].
-    Truncate,
-    /// [`PacketChange::EcnMark`].
-    EcnMark,
-    /// [`PacketChange::MigReq`].
-    MigReq,
+macro_rules! change_kinds {
+    ($($name:ident = $done:literal,)*) => {
+        /// A change of a packet, without its parameters.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum ChangeKind {
+            $(
+                #[doc = concat!("[`PacketChange::", stringify!($name), "`].")]
+                $name,
+            )*
+        }
+
+        impl ChangeKind {
+            /// All of them, by their numbers.
+            const ALL: &'static [Self] = &[$(Self::$name),*];
+
+            /// What it has done to a packet, as a participle.
+            pub fn done(self) -> &'static str {
+                match self {
+                    $(Self::$name => $done,)*
+                }
+            }
+        }
+    };
+}
+
+change_kinds! {
+    Drop = "dropped",
+    Delay = "delayed",
+    Duplicate = "duplicated",
+    Corrupt = "corrupted",
+    Reorder = "reordered",
+    Truncate = "truncated",
+    EcnMark = "marked",
+    MigReq = "changed in MigReq",
 }
 
 impl ChangeKind {
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::ALL.iter().copied()
+    }
+
+    /// Its number in records.
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// The inverse of [`ChangeKind::number`]; `None`: no kind has this number.
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
+
     /// True if the packet is not valid afterwards: its invariant CRC is wrong, or its end is missing.
     pub fn spoils(self) -> bool {
         matches!(self, Self::Corrupt | Self::Truncate)

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, VecDeque};
 use faultline_abi::cqe::{self, Cqe};
 use faultline_abi::qp::{QPT_RC, QPT_UC, QPT_UD};
 use faultline_abi::wqe as wr;
+use faultline_scenario::random::Rng;
 use faultline_scenario::traffic::{Memory, Operation, Service, Traffic};
 
 use crate::driver::{Cq, CqConfig, Qp, QpConfig, Send, Sge};
 use crate::error::SimulationError;
 use crate::event::What;
-use crate::hosts::{Buffer, Host, failed, nic_name};
 use crate::pager::PAGE;
-use crate::rng::Rng;
+use crate::software::{Buffer, Software, failed, nic_name};
 
 const QKEY: u32 = 0x1111_2222;
 /// Global route header in front of a received datagram.
@@ -21,7 +21,7 @@ const GRH: u64 = 40;
 const MAX_REGION: u64 = 16 << 20;
 /// How long messages of unreliable services may be on their way after the last completion.
 const ARRIVAL: u64 = 100_000_000;
-/// Messages that may be missing before the one that a receive contains.
+/// Most messages that may have been lost before the message of a receive.
 const MAX_MISSING: u32 = 4096;
 
 /// All connections of one table `traffic`.
@@ -74,7 +74,7 @@ pub(crate) struct Connection {
     next_post: u64,
     /// Receives that are to be posted: when, and the slot.
     receives: VecDeque<(u64, u32)>,
-    /// Messages that the receiver has looked for in vain or found, from the first.
+    /// Number of the first message that the receiver has neither received nor taken for lost.
     expected: u32,
     /// Messages that have completed with success.
     pub succeeded: u32,
@@ -180,12 +180,12 @@ impl Shape<'_> {
     }
 }
 
-/// What follows from a table `traffic`.
+/// A table `traffic`, and the sizes that follow from it.
 #[derive(Clone, Copy)]
 struct Shape<'a>(&'a Traffic);
 
-/// Two hosts by number, which may be the same.
-fn host(hosts: &mut [Host], index: usize) -> Result<&mut Host, SimulationError> {
+/// The host of this number.
+fn host(hosts: &mut [Software], index: usize) -> Result<&mut Software, SimulationError> {
     hosts.get_mut(index).ok_or_else(|| no_host(index))
 }
 
@@ -200,7 +200,7 @@ fn no_host(index: usize) -> SimulationError {
 impl Flow {
     /// Creates the completion queues.
     pub(crate) fn new(
-        all: &mut [Host],
+        all: &mut [Software],
         traffic: &Traffic,
         hosts: [usize; 2],
     ) -> Result<Self, SimulationError> {
@@ -259,7 +259,7 @@ impl Flow {
 impl Connection {
     /// Creates and connects the queue pairs, and registers the memory.
     pub(crate) fn new(
-        all: &mut [Host],
+        all: &mut [Software],
         flow: &Flow,
         flow_index: usize,
         number: u32,
@@ -396,7 +396,7 @@ impl Connection {
     }
 
     /// Posts the receives and sends that are possible now. Returns true if there were some.
-    pub(crate) fn post(&mut self, all: &mut [Host], flow: &Flow, now: u64) -> bool {
+    pub(crate) fn post(&mut self, all: &mut [Software], flow: &Flow, now: u64) -> bool {
         let mut any = false;
         while let Some((at, slot)) = self.receives.front().copied()
             && at <= now
@@ -442,7 +442,7 @@ impl Connection {
         message.checked_rem(self.slots).unwrap_or(0)
     }
 
-    fn post_receive(&mut self, all: &mut [Host], flow: &Flow, slot: u32) {
+    fn post_receive(&mut self, all: &mut [Software], flow: &Flow, slot: u32) {
         let [_, to] = flow.hosts;
         let [_, remote] = self.buffers;
         let grh = if flow.traffic.service == Service::Ud {
@@ -460,7 +460,7 @@ impl Connection {
         let [_, qp] = &mut self.qps;
         if let Some(host) = all.get_mut(to) {
             if flow.traffic.op == Operation::Send {
-                // What an earlier message has left must not be taken for this one.
+                // Octets of an earlier message must not be taken for those of this one.
                 let stale = vec![!0; usize::try_from(len).unwrap_or(0)];
                 host.write(&remote, offset, &stale);
             }
@@ -468,7 +468,7 @@ impl Connection {
         }
     }
 
-    fn post_message(&mut self, all: &mut [Host], flow: &Flow, now: u64) {
+    fn post_message(&mut self, all: &mut [Software], flow: &Flow, now: u64) {
         let [from, to] = flow.hosts;
         let [local, remote] = self.buffers;
         let number = self.posted;
@@ -567,7 +567,7 @@ impl Connection {
     /// Handles a completion of the requester. Returns what it completes; `None` if it completes nothing.
     pub(crate) fn sent(
         &mut self,
-        all: &[Host],
+        all: &[Software],
         flow: &Flow,
         cqe: &Cqe,
         now: u64,
@@ -600,7 +600,7 @@ impl Connection {
     }
 
     /// Checks the data of a message at an end: 0 the requester's, 1 the responder's.
-    fn check(&mut self, all: &[Host], flow: &Flow, side: usize, message: u32) {
+    fn check(&mut self, all: &[Software], flow: &Flow, side: usize, message: u32) {
         let slot = self.slot(message);
         let found = self.read(all, flow, side, slot, flow.traffic.size);
         if found == message_data(self.data, message, flow.traffic.size) {
@@ -622,7 +622,7 @@ impl Connection {
     }
 
     /// The data of a slot.
-    fn read(&self, all: &[Host], flow: &Flow, side: usize, slot: u32, len: u32) -> Vec<u8> {
+    fn read(&self, all: &[Software], flow: &Flow, side: usize, slot: u32, len: u32) -> Vec<u8> {
         let (Some(buffer), Some(index)) = (self.buffers.get(side), flow.hosts.get(side)) else {
             return Vec::new();
         };
@@ -649,7 +649,7 @@ impl Connection {
     }
 
     /// The word that an atomic returns is the number of those before it.
-    fn check_atomic(&mut self, all: &[Host], flow: &Flow, message: u32) {
+    fn check_atomic(&mut self, all: &[Software], flow: &Flow, message: u32) {
         let found = self.read(all, flow, 0, self.slot(message), flow.traffic.size);
         if found == u64::from(message).to_le_bytes() {
             self.arrived = self.arrived.saturating_add(1);
@@ -659,7 +659,7 @@ impl Connection {
     }
 
     /// Handles a completion of the responder.
-    pub(crate) fn received(&mut self, all: &[Host], flow: &Flow, cqe: &Cqe, now: u64) {
+    pub(crate) fn received(&mut self, all: &[Software], flow: &Flow, cqe: &Cqe, now: u64) {
         if cqe.status != cqe::SUCCESS {
             return;
         }
@@ -677,7 +677,7 @@ impl Connection {
     }
 
     /// Finds out which message a receive contains. Unreliable services may have lost some before it.
-    fn receive_send(&mut self, all: &[Host], flow: &Flow, slot: u32) {
+    fn receive_send(&mut self, all: &[Software], flow: &Flow, slot: u32) {
         let found = self.read(all, flow, 1, slot, flow.traffic.size);
         let last = match Shape(&flow.traffic).is_reliable() {
             true => self.expected.saturating_add(1),
@@ -712,7 +712,7 @@ impl Connection {
 
 /// Connects the queue pairs of a connection. Returns the address handle for datagrams.
 fn connect(
-    all: &mut [Host],
+    all: &mut [Software],
     flow: &Flow,
     qps: &[Qp; 2],
     rng: &mut Rng,
@@ -735,7 +735,7 @@ fn connect(
                 .map_err(refused())?;
             continue;
         }
-        let mut path = Host::path_to(peer, peer_qp.qpn);
+        let mut path = Software::path_to(peer, peer_qp.qpn);
         path.path_mtu = mtu_code(traffic.mtu);
         (path.sq_psn, path.rq_psn) = (own, other);
         path.rd_atomic = path.rd_atomic.min(limit);
@@ -752,13 +752,13 @@ fn connect(
         return Ok(0);
     }
     let host = host(all, from)?;
-    let av = Host::path_to(to, 0).av();
+    let av = Software::path_to(to, 0).av();
     let ah = host.driver.create_ah(flow.owners[0].pd, av);
     ah.map_err(failed(from, "address handle"))
 }
 
 /// Sets the fault policy of the responder's queue pair.
-fn set_fault_policy(all: &mut [Host], flow: &Flow, qp: &Qp) -> Result<(), SimulationError> {
+fn set_fault_policy(all: &mut [Software], flow: &Flow, qp: &Qp) -> Result<(), SimulationError> {
     let Some(policy) = &flow.traffic.fault_policy else {
         return Ok(());
     };
@@ -773,12 +773,7 @@ fn set_fault_policy(all: &mut [Host], flow: &Flow, qp: &Qp) -> Result<(), Simula
     };
     let [_, to] = flow.hosts;
     let host = host(all, to)?;
-    let attr = faultline_abi::qp::QpAttr {
-        mask: faultline_abi::U32::new(faultline_abi::qp::QP_ATTR_FAULT_POLICY),
-        fault_policy: policy.number(),
-        ..faultline_abi::qp::QpAttr::default()
-    };
-    let changed = host.driver.modify_qp(qp.qpn, &attr);
+    let changed = host.driver.set_fault_policy(qp.qpn, policy.number());
     changed.map_err(failed(to, "fault policy"))
 }
 

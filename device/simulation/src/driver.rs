@@ -31,16 +31,16 @@ use crate::bus::{Bus, RAM_BASE};
 const LOG_DEPTH: u32 = 5;
 const PAGE: u64 = 4096;
 
-/// Why the device did not do what was asked.
+/// The error of a command or an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// It refused.
+    /// The device has refused the command.
     #[error("the device refused: {0:?}")]
     Refused(Status),
-    /// It gave a status that the ABI does not have.
+    /// The status is not one of the ABI.
     #[error("the device gave the unknown status {0}")]
     UnknownStatus(u16),
-    /// It did not answer.
+    /// The device has not answered.
     #[error("the device does not answer")]
     Silent,
     /// The driver's memory is full.
@@ -119,7 +119,7 @@ pub struct Mr {
 pub struct Dm {
     /// Number.
     pub dm: u32,
-    /// Where the simulator's bus finds it.
+    /// DMA address.
     pub addr: u64,
     /// Bytes, whole pages.
     pub len: u64,
@@ -430,19 +430,31 @@ impl<B: Bus> Driver<B> {
 
     /// One admin command as it stands in the ring.
     pub fn raw_command(&mut self, cmd: &AdminCmd) -> Result<AdminComp> {
-        let slot = self.admin.slot();
-        self.bus.write(
-            self.admin.sq + slot * size_of::<AdminCmd>() as u64,
-            cmd.as_bytes(),
-        );
-        let at = self.admin.cq + slot * size_of::<AdminComp>() as u64;
-        let phase = self.admin.phase();
-        self.admin.producer = self.admin.producer.wrapping_add(1);
+        let len = size_of::<AdminComp>() as u64;
+        let (at, phase) = self.put(|driver| &mut driver.admin, cmd.as_bytes(), len);
         self.ring(0, doorbell::ADMIN, 0, self.admin.producer);
         let bytes = self.await_entry::<{ size_of::<AdminComp>() }>(at, phase)?;
         let comp = AdminComp::read_from_bytes(&bytes).expect("size of a completion");
         assert_eq!(comp.id, cmd.hdr.id);
         check_status(comp.status.get()).map(|()| comp)
+    }
+
+    /// Puts a command into the next slot of a ring. Returns the address of its completion, of `len` bytes, and its phase.
+    fn put(&mut self, of: fn(&mut Self) -> &mut Channel, cmd: &[u8], len: u64) -> (u64, u8) {
+        let channel = of(self);
+        let (slot, phase) = (channel.slot(), channel.phase());
+        channel.producer = channel.producer.wrapping_add(1);
+        let (at, completion) = (
+            channel.sq + slot * cmd.len() as u64,
+            channel.cq + slot * len,
+        );
+        self.bus.write(at, cmd);
+        (completion, phase)
+    }
+
+    fn put_translation(&mut self, cmd: &TqCmd) -> (u64, u8) {
+        let len = size_of::<TqComp>() as u64;
+        self.put(|driver| &mut driver.translation, cmd.as_bytes(), len)
     }
 
     fn await_entry<const N: usize>(&mut self, at: u64, phase: u8) -> Result<[u8; N]> {
@@ -459,14 +471,7 @@ impl<B: Bus> Driver<B> {
 
     /// One translation command; the count in its completion.
     pub fn translate(&mut self, cmd: &TqCmd) -> Result<u32> {
-        let slot = self.translation.slot();
-        self.bus.write(
-            self.translation.sq + slot * size_of::<TqCmd>() as u64,
-            cmd.as_bytes(),
-        );
-        let at = self.translation.cq + slot * size_of::<TqComp>() as u64;
-        let phase = self.translation.phase();
-        self.translation.producer = self.translation.producer.wrapping_add(1);
+        let (at, phase) = self.put_translation(cmd);
         self.ring(0, doorbell::TRANSLATION, 0, self.translation.producer);
         let bytes = self.await_entry::<{ size_of::<TqComp>() }>(at, phase)?;
         let comp = TqComp::read_from_bytes(&bytes).expect("size of a completion");
@@ -478,12 +483,8 @@ impl<B: Bus> Driver<B> {
     pub fn translate_all(&mut self, cmds: &[TqCmd]) -> Result<Vec<usize>> {
         let mut places = Vec::new();
         for cmd in cmds {
-            let slot = self.translation.slot();
-            let at = self.translation.sq + slot * size_of::<TqCmd>() as u64;
-            self.bus.write(at, cmd.as_bytes());
-            let last = self.translation.cq + (slot + 1) * size_of::<TqComp>() as u64 - 8;
-            places.push((last, self.translation.phase()));
-            self.translation.producer = self.translation.producer.wrapping_add(1);
+            let (at, phase) = self.put_translation(cmd);
+            places.push((at + size_of::<TqComp>() as u64 - 8, phase));
         }
         self.ring(0, doorbell::TRANSLATION, 0, self.translation.producer);
         let mut done = Vec::new();
@@ -598,7 +599,7 @@ impl<B: Bus> Driver<B> {
         Ok(self.command(ALLOC_UCTX, 0, &body)?.handle.get())
     }
 
-    /// Allocates a user context of a process with this name, of which the first 16 bytes are told.
+    /// Allocates a user context of a process with this name. The device gets the first 16 bytes.
     pub fn alloc_uctx_of(&mut self, process: &str) -> Result<u32> {
         let mut body = AllocUctx {
             pid: U32::new(1),
@@ -827,7 +828,7 @@ impl<B: Bus> Driver<B> {
         Ok(())
     }
 
-    /// Lets a set, or (zero) the device, count what a queue pair does.
+    /// Binds a queue pair to a set of counters; 0: to those of the device.
     pub fn bind_counters(&mut self, qpn: u32, set: u32) -> Result<()> {
         let body = BindCounters {
             counters: U32::new(set),
@@ -1045,6 +1046,16 @@ impl<B: Bus> Driver<B> {
             self.bus.renewed(qpn);
         }
         self.command(MODIFY_QP, qpn, attr).map(drop)
+    }
+
+    /// Sets the fault policy of a queue pair.
+    pub fn set_fault_policy(&mut self, qpn: u32, policy: u8) -> Result<()> {
+        let attr = QpAttr {
+            mask: U32::new(QP_ATTR_FAULT_POLICY),
+            fault_policy: policy,
+            ..QpAttr::default()
+        };
+        self.modify_qp(qpn, &attr)
     }
 
     /// Moves a queue pair to a state that needs no attributes.
@@ -1283,7 +1294,7 @@ impl<B: Bus> Driver<B> {
         self.command(SET_NETDEV, 0, &body).map(drop)
     }
 
-    /// Says which addresses the Ethernet side receives beside its own.
+    /// Sets the addresses that the Ethernet side receives besides its own.
     pub fn set_mac_filter(&mut self, macs: &[[u8; 6]]) -> Result<()> {
         let entry = |mac: &[u8; 6]| MacFilterEntry {
             mac: *mac,
@@ -1304,7 +1315,7 @@ impl<B: Bus> Driver<B> {
         self.counter_of(0, counter)
     }
 
-    /// One counter of a set; of the device if that is zero.
+    /// A counter of a set; 0: of the device.
     pub fn counter_of(&mut self, set: u32, counter: admin::Counter) -> Result<u64> {
         let body = QueryCounters {
             addr: U64::new(self.scratch),
@@ -1354,7 +1365,7 @@ impl<B: Bus> Driver<B> {
         qp.sq.producer = qp.sq.producer.wrapping_add(1);
     }
 
-    /// Writes octets as a send work request, whatever they are, and rings.
+    /// Writes any octets as a send work request, and rings.
     pub fn post_raw_send(&mut self, qp: &mut Qp, entry: &[u8]) {
         let len = entry.len().min(1 << qp.sq.stride_shift);
         self.bus.write(qp.sq.entry(), &entry[..len]);
@@ -1386,7 +1397,7 @@ impl<B: Bus> Driver<B> {
         }
     }
 
-    /// Writes octets as a receive work request, whatever they are, and posts it.
+    /// Posts any octets as a receive work request.
     pub fn post_raw_recv(&mut self, qp: &mut Qp, entry: &[u8]) {
         let rq = qp.rq.as_mut().expect("a QP without SRQ");
         let len = entry.len().min(1 << rq.stride_shift);

@@ -8,7 +8,8 @@
 //! - [`mod@run`]: traffic from beginning to end
 //! - `record`: what is kept of a run; [`event`]: its events as values
 //! - [`driver`], [`tag`]: the driver of a host; `bus`: what it needs of its surroundings; `memory`: the memory that it shares with its NIC
-//! - [`pager`], `connection`, `hosts`: the software of the hosts; `limits`: what a scenario may ask of it
+//! - `host`: a driver with what its connections share
+//! - `software`, [`pager`], `connection`: the software of the hosts; `limits`: what a scenario may ask of it
 //! - [`process`]: engines with their fabrics, as in the emulator, and the clock
 //! - [`trace`]: what has happened, and its hash
 //! - [`vopr`]: random processes that must keep their promises
@@ -25,15 +26,15 @@ mod connection;
 pub mod driver;
 mod error;
 pub mod event;
-mod hosts;
+mod host;
 mod limits;
 mod memory;
 pub mod pager;
 pub mod process;
 mod record;
-mod rng;
 pub mod run;
 pub mod scenario;
+mod software;
 pub mod tag;
 pub mod trace;
 pub mod vopr;
@@ -41,10 +42,11 @@ pub mod vopr;
 pub use bus::{Bus, RAM_BASE};
 pub use driver::{Connect, Cq, CqConfig, Driver, Error, Mr, Qp, QpConfig, Send, Sge, Srq};
 pub use error::{SimulationError, Stuck};
+pub use faultline_scenario::random::Rng;
+pub use host::Host;
 pub use memory::Memory;
 pub use pager::{FaultService, Pager};
 pub use record::FaultTimes;
-pub use rng::Rng;
 pub use run::{Ending, Options, Results, run};
 pub use scenario::{Outcome, expect_legal_packets, simulate};
 pub use tag::{TagOp, TagSrq};

@@ -20,17 +20,17 @@ const PAGE: usize = 4096;
 const STEPS_PER_ACCESS: u64 = 4;
 const BYTES_PER_STEP: usize = 16;
 
-/// Zero until something else is written to it: worlds are made by the thousand, and their drivers clear what they allocate.
+/// A page; `None`: all zero. Tests make thousands of worlds, whose drivers clear the memory that they allocate.
 type Page = Option<Box<[u8; PAGE]>>;
 
 const ZEROES: [u8; PAGE] = [0; PAGE];
 
-/// Pages that stand together; so there is little to make and to drop of a memory that is hardly used.
+/// Consecutive pages. A memory that is hardly used has few of these to create and to drop.
 type Pages = Option<Box<[Page; PAGES]>>;
 
 const PAGES: usize = 64;
 
-/// What a NIC reaches: its guest's memory from [`RAM_BASE`] on, and its own from [`DEVICE_MEMORY`] on. A clone is
+/// The memory that a NIC accesses: that of its guest from [`RAM_BASE`] on, and its own from [`DEVICE_MEMORY`] on. A clone is
 /// the same memory.
 #[derive(Clone, Debug)]
 pub struct Memory {
@@ -60,7 +60,7 @@ impl Area {
     }
 }
 
-/// Calls `piece` with a page, which is made if it has something then.
+/// Calls `piece` with a page. The page is kept if `piece` has written to it.
 fn with_page(pages: &mut [Pages], number: usize, piece: impl FnOnce(&mut Page)) {
     match &mut pages[number / PAGES] {
         Some(pages) => piece(&mut pages[number % PAGES]),

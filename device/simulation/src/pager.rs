@@ -87,7 +87,7 @@ fn entry(frame: u64, writable: bool) -> u64 {
     frame | tq::READ | write
 }
 
-/// Takes one refusal as success.
+/// Treats a refusal with this status as success.
 fn allow<T>(result: Result<T, Error>, status: Status) -> Result<(), Error> {
     match result {
         Ok(_) => Ok(()),
@@ -163,7 +163,7 @@ impl Pager {
     }
 
     /// A scatter/gather entry in a region.
-    #[allow(clippy::indexing_slicing, reason = "an index is from `register`")]
+    #[expect(clippy::indexing_slicing, reason = "an index is from `register`")]
     pub fn sge(&self, region: usize, offset: u64, len: u32) -> Sge {
         let region = &self.regions[region];
         (region.va.wrapping_add(offset), len, region.key)
@@ -175,7 +175,7 @@ impl Pager {
         region.map_or(0, |region| region.resident.len())
     }
 
-    /// What the host's processor reads. What was never written is zero.
+    /// Reads as the host's processor does. Bytes that were never written are zero.
     pub fn read<B: Bus>(&self, driver: &Driver<B>, region: usize, offset: u64, buf: &mut [u8]) {
         let Some(region) = self.regions.get(region) else {
             return;
@@ -200,7 +200,7 @@ impl Pager {
         }
     }
 
-    /// What the host's processor writes. Absent pages change in the swap: this does not make them present for the NIC.
+    /// Writes as the host's processor does. Absent pages change in the swap: this does not make them present for the NIC.
     pub fn write<B: Bus>(&mut self, driver: &Driver<B>, region: usize, offset: u64, data: &[u8]) {
         let Some(region) = self.regions.get_mut(region) else {
             return;

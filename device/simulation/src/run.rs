@@ -12,6 +12,7 @@ use faultline_oracle::Oracle;
 use faultline_scenario::file::Scenario;
 use faultline_scenario::plan::Plan;
 use faultline_scenario::profile::{self, Profile};
+use faultline_scenario::random::Rng;
 use faultline_scenario::rules::Rules;
 use faultline_scenario::traffic::Simulator;
 use faultline_scenario::verdict::{Facts, TrafficFact};
@@ -20,12 +21,11 @@ use faultline_telemetry::opcode_name;
 use crate::connection::{Connection, Flow};
 use crate::error::{SimulationError, Stuck};
 use crate::event::{Event, What};
-use crate::hosts::{Host, nic_name};
 use crate::limits::check;
 use crate::pager::Pager;
 use crate::process::{NicShape, ProcessShape, State, Watch};
 use crate::record::{FaultTimes, Record};
-use crate::rng::Rng;
+use crate::software::{Software, nic_name};
 use crate::trace::{Detail, Trace};
 
 /// Time from a fault record to its answer if neither the scenario nor its profile says another: as a driver under Linux takes.
@@ -121,7 +121,7 @@ pub struct Results {
 
 struct Run {
     state: Rc<RefCell<State>>,
-    hosts: Vec<Host>,
+    hosts: Vec<Software>,
     flows: Vec<Flow>,
     connections: Vec<Connection>,
     /// Connection and side by host and queue pair.
@@ -246,7 +246,7 @@ impl Run {
         let service = options.fault_service.or(of_profile);
         let service = service.unwrap_or(FAULT_SERVICE).0;
         let hosts = (0..usize::from(simulator.hosts))
-            .map(|host| Host::new(&state, host, simulator, service))
+            .map(|host| Software::new(&state, host, simulator, service))
             .collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
             state,
@@ -503,7 +503,7 @@ impl Run {
         });
     }
 
-    /// Posts what can be posted, deregisters what is to be deregistered, and gives up what has no device any more.
+    /// Posts what can be posted, deregisters regions that are due, and fails connections of hosts without a device.
     fn post(&mut self, now: u64) -> bool {
         let mut any = false;
         for connection in &mut self.connections {
@@ -542,7 +542,7 @@ impl Run {
 
     /// When the software has something to do next.
     fn next_at(&self) -> Option<u64> {
-        let pagers = self.hosts.iter().filter_map(Host::next_at);
+        let pagers = self.hosts.iter().filter_map(Software::next_at);
         let connections = self.connections.iter().filter_map(|connection| {
             let flow = self.flows.get(connection.flow)?;
             let deregister = flow.traffic.deregister;

@@ -33,11 +33,11 @@ pub struct TagOp<'a> {
     pub silent: bool,
     /// Unexpected messages that have been handled.
     pub sync: Option<u32>,
-    /// Place.
+    /// Slot of the tag list.
     pub slot: u32,
-    /// What matches.
+    /// Tag.
     pub tag: u64,
-    /// Bits that count.
+    /// Mask of the bits of the tag that are compared.
     pub mask: u64,
     /// The buffer.
     pub sges: &'a [Sge],
@@ -57,32 +57,21 @@ impl TagSrq {
 
 /// The headers of an eager message.
 pub fn eager(opcode: u8, tag: u64, app_ctx: [u8; 4]) -> Vec<u8> {
-    let tmh = Tmh {
-        opcode,
-        app_ctx,
-        tag: tag.to_be_bytes(),
-        ..Tmh::default()
-    };
-    tmh.as_bytes().to_vec()
+    Tmh::new(opcode, tag, app_ctx).as_bytes().to_vec()
 }
 
 /// A rendezvous request for `len` bytes at `offset` of a region.
 pub fn rendezvous(tag: u64, app_ctx: [u8; 4], mr: &Mr, offset: u64, len: u32) -> Vec<u8> {
-    let rvh = Rvh {
-        va: (mr.va + offset).to_be_bytes(),
-        rkey: mr.key.to_be_bytes(),
-        len: len.to_be_bytes(),
-    };
     let mut bytes = eager(abi::TMH_RNDV, tag, app_ctx);
-    bytes.extend_from_slice(rvh.as_bytes());
+    bytes.extend_from_slice(Rvh::new(mr.va + offset, mr.key, len).as_bytes());
     bytes
 }
 
 impl<B: Bus> Driver<B> {
-    /// Creates a shared receive queue with so many places for tags, and 16 operations.
+    /// Creates a shared receive queue with a list of `max_tags` tags, and 16 operations.
     ///
     /// # Errors
-    /// What the device refuses it with.
+    /// The device refuses it, or there is no more memory.
     pub fn create_tag_srq(
         &mut self,
         pd: u32,

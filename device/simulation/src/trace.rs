@@ -10,7 +10,7 @@ const MAX_LINES: usize = 1_000_000;
 /// What a trace keeps of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Detail {
-    /// Nothing, for runs of which only the verdict counts: the trace is empty. It takes about a quarter of the time of a run.
+    /// Nothing: the trace is empty. For runs whose verdict alone is needed, because a trace takes about a quarter of their time.
     Nothing,
     /// The number of its lines and their hash.
     #[default]

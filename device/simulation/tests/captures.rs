@@ -385,7 +385,7 @@ fn a_frame_that_a_rule_drops_or_changes_names_the_rule() {
         comments(&packets, 0, true),
         expected(&[
             ("dropped: by rule[0] of the scenario", 1),
-            (&taken(2, "doubled"), 1),
+            (&taken(2, "duplicated"), 1),
         ])
     );
     assert_eq!(
@@ -393,7 +393,7 @@ fn a_frame_that_a_rule_drops_or_changes_names_the_rule() {
         expected(&[
             (&taken(1, "corrupted"), 1),
             ("corrupted by rule[1] of the scenario", 1),
-            ("doubled by rule[2] of the scenario", 2),
+            ("duplicated by rule[2] of the scenario", 2),
         ])
     );
 }
@@ -551,7 +551,7 @@ fn frames_on_modelled_links_have_comments_on_what_is_done_to_them() {
                 (counts.lost, LOST),
                 (
                     counts.duplicated,
-                    "doubled by the model of a link: it is sent twice",
+                    "duplicated by the model of a link: it is sent twice",
                 ),
                 (
                     counts.reordered,

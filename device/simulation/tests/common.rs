@@ -3,17 +3,17 @@
 use std::iter;
 
 use faultline_abi::Status;
-use faultline_abi::admin::{Counter, EQ_FAULTS, QP_FLAG_SIG_ALL};
+use faultline_abi::admin::{Counter, EQ_FAULTS};
 use faultline_abi::cqe::{Cqe, SUCCESS};
 use faultline_abi::event::Eqe;
-use faultline_abi::qp::{FAULT_POLICY_STALL, QP_ATTR_FAULT_POLICY, QpAttr};
+use faultline_abi::qp::FAULT_POLICY_STALL;
 use faultline_abi::translation as tq;
 use faultline_abi::wqe::WR_WRITE;
 use faultline_nic::NicConfig;
 pub(crate) use faultline_simulation::driver::{ALL_ACCESS, Eq};
-use faultline_simulation::process::{NicShape, Process, ProcessHost, ProcessShape};
+use faultline_simulation::process::{NicShape, Process, ProcessBus, ProcessShape};
 pub(crate) use faultline_simulation::{
-    Bus, Connect, Cq, CqConfig, Error, Memory, Mr, Qp, QpConfig, Send,
+    Bus, Connect, Cq, Error, Host, Memory, Mr, Qp, QpConfig, Send,
 };
 
 /// A microsecond, in nanoseconds.
@@ -96,7 +96,7 @@ impl World {
         self.all.iter().map(Process::now).max().unwrap()
     }
 
-    pub(crate) fn host(&mut self, (process, nic): At) -> &mut ProcessHost {
+    pub(crate) fn host(&mut self, (process, nic): At) -> &mut Host<ProcessBus> {
         &mut self.all[process].hosts[nic]
     }
 
@@ -195,22 +195,11 @@ impl End {
     /// With 2^`log_depth` requests and receives, and `len` octets of memory. Each request has a completion.
     pub(crate) fn new(world: &mut World, at: At, kind: u8, (log_depth, len): (u8, u64)) -> Self {
         let host = world.host(at);
-        let cq = CqConfig {
-            log_depth: log_depth + 2,
-            eqn: host.eqn,
-            uctx: 0,
-        };
-        let cq = host.driver.create_cq(cq).unwrap();
+        let cq = host.cq(log_depth + 2).unwrap();
         let qp = QpConfig {
-            kind,
-            pd: host.pd,
-            uctx: 0,
-            send_cqn: cq.cqn,
-            recv_cqn: cq.cqn,
-            srqn: None,
             log_depth,
             max_sge: 1,
-            flags: QP_FLAG_SIG_ALL,
+            ..host.qp_config(kind, &cq)
         };
         let qp = host.driver.create_qp(&qp).unwrap();
         let mr = host.driver.reg_mr(host.pd, VA, len, ALL_ACCESS).unwrap();
@@ -225,7 +214,7 @@ impl End {
 
     /// The way of others to it.
     pub(crate) fn path(&self, world: &mut World) -> Connect {
-        world.host(self.at).path(&self.qp)
+        world.host(self.at).path(self.qp.qpn)
     }
 
     pub(crate) fn connect(&self, world: &mut World, path: &Connect) {
@@ -314,13 +303,10 @@ impl End {
 
     /// Its page faults stop the input of the NIC from now on.
     pub(crate) fn stall_at_faults(&self, world: &mut World) {
-        let attr = QpAttr {
-            mask: QP_ATTR_FAULT_POLICY.into(),
-            fault_policy: FAULT_POLICY_STALL,
-            ..QpAttr::default()
-        };
         let driver = &mut world.host(self.at).driver;
-        driver.modify_qp(self.qp.qpn, &attr).unwrap();
+        driver
+            .set_fault_policy(self.qp.qpn, FAULT_POLICY_STALL)
+            .unwrap();
     }
 }
 

@@ -135,7 +135,7 @@ fn without_queue_pair(plan: &Plan) -> Verdict {
         assert_eq!(left, Ok(None));
     }
     let host = world.hosts.first_mut().unwrap();
-    let cq = host.cq(4);
+    let cq = host.cq(4).unwrap();
     let config = host.qp_config(QPT_RC, &cq);
     // The driver resets a device that does not complete a command.
     if let Err(Error::Silent) = host.driver.create_qp(&config) {

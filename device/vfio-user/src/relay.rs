@@ -32,9 +32,12 @@ const MAX_SETUPS: u32 = 10;
 pub struct Relay {
     listener: Listener,
     server: PathBuf,
+    attached: Box<Attached>,
     kill: Box<Kill>,
 }
 
+/// Takes the process of a new client, if the system tells it.
+type Attached = dyn Fn(Option<i32>) + Send + Sync;
 /// Kills a process.
 type Kill = dyn Fn(Pid) + Send + Sync;
 
@@ -51,16 +54,18 @@ impl std::fmt::Debug for Relay {
 }
 
 impl Relay {
-    /// Clients connect to `listener`, and servers listen on `server`. `kill` kills a server that does not take a map back: it might still
-    /// access the memory.
+    /// Clients connect to `listener`, and servers listen on `server`. `attached` is called with the process of each client before a server
+    /// serves the client. `kill` kills a server that does not take a map back: it might still access the memory.
     pub fn new(
         listener: Listener,
         server: impl Into<PathBuf>,
+        attached: impl Fn(Option<i32>) + Send + Sync + 'static,
         kill: impl Fn(Pid) + Send + Sync + 'static,
     ) -> Self {
         Self {
             listener,
             server: server.into(),
+            attached: Box::new(attached),
             kill: Box::new(kill),
         }
     }
@@ -68,6 +73,7 @@ impl Relay {
     /// Serves clients one after the other until `shutdown` is triggered.
     pub fn run(&self, shutdown: &Shutdown) {
         self.listener.each_client(shutdown, |stream, others| {
+            (self.attached)(peer_process(&stream));
             let mut session = Session {
                 client: Connection::new(stream, shutdown, others),
                 server: None,

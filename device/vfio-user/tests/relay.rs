@@ -45,7 +45,12 @@ impl Stage {
             assert_eq!(pid, getpid());
             count.fetch_add(1, Ordering::SeqCst);
         };
-        let relay = Relay::new(listener, folder.path().join("server"), kill);
+        let relay = Relay::new(
+            listener,
+            folder.path().join("server"),
+            |client| assert_eq!(client, Some(getpid().as_raw_nonzero().get())),
+            kill,
+        );
         let stop = shutdown.clone();
         let thread = Some(std::thread::spawn(move || relay.run(&stop)));
         Self {

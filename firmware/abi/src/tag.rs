@@ -73,6 +73,29 @@ abi_struct! {
     }
 }
 
+impl Tmh {
+    /// The headers of a message with this opcode and tag.
+    pub const fn new(opcode: u8, tag: u64, app_ctx: [u8; 4]) -> Self {
+        Self {
+            opcode,
+            reserved: [0; 3],
+            app_ctx,
+            tag: tag.to_be_bytes(),
+        }
+    }
+}
+
+impl Rvh {
+    /// The location of `len` bytes of data.
+    pub const fn new(va: u64, rkey: u32, len: u32) -> Self {
+        Self {
+            va: va.to_be_bytes(),
+            rkey: rkey.to_be_bytes(),
+            len: len.to_be_bytes(),
+        }
+    }
+}
+
 abi_consts! {
     /// Operations on a tag list.
     group OPS: u8, prefix "FAULTLINE_" {

@@ -334,6 +334,12 @@ impl TxFrame {
         }
     }
 
+    /// True if its packets are messages of one packet each: a train.
+    pub fn is_train(&self) -> bool {
+        self.roce_packets()
+            .is_some_and(|packets| packets.is_train())
+    }
+
     /// The headers of packet `index`; `None` if the frame is not RoCE.
     pub fn packet_header(&self, index: u32) -> Option<RoceHeader> {
         Some(self.roce_packets()?.header(index))

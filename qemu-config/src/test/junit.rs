@@ -1,9 +1,11 @@
 //! JUnit files: the results of a run for CI systems; and a reader that uses an XML parser, as these do.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
@@ -14,6 +16,84 @@ use crate::scenario::verdict::escaped;
 use crate::workspace::Workspace;
 
 const READ: &str = include_str!("../../recipes/read-junit.py");
+
+/// The files of the run that goes on.
+static RUN: Mutex<Option<Unfinished>> = Mutex::new(None);
+
+/// What the files have while a run goes on: the tests that have ended, and those that have not as failures. So a run that a signal ends
+/// leaves its results.
+#[derive(Debug)]
+struct Unfinished {
+    files: Vec<PathBuf>,
+    started: Instant,
+    /// Tests without a result.
+    awaited: Vec<String>,
+    ended: Vec<Case>,
+}
+
+impl Unfinished {
+    fn end(&mut self, name: &str, cases: &[Case]) {
+        let first = self.awaited.iter().position(|awaited| awaited == name);
+        first.map(|at| self.awaited.remove(at));
+        self.ended.extend_from_slice(cases);
+    }
+
+    fn text(&self) -> String {
+        let awaited = self.awaited.iter().map(|name| Case {
+            name: name.clone(),
+            elapsed: Duration::ZERO,
+            verdict: Verdict::Failed("the run has ended before this test".to_owned()),
+        });
+        let cases: Vec<Case> = self.ended.iter().cloned().chain(awaited).collect();
+        text(self.started.elapsed(), &cases)
+    }
+
+    /// Errors are those of the results at the end of the run, too, which reports them.
+    fn write(&self) {
+        let text = self.text();
+        for file in &self.files {
+            let part = file.with_extension("xml.part");
+            if fs::write(&part, &text).is_ok() && fs::rename(&part, file).is_err() {
+                let _ = fs::remove_file(&part);
+            }
+        }
+    }
+}
+
+fn run() -> MutexGuard<'static, Option<Unfinished>> {
+    RUN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// From now on these files have the results of the run, until [`forget`]. `awaited`: the tests that it is expected to have.
+pub fn begin(files: &[&Path], awaited: Vec<String>) {
+    // Others, such as FIFOs, are written once, at the end.
+    let is_ours = |file: &&&Path| file.metadata().map_or(true, |found| found.is_file());
+    let unfinished = Unfinished {
+        files: files
+            .iter()
+            .filter(is_ours)
+            .map(|file| file.to_path_buf())
+            .collect(),
+        started: Instant::now(),
+        awaited,
+        ended: Vec::new(),
+    };
+    unfinished.write();
+    *run() = Some(unfinished);
+}
+
+/// A test has ended, or a step with several.
+pub fn end(name: &str, cases: &[Case]) {
+    if let Some(unfinished) = &mut *run() {
+        unfinished.end(name, cases);
+        unfinished.write();
+    }
+}
+
+/// The run has ended: its owner writes the results.
+pub fn forget() {
+    *run() = None;
+}
 
 /// The results of a run. The class of a test is its suite with the kernel.
 pub fn text(took: Duration, cases: &[Case]) -> String {
@@ -96,6 +176,36 @@ mod tests {
                 "cargo lab test: b: passed"
             ]
         );
+    }
+
+    #[test]
+    fn a_run_that_is_interrupted_leaves_its_results() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("junit.xml");
+        let mut run = Unfinished {
+            files: vec![file.clone()],
+            started: Instant::now(),
+            awaited: vec!["host::a".to_owned(), "host::b".to_owned()],
+            ended: Vec::new(),
+        };
+        run.end(
+            "host::a",
+            &[Case {
+                name: "host::a: 5 tests".to_owned(),
+                elapsed: Duration::ZERO,
+                verdict: Verdict::Passed,
+            }],
+        );
+        run.write();
+        assert_eq!(
+            read(&file).unwrap(),
+            [
+                "cargo lab test: a: 5 tests: passed",
+                "cargo lab test: b: failed: the run has ended before this test"
+            ]
+        );
+        let left = fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(left, 1);
     }
 
     #[test]

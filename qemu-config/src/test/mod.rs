@@ -153,6 +153,10 @@ pub fn run(workspace: &Workspace, options: &Options, junit: Option<&Path>) -> Re
     let started = Instant::now();
     let batches = batches(workspace, options, &chosen);
     let items = expected(&chosen, &batches, options);
+    let own = dir.join("junit.xml");
+    let awaited = items.iter().filter(|item| item.is_test);
+    let awaited = awaited.map(|item| item.name.clone()).collect();
+    junit::begin(&[&[own.as_path()], junit.as_slice()].concat(), awaited);
     let progress = Progress::start(&items, &workspace.cache()?);
     if options.run != Run::Named {
         say(format!(
@@ -216,6 +220,7 @@ pub fn run(workspace: &Workspace, options: &Options, junit: Option<&Path>) -> Re
     session.run_after(&mut results);
     let Results { tally, counts } = results;
     let longest = progress.end();
+    junit::forget();
     write_junit(&dir, junit, started.elapsed(), &tally)?;
     tally.print_reasons(workspace.shown(&dir));
     print!("{longest}");

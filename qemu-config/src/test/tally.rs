@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
+use super::junit;
 use crate::progress;
 
 /// The result of one test.
@@ -91,11 +92,13 @@ impl Tally {
             });
         }
         progress::end(name, elapsed, 1);
-        self.cases.push(Case {
+        let case = Case {
             name: name.to_owned(),
             elapsed,
             verdict: verdict.clone(),
-        });
+        };
+        junit::end(name, std::slice::from_ref(&case));
+        self.cases.push(case);
         let seconds = elapsed.as_secs_f64();
         match verdict {
             Verdict::Passed => {
@@ -129,18 +132,19 @@ impl Tally {
         skipped: usize,
     ) {
         progress::end(name, elapsed, passed + failed.len() + skipped);
-        if passed > 0 {
-            self.cases.push(Case {
-                name: format!("{name}: {passed} tests"),
-                elapsed,
-                verdict: Verdict::Passed,
-            });
-        }
-        self.cases.extend(failed.iter().map(|failure| Case {
+        let passing = (passed > 0).then(|| Case {
+            name: format!("{name}: {passed} tests"),
+            elapsed,
+            verdict: Verdict::Passed,
+        });
+        let failing = failed.iter().map(|failure| Case {
             name: failure.name.clone(),
             elapsed: Duration::ZERO,
             verdict: Verdict::Failed(failure.why.clone()),
-        }));
+        });
+        let cases: Vec<Case> = passing.into_iter().chain(failing).collect();
+        junit::end(name, &cases);
+        self.cases.extend(cases);
         self.passed += passed;
         self.failed.extend(failed);
         self.skipped += skipped;

@@ -144,7 +144,7 @@ pub fn commands(data: &[u8]) {
     let mut pair = world.connect(QPT_RC, LEN, |path| path.timeout = 5);
     let (mr, page) = (pair.mr[0], RAM_BASE + (4 << 20));
     let mut other = [QPT_UC, QPT_UD].map(|kind| {
-        let qp = world.hosts[0].qp(kind, &pair.cq[0]);
+        let qp = world.hosts[0].qp(kind, &pair.cq[0]).unwrap();
         let path = world.path(1, 77);
         let driver = &mut world.hosts[0].driver;
         let done = match kind {
@@ -210,9 +210,9 @@ pub fn commands(data: &[u8]) {
 }
 
 fn neighbour_works(world: &mut World) {
-    let cq = [1, 2].map(|i| world.hosts[i].cq(4));
-    let mut qp = [0, 1].map(|i| world.hosts[i + 1].qp(QPT_RC, &cq[i]));
-    let mr = [1, 2].map(|i| world.hosts[i].mr(LEN));
+    let cq = [1, 2].map(|i| world.hosts[i].cq(4).unwrap());
+    let mut qp = [0, 1].map(|i| world.hosts[i + 1].qp(QPT_RC, &cq[i]).unwrap());
+    let mr = [1, 2].map(|i| world.hosts[i].mr(LEN).unwrap());
     for i in 0..2 {
         let path = world.path(2 - i, qp[1 - i].qpn);
         let driver = &mut world.hosts[i + 1].driver;

@@ -49,7 +49,7 @@ struct Victim {
 
 impl Victim {
     fn new(world: &mut World) -> Self {
-        let cq = world.hosts[1].cq(8);
+        let cq = world.hosts[1].cq(8).unwrap();
         let pd = world.hosts[1].pd;
         let path = world.path(0, PEER_QPN);
         let host = &mut world.hosts[1];
@@ -70,7 +70,7 @@ impl Victim {
             (QPT_UC, Service::Uc),
             (QPT_UD, Service::Ud),
         ] {
-            let qp = host.qp(kind, &cq);
+            let qp = host.qp(kind, &cq).unwrap();
             ends.push(End {
                 qpn: qp.qpn,
                 service,
@@ -204,15 +204,18 @@ struct Honest {
 
 impl Honest {
     fn new(world: &mut World) -> Self {
-        let [cq, cq1] = [2, 1].map(|host: usize| world.hosts[host].cq(4));
+        let [cq, cq1] = [2, 1].map(|host: usize| world.hosts[host].cq(4).unwrap());
         let pd = world.hosts[1].driver.alloc_pd().expect("a domain");
         let mut config = world.hosts[1].qp_config(QPT_RC, &cq1);
         config.pd = pd;
         let qp1 = world.hosts[1].driver.create_qp(&config);
-        let qp = [world.hosts[2].qp(QPT_RC, &cq), qp1.expect("a queue pair")];
+        let qp = [
+            world.hosts[2].qp(QPT_RC, &cq).unwrap(),
+            qp1.expect("a queue pair"),
+        ];
         let driver = &mut world.hosts[1].driver;
         let mr1 = driver.reg_mr(pd, 0x10_0000, LEN, ACCESS);
-        let mr = [world.hosts[2].mr(LEN), mr1.expect("a region")];
+        let mr = [world.hosts[2].mr(LEN).unwrap(), mr1.expect("a region")];
         for (host, own, peer) in [(2, 0, 1), (1, 1, 0)] {
             let path = world.path(3 - host, qp[peer].qpn);
             let driver = &mut world.hosts[host].driver;
@@ -348,7 +351,7 @@ impl Forgery {
             _ => 0,
         };
         let to = &world.hosts[1];
-        let ip = Ip::from_gids(world.hosts[from].gid4, to.gid4, 0, 0, 64);
+        let ip = Ip::from_gids(world.hosts[from].gid, to.gid, 0, 0, 64);
         self.spoofed |= from == 2 && qpn == self.honest;
         (
             RoceHeader::new(to.mac, world.hosts[0].mac, ip, bth),
@@ -449,17 +452,11 @@ fn payload(input: &mut Input<'_>, aim: &Aim) -> Vec<u8> {
     let how = input.u8();
     let mut out = Vec::new();
     if how & 0xc0 == 0xc0 {
-        let header = tag::Tmh {
-            opcode: input.u8() % 5,
-            tag: u64::from(input.u8() % 4).to_be_bytes(),
-            ..tag::Tmh::default()
-        };
+        let opcode = input.u8() % 5;
+        let header = tag::Tmh::new(opcode, u64::from(input.u8() % 4), [0; 4]);
         out.extend_from_slice(header.as_bytes());
-        let request = tag::Rvh {
-            va: (aim.va + u64::from(input.u8())).to_be_bytes(),
-            rkey: aim.keys[0].to_be_bytes(),
-            len: u32::from(input.u16()).to_be_bytes(),
-        };
+        let va = aim.va + u64::from(input.u8());
+        let request = tag::Rvh::new(va, aim.keys[0], input.u16().into());
         if how & 0x20 != 0 {
             out.extend_from_slice(request.as_bytes());
         }

@@ -54,9 +54,11 @@ pub fn offload(data: &[u8]) {
         world.hand_over_by_reference();
     }
     let [mut a, mut b] = [0, 1].map(|i| {
-        let cq = world.hosts[i].cq(6);
-        let qp = world.hosts[i].qp(QPT_RAW, &cq);
-        let mr = world.hosts[i].mr([SLOT * u64::from(POSTS), u64::from(RECEIVES * RECEIVE_LEN)][i]);
+        let cq = world.hosts[i].cq(6).unwrap();
+        let qp = world.hosts[i].qp(QPT_RAW, &cq).unwrap();
+        let mr = world.hosts[i]
+            .mr([SLOT * u64::from(POSTS), u64::from(RECEIVES * RECEIVE_LEN)][i])
+            .unwrap();
         let mac = world.hosts[i].mac;
         let driver = &mut world.hosts[i].driver;
         driver

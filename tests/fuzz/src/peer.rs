@@ -2,7 +2,7 @@
 
 use faultline_abi::qp::*;
 use faultline_simulation::Qp;
-use faultline_simulator::{World, packet};
+use faultline_simulator::{World, gid6, packet};
 use faultline_wire::aeth::{Aeth, Syndrome};
 use faultline_wire::atomic::{AtomicAckEth, AtomicEth};
 use faultline_wire::bth::{Bth, Psn};
@@ -35,8 +35,8 @@ pub fn responder(data: &[u8]) {
     let mut world = World::new(2, 1);
     // Drivers and peers that break the rules make NICs break them.
     world.permit(&faultline_oracle::Rule::ALL);
-    let mut cq = world.hosts[1].cq(6);
-    let open = world.hosts[1].mr(LEN);
+    let mut cq = world.hosts[1].cq(6).unwrap();
+    let open = world.hosts[1].mr(LEN).unwrap();
     let pd = world.hosts[1].pd;
     let path = world.path(0, 77);
     let driver = &mut world.hosts[1].driver;
@@ -56,7 +56,7 @@ pub fn responder(data: &[u8]) {
         srqn = srq.srqn;
         driver.create_xrc_target(xrcd).expect("a target")
     } else {
-        let qp = world.hosts[1].qp(kind, &cq);
+        let qp = world.hosts[1].qp(kind, &cq).unwrap();
         let number = qp.qpn;
         receiver = Some(qp);
         number
@@ -111,8 +111,8 @@ fn frame(world: &World, input: &mut Input<'_>, aim: &Aim) -> Vec<u8> {
     bth.solicited = how & 16 != 0;
     let (from, to) = (&world.hosts[0], &world.hosts[1]);
     let ip = match how & 32 {
-        0 => Ip::from_gids(from.gid4, to.gid4, 0, 0, 64),
-        _ => Ip::from_gids(from.gid6, to.gid6, 0, 0, 64),
+        0 => Ip::from_gids(from.gid, to.gid, 0, 0, 64),
+        _ => Ip::from_gids(gid6(&from), gid6(&to), 0, 0, 64),
     };
     let mut header = RoceHeader::new(to.mac, from.mac, ip, bth);
     extend(&mut header, input, aim);

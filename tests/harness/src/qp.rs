@@ -477,6 +477,15 @@ impl Qp {
         self.object.command(admin::MODIFY_QP, attr).map(drop)
     }
 
+    /// Sets the fault policy.
+    pub fn set_fault_policy(&self, policy: u8) -> Result<(), DriverError> {
+        self.modify(&QpAttr {
+            mask: U32::new(abi::QP_ATTR_FAULT_POLICY),
+            fault_policy: policy,
+            ..QpAttr::default()
+        })
+    }
+
     /// All attributes.
     pub fn query(&self) -> Result<QpAttr, DriverError> {
         answer(&self.object.command(admin::QUERY_QP, &[0u8; 0])?)

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use faultline_memory::{AccessError, MemFd};
+use faultline_scenario::random::Rng;
 
 /// Granule of allocations.
 const GRANULE: u64 = 64;
@@ -216,46 +217,23 @@ impl Drop for Buf {
 
 /// Bytes that depend on a seed and on their position: no shift, swap or repetition of pieces goes unnoticed.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let mut rng = Rng::new(seed);
-    let mut out = Vec::with_capacity(len + 8);
-    while out.len() < len {
-        out.extend(rng.next_u64().to_le_bytes());
-    }
-    out.truncate(len);
-    out
+    Rng::new(seed).bytes(len)
 }
 
-/// A small generator of numbers that look random (splitmix64).
-#[derive(Clone, Debug)]
-pub struct Rng(u64);
-
-impl Rng {
-    /// The same seed gives the same numbers.
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// Any number.
-    pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `n`.
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next_u64() % n.max(1)
-    }
-
+/// Random choices of tests.
+pub trait Choices {
     /// One of the given.
-    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T;
+    /// A number, at the edges of ranges more often than elsewhere.
+    fn edgy(&mut self) -> u64;
+}
+
+impl Choices for Rng {
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]
     }
 
-    /// Numbers at the edges of ranges more often than others.
-    pub fn edgy(&mut self) -> u64 {
+    fn edgy(&mut self) -> u64 {
         match self.below(6) {
             0 => 0,
             1 => u64::MAX,
@@ -264,12 +242,6 @@ impl Rng {
             4 => self.below(256),
             _ => self.next_u64(),
         }
-    }
-
-    /// Random bytes.
-    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
-        let seed = self.next_u64();
-        pattern(seed, len)
     }
 }
 

@@ -181,27 +181,13 @@ impl TagSrq {
 
 /// The header of a message whose data follows.
 pub fn eager(tag: u64, app_ctx: [u8; 4]) -> Vec<u8> {
-    header(abi::TMH_EAGER, tag, app_ctx)
+    let header = Tmh::new(abi::TMH_EAGER, tag, app_ctx);
+    header.as_bytes().to_vec()
 }
 
-/// A message that says where so many bytes wait to be read.
+/// A message that says where `len` bytes wait to be read.
 pub fn rendezvous(tag: u64, app_ctx: [u8; 4], from: Remote, len: u32) -> Vec<u8> {
-    let rvh = Rvh {
-        va: from.addr.to_be_bytes(),
-        rkey: from.key.to_be_bytes(),
-        len: len.to_be_bytes(),
-    };
-    let mut bytes = header(abi::TMH_RNDV, tag, app_ctx);
-    bytes.extend(rvh.as_bytes());
-    bytes
-}
-
-fn header(opcode: u8, tag: u64, app_ctx: [u8; 4]) -> Vec<u8> {
-    let tmh = Tmh {
-        opcode,
-        app_ctx,
-        tag: tag.to_be_bytes(),
-        ..Tmh::default()
-    };
-    tmh.as_bytes().to_vec()
+    let header = Tmh::new(abi::TMH_RNDV, tag, app_ctx);
+    let location = Rvh::new(from.addr, from.key, len);
+    [header.as_bytes(), location.as_bytes()].concat()
 }

@@ -15,9 +15,9 @@ use faultline_abi::wqe::Sge;
 use crate::cq::{Cq, Wc};
 use crate::error::DriverError;
 use crate::qp::{Link, Qp, QpOptions, QpType, connect};
-use crate::ram::Rng;
 use crate::testbed::{Fabric, LONG, Node, connect_nodes, has_several_engines};
 use crate::wr::SendWr;
+use faultline_scenario::random::Rng;
 
 /// An exchange uses the last quarter of a node's memory, a storm what is before it: the first half of the quarter is
 /// for what leaves, the second for what arrives.

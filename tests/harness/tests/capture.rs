@@ -659,7 +659,7 @@ fn frames_on_modelled_links_have_comments_on_what_is_done_to_them() {
     assert_eq!(links.len(), 4);
     let comment = |effect: &str| match effect {
         "lost" => "dropped: lost at random by the model of the link",
-        "duplicated" => "doubled by the model of a link: it is sent twice",
+        "duplicated" => "duplicated by the model of a link: it is sent twice",
         "reordered" => "reordered by the model of a link: others overtake it",
         _ => "corrupted by the model of a link",
     };

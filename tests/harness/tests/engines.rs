@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use faultline_abi::admin::Counter;
-use faultline_abi::qp::{FAULT_POLICY_STALL, QP_ATTR_FAULT_POLICY, QpAttr};
-use faultline_abi::{U32, cqe};
+use faultline_abi::cqe;
+use faultline_abi::qp::FAULT_POLICY_STALL;
 use faultline_config::{Config, PollMode};
 use faultline_control::view::EngineView;
 use faultline_harness::paging::Pager;
@@ -187,12 +187,7 @@ fn a_paused_nic_holds_up_who_sends_to_it_and_nothing_else() {
     };
     let (mut qa, qb) = connected(&a, &b);
     let mut pager = Pager::new(&b, 4).unwrap();
-    qb.modify(&QpAttr {
-        mask: U32::new(QP_ATTR_FAULT_POLICY),
-        fault_policy: FAULT_POLICY_STALL,
-        ..QpAttr::default()
-    })
-    .unwrap();
+    qb.set_fault_policy(FAULT_POLICY_STALL).unwrap();
     let write = SendWr::write_inline(b"absent", pager.mr.remote(0)).signaled();
     qa.post_send(&write).unwrap();
     let record = pager.record(LONG).unwrap();
@@ -305,12 +300,7 @@ fn a_process_ends_while_a_link_is_full() {
     let (a, b) = (stage.node("a"), stage.node("b"));
     let (mut qa, qb) = connect_nodes(&a, &b, QpType::Rc).unwrap();
     let mut pager = Pager::new(&b, 4).unwrap();
-    qb.modify(&QpAttr {
-        mask: U32::new(QP_ATTR_FAULT_POLICY),
-        fault_policy: FAULT_POLICY_STALL,
-        ..QpAttr::default()
-    })
-    .unwrap();
+    qb.set_fault_policy(FAULT_POLICY_STALL).unwrap();
     let write = SendWr::write_inline(b"absent", pager.mr.remote(0)).signaled();
     qa.post_send(&write).unwrap();
     pager.record(LONG).unwrap();

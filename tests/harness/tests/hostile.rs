@@ -14,7 +14,7 @@ use faultline_harness::client::CONFIG_REGION;
 use faultline_harness::testbed::{ALL_ACCESS, Fabric, LONG, Node, connect_nodes};
 use faultline_harness::traffic::{Neighbours, exchange_anew, impatient};
 use faultline_harness::{
-    Buf, DriverError, Nic, QpOptions, QpType, Reset, RingError, Rng, SendWr, connect,
+    Buf, Choices, DriverError, Nic, QpOptions, QpType, Reset, RingError, Rng, SendWr, connect,
 };
 use zerocopy::{FromBytes, IntoBytes};
 

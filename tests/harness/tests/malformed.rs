@@ -10,7 +10,7 @@ use faultline_harness::client::{
 };
 use faultline_harness::testbed::{Fabric, Node};
 use faultline_harness::traffic::{Neighbours, exchange_anew};
-use faultline_harness::{Ram, Rng};
+use faultline_harness::{Choices, Ram, Rng};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use faultline_abi::admin::Counter;
-use faultline_abi::qp::{FAULT_POLICY_STALL, QP_ATTR_FAULT_POLICY, QpAttr};
+use faultline_abi::qp::FAULT_POLICY_STALL;
 use faultline_abi::translation::{self as tq, TqCmd};
-use faultline_abi::{Status, U32, U64, cqe, event, regs};
+use faultline_abi::{Status, U64, cqe, event, regs};
 use faultline_config::{Config, NicSettings, PollMode};
 use faultline_harness::paging::{PAGE, Pager};
 use faultline_harness::testbed::{Fabric, LONG, Node, connect_nodes};
 use faultline_harness::traffic::{Neighbours, exchange_anew, impatient};
-use faultline_harness::{DriverError, QpType, Reset, Rng, SendWr, connect};
+use faultline_harness::{Choices, DriverError, QpType, Reset, Rng, SendWr, connect};
 
 use crate::held_clock::HeldClock;
 
@@ -161,12 +161,7 @@ fn who_stops_the_others_and_then_himself_stops_nobody() {
         let b = fabric.node("b").unwrap();
         let (mut qa, qb) = connect_nodes(&a, &b, QpType::Rc).unwrap();
         let mut pager = Pager::new(&b, 4).unwrap();
-        qb.modify(&QpAttr {
-            mask: U32::new(QP_ATTR_FAULT_POLICY),
-            fault_policy: FAULT_POLICY_STALL,
-            ..QpAttr::default()
-        })
-        .unwrap();
+        qb.set_fault_policy(FAULT_POLICY_STALL).unwrap();
         let write = SendWr::write_inline(b"nobody home", pager.mr.remote(0)).signaled();
         qa.post_send(&write).unwrap();
         pager.record(LONG).unwrap();

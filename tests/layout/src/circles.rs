@@ -2,9 +2,10 @@
 //!
 //! A file uses another if it has a path (`crate::…`, `super::…`, `self::…`, or one that begins with a module that it declares)
 //! to an item of that file. A re-export is followed to the file that defines the item, and is itself no use. The roots
-//! (`lib.rs`, `main.rs`), which only declare modules and re-export, take no part. Not seen are methods of a type whose
-//! `impl` is in another file, and what is below `#[cfg(test)] mod`. So the `impl` blocks of one type in a parent and its child files may
-//! call each other's methods.
+//! (`lib.rs`, `main.rs`), which only declare modules and re-export, take no part. Not seen is what is below `#[cfg(test)] mod`.
+//!
+//! [`method_uses`] adds methods of a type whose `impl` blocks are in several files: a file uses another if it calls a method on `self` that
+//! the other defines for the same type. Calls on other values are not seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,8 +21,96 @@ pub type Source = (String, String);
 struct File {
     name: String,
     module: Module,
+    /// Types that it declares.
+    types: BTreeSet<String>,
+    impls: Vec<Impl>,
     /// Paths with the name under which a re-export makes them known, if it is one.
     paths: Vec<(Module, bool)>,
+}
+
+/// An `impl` block.
+struct Impl {
+    /// The type, by its last name.
+    of: String,
+    /// Its functions; none if it implements a trait.
+    defines: BTreeSet<String>,
+    /// Names of functions that it calls on `self`, `Self` or the type.
+    calls: BTreeSet<String>,
+}
+
+impl Impl {
+    /// The block whose header and body begin at these words, behind `impl`.
+    fn new(words: &[&str]) -> Option<Self> {
+        let open = words.iter().position(|word| *word == "{")?;
+        let (header, body) = words.split_at(open);
+        let mut header = header.split(|word| *word == "where").next()?;
+        header = header.get(generics(header)..)?;
+        let of_trait = header.iter().position(|word| *word == "for");
+        let (header, is_trait) = match of_trait {
+            Some(at) => (header.get(at + 1..)?, true),
+            None => (header, false),
+        };
+        let path = header.iter().take_while(|word| **word != "<");
+        let of = path.filter(|word| is_name(word)).last()?;
+        let mut block = Self {
+            of: (*of).to_owned(),
+            defines: BTreeSet::new(),
+            calls: BTreeSet::new(),
+        };
+        let mut depth = 0;
+        for (at, word) in body.iter().enumerate() {
+            match *word {
+                "{" => depth += 1,
+                "}" if depth == 1 => break,
+                "}" => depth -= 1,
+                "fn" if depth == 1 && !is_trait => {
+                    let name = body.get(at + 1)?;
+                    block.defines.insert((*name).to_owned());
+                }
+                "self" if body.get(at + 1) == Some(&".") => {
+                    let is_call = matches!(body.get(at + 3), Some(&"(" | &"::"));
+                    let name = body.get(at + 2).filter(|_| is_call);
+                    block.calls.extend(name.map(|name| (*name).to_owned()));
+                }
+                word if (word == "Self" || word == *of) && body.get(at + 1) == Some(&"::") => {
+                    let name = body.get(at + 2);
+                    block.calls.extend(name.map(|name| (*name).to_owned()));
+                }
+                _ => {}
+            }
+        }
+        Some(block)
+    }
+}
+
+/// The `impl` blocks of a file.
+fn impls(words: &[&str]) -> Vec<Impl> {
+    let begins = |at: usize| {
+        let before = at.checked_sub(1).and_then(|before| words.get(before));
+        matches!(before, None | Some(&"}" | &";" | &"]" | &"{" | &"unsafe"))
+    };
+    let at = (0..words.len()).filter(|at| words[*at] == "impl" && begins(*at));
+    at.filter_map(|at| Impl::new(&words[at + 1..])).collect()
+}
+
+/// Number of the words of the generic parameters with which these words begin.
+fn generics(words: &[&str]) -> usize {
+    let mut depth = 0;
+    for (at, word) in words.iter().enumerate() {
+        match *word {
+            "<" => depth += 1,
+            ">" if at == 0 || words[at - 1] != "-" => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return if at == 0 { 0 } else { at + 1 };
+        }
+    }
+    0
+}
+
+fn is_name(word: &str) -> bool {
+    word.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
 impl File {
@@ -61,9 +150,14 @@ impl File {
                 paths.extend(found.into_iter().map(|path| (path, re_exports)));
             }
         }
+        let declared = words
+            .windows(2)
+            .filter(|pair| matches!(pair[0], "struct" | "enum" | "union"));
         Self {
             name: name.to_owned(),
             module,
+            types: declared.map(|pair| pair[1].to_owned()).collect(),
+            impls: impls(&words),
             paths,
         }
     }
@@ -96,14 +190,59 @@ fn code(text: &str) -> String {
     let text = text
         .split_once("#[cfg(test)]\nmod ")
         .map_or(text, |(code, _)| code);
-    let lines = text.lines();
-    let lines = lines.map(|line| line.split("//").next().unwrap_or_default());
-    let code = lines.collect::<Vec<_>>().join("\n");
+    let code = without_texts(text);
     let mut parts = code.split("pub(in ");
     let first = parts.next().unwrap_or_default().to_owned();
     parts.fold(first, |code, part| {
         code + "pub" + part.split_once(')').map_or("", |(_, rest)| rest)
     })
+}
+
+/// The text without comments, and with empty strings and characters.
+fn without_texts(text: &str) -> String {
+    let mut code = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let after = &rest[first.len_utf8()..];
+        let hashes = after.len() - after.trim_start_matches('#').len();
+        let is_raw = first == 'r'
+            && after[hashes..].starts_with('"')
+            && !code.ends_with(|c: char| c.is_alphanumeric() || c == '_');
+        let length = if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if is_raw {
+            let end = format!("\"{}", "#".repeat(hashes));
+            let body = hashes + 2;
+            rest[body..]
+                .find(&end)
+                .map_or(rest.len(), |at| body + at + end.len())
+        } else if first == '"' || first == '\'' && is_character(after) {
+            quoted(after, first) + 1
+        } else {
+            code.push(first);
+            first.len_utf8()
+        };
+        rest = &rest[length..];
+    }
+    code
+}
+
+/// True if a character, and not a lifetime, is behind this quotation mark.
+fn is_character(after: &str) -> bool {
+    let mut chars = after.chars();
+    chars.next() == Some('\\') || chars.next() == Some('\'')
+}
+
+/// Bytes up to the end of a string or character, with its last quotation mark.
+fn quoted(text: &str, mark: char) -> usize {
+    let mut is_escaped = false;
+    for (at, c) in text.char_indices() {
+        if c == mark && !is_escaped {
+            return at + c.len_utf8();
+        }
+        is_escaped = c == '\\' && !is_escaped;
+    }
+    text.len()
 }
 
 /// Names, `::`, and single other characters.
@@ -189,12 +328,54 @@ fn definition<'a>(files: &'a [File], path: &[String], depth: usize) -> Option<(&
     }
 }
 
+fn files_of(sources: &[Source]) -> Vec<File> {
+    let files = sources.iter();
+    files.map(|(name, text)| File::new(name, text)).collect()
+}
+
+/// The file that declares a type which another file names.
+fn declaration<'a>(files: &'a [File], user: &'a File, name: &str) -> Option<&'a File> {
+    if user.types.contains(name) {
+        return Some(user);
+    }
+    let mut paths = user.paths.iter().map(|(path, _)| path);
+    if let Some(path) = paths.find(|path| path.last().is_some_and(|last| last == name)) {
+        return definition(files, path, 4).map(|(file, _)| file);
+    }
+    let mut declaring = files.iter().filter(|file| file.types.contains(name));
+    declaring.next().filter(|_| declaring.next().is_none())
+}
+
+/// Which file of a crate calls methods that which other file defines for a type of both.
+pub fn method_uses(sources: &[Source]) -> Uses {
+    let files = files_of(sources);
+    let mut blocks = Vec::new();
+    for file in &files {
+        for block in &file.impls {
+            if let Some(declaring) = declaration(&files, file, &block.of) {
+                blocks.push((file, (&declaring.name, &block.of), block));
+            }
+        }
+    }
+    let mut uses = Uses::new();
+    for (user, of, calling) in &blocks {
+        let others = blocks.iter().filter(|(file, other, _)| {
+            other == of && file.name != user.name && !file.is_root() && !user.is_root()
+        });
+        for (used, _, defining) in others {
+            for name in calling.calls.intersection(&defining.defines) {
+                let pair = (user.name.clone(), used.name.clone());
+                let name = format!("{}::{name}", calling.of);
+                uses.entry(pair).or_default().insert(name);
+            }
+        }
+    }
+    uses
+}
+
 /// Which file of a crate uses what of which other.
 pub fn uses(sources: &[Source]) -> Uses {
-    let files: Vec<File> = sources
-        .iter()
-        .map(|(name, text)| File::new(name, text))
-        .collect();
+    let files = files_of(sources);
     let mut uses = Uses::new();
     for file in files.iter().filter(|file| !file.is_root()) {
         for (path, _) in file.paths.iter().filter(|(_, re_exports)| !re_exports) {
@@ -312,6 +493,50 @@ mod tests {
                 ("qp/state.rs", "pub enum State {}"),
             ]),
             Vec::<String>::new()
+        );
+    }
+
+    #[test]
+    fn methods_of_a_type_in_several_files_can_make_a_circle() {
+        let sources = tree_of(&[
+            ("lib.rs", "mod a; mod b; mod c; mod d;"),
+            (
+                "a.rs",
+                "pub struct Aye<T>(T);\nimpl<T: Fn() -> u8> Aye<T> {\n fn one(&self) { self.two(\"}\", '{') }\n fn four(&self) {}\n}",
+            ),
+            (
+                "b.rs",
+                "use crate::a::Aye;\nimpl<T> Aye<T> {\n fn two(&self) { Self::four(self); self.field; }\n fn field() {}\n}",
+            ),
+            (
+                "c.rs",
+                "use crate::a::Aye;\nimpl<T> Drop for Aye<T> where T: Copy {\n fn drop(&mut self) { self.two() }\n}",
+            ),
+            // Another type of this name.
+            (
+                "d.rs",
+                "struct Aye;\nimpl Aye { fn one(&self) { self.two() } }",
+            ),
+        ]);
+        let found: Vec<String> = method_uses(&sources)
+            .iter()
+            .map(|((user, used), names)| format!("{user} -> {used}: {names:?}"))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                "a.rs -> b.rs: {\"Aye::two\"}",
+                "b.rs -> a.rs: {\"Aye::four\"}",
+                "c.rs -> b.rs: {\"Aye::two\"}"
+            ]
+        );
+    }
+
+    #[test]
+    fn texts_are_no_code() {
+        assert_eq!(
+            without_texts("a(\"{\\\"}\", r#\"\"{\"#, '\\'', '{', &'a b) // {\nc"),
+            "a(, , , , &'a b) \nc"
         );
     }
 

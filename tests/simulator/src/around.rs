@@ -204,12 +204,6 @@ fn queue_pair(nic: &Nic, qpn: u32) -> Option<QueuePair> {
     })
 }
 
-/// True for messages of one packet each.
-fn is_train(frame: &TxFrame) -> bool {
-    let second = frame.packet_header(1).filter(|_| frame.packets > 1);
-    second.is_some_and(|header| header.bth.opcode.is_first_or_only())
-}
-
 /// True if the NIC did not send the frame.
 fn is_barred(fate: Fate) -> bool {
     let barred = [
@@ -286,7 +280,7 @@ impl Outside for Around {
 
     fn seen(&mut self, now: Instant, seen: Seen<'_, GuestMemory>) {
         match seen {
-            Seen::Sent { nic, frame, .. } if is_train(frame) => {
+            Seen::Sent { nic, frame, .. } if frame.is_train() => {
                 self.in_trains[nic] += u64::from(frame.packets);
             }
             Seen::Frame(sight) => self.frame(now, &sight),

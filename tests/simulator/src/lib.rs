@@ -30,4 +30,4 @@ mod world;
 pub use memory::{GuestMemory, Persisting};
 pub use pager::HostPager;
 pub use wire::{Impairment, Rate};
-pub use world::{Host, Pair, SimBus, World, expect_cqe, packet};
+pub use world::{Host, Pair, SimBus, World, expect_cqe, gid6, packet};

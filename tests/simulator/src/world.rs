@@ -13,8 +13,7 @@ use faultline_fabric::link_model::{LinkModel, LinkModelCounts, ModelledLink};
 use faultline_nic::{Diagnostic, Dma, Instant, Nic, NicConfig, Origin, State as QpState};
 use faultline_oracle::{Finding, Rule};
 use faultline_scenario::trigger::Direction;
-use faultline_simulation::driver::{ALL_ACCESS, Eq};
-use faultline_simulation::{Bus, Connect, Cq, CqConfig, Driver, Mr, Qp, QpConfig, Send};
+use faultline_simulation::{Bus, Connect, Cq, Mr, Qp, Send};
 use faultline_wire::packet::{RoceHeader, seal};
 use faultline_wire::{Gid, MacAddr, PrioritySet};
 
@@ -76,61 +75,15 @@ impl Bus for SimBus {
     }
 }
 
-/// A host: a driver, and where it is on the wire.
-#[derive(Debug)]
-pub struct Host {
-    /// The driver.
-    pub driver: Driver<SimBus>,
-    /// MAC address.
-    pub mac: MacAddr,
-    /// IPv4 address, entry 0 of the GID table.
-    pub gid4: Gid,
-    /// IPv6 address, entry 1 of the GID table.
-    pub gid6: Gid,
-    /// A protection domain.
-    pub pd: u32,
-    /// Event queue of completion notices, on vector 1.
-    pub eq: Eq,
-}
+/// A host of a world.
+pub type Host = faultline_simulation::Host<SimBus>;
 
-impl Host {
-    /// A completion queue.
-    pub fn cq(&mut self, log_depth: u8) -> Cq {
-        let config = CqConfig {
-            log_depth,
-            eqn: self.eq.eqn,
-            uctx: 0,
-        };
-        self.driver.create_cq(config).expect("CQ")
-    }
-
-    /// A region with every right whose pages do not begin at a page boundary of the I/O address space.
-    pub fn mr(&mut self, len: u64) -> Mr {
-        self.driver
-            .reg_mr(self.pd, 0x7f00_0000_0123, len, ALL_ACCESS)
-            .expect("MR")
-    }
-
-    /// A queue pair whose sends and receives complete on one CQ.
-    pub fn qp(&mut self, kind: u8, cq: &Cq) -> Qp {
-        let config = self.qp_config(kind, cq);
-        self.driver.create_qp(&config).expect("QP")
-    }
-
-    /// The usual shape of a queue pair.
-    pub fn qp_config(&self, kind: u8, cq: &Cq) -> QpConfig {
-        QpConfig {
-            kind,
-            pd: self.pd,
-            uctx: 0,
-            send_cqn: cq.cqn,
-            recv_cqn: cq.cqn,
-            srqn: None,
-            log_depth: 8,
-            max_sge: 4,
-            flags: faultline_abi::admin::QP_FLAG_SIG_ALL,
-        }
-    }
+/// IPv6 address of a host, entry 1 of the GID table.
+pub fn gid6(host: &Host) -> Gid {
+    let [.., last] = host.mac.0;
+    let mut gid = [0; 16];
+    (gid[0], gid[15]) = (0xfd, last);
+    Gid(gid)
 }
 
 /// Two connected queue pairs with a CQ and a region each.
@@ -183,24 +136,11 @@ impl World {
                 state: Rc::clone(&state),
                 id,
             };
-            let mut driver = Driver::new(bus).expect("driver starts");
-            let gid4 = Gid::from_ipv4([10, 0, 0, id as u8 + 1]);
-            let mut gid6 = [0; 16];
-            (gid6[0], gid6[15]) = (0xfd, id as u8 + 1);
-            let gid6 = Gid(gid6);
-            driver.set_gid(0, gid4, mac(id)).expect("GID");
-            driver.set_gid(1, gid6, mac(id)).expect("GID");
-            driver.set_netdev(mac(id), 9000, 0).expect("netdev");
-            let pd = driver.alloc_pd().expect("PD");
-            let eq = driver.create_eq(0, 1, 10).expect("EQ");
-            Host {
-                driver,
-                mac: mac(id),
-                gid4,
-                gid6,
-                pd,
-                eq,
-            }
+            let gid = Gid::from_ipv4([10, 0, 0, id as u8 + 1]);
+            let mut host = Host::start(bus, mac(id), gid).expect("driver starts");
+            let gid6 = gid6(&host);
+            host.driver.set_gid(1, gid6, mac(id)).expect("GID");
+            host
         };
         let hosts = (0..hosts).map(host).collect();
         Self { state, hosts }
@@ -502,15 +442,15 @@ impl World {
 
     /// The path from one host to the other: IPv4, 1024-byte packets.
     pub fn path(&self, to: usize, qpn: u32) -> Connect {
-        Connect::to(self.hosts[to].gid4, self.hosts[to].mac, qpn)
+        self.hosts[to].path(qpn)
     }
 
     /// Connects a QP of host 0 with one of host 1; `change` adjusts the attributes of both.
     pub fn connect(&mut self, kind: u8, mr_len: u64, change: impl Fn(&mut Connect)) -> Pair {
         assert!(kind == QPT_RC || kind == QPT_UC);
-        let cq = [0, 1].map(|i| self.hosts[i].cq(10));
-        let qp = [0, 1].map(|i| self.hosts[i].qp(kind, &cq[i]));
-        let mr = [0, 1].map(|i| self.hosts[i].mr(mr_len));
+        let cq = [0, 1].map(|i| self.hosts[i].cq(10).expect("CQ"));
+        let qp = [0, 1].map(|i| self.hosts[i].qp(kind, &cq[i]).expect("QP"));
+        let mr = [0, 1].map(|i| self.hosts[i].mr(mr_len).expect("MR"));
         self.connect_qps(kind, [qp[0].qpn, qp[1].qpn], change);
         Pair { cq, qp, mr }
     }
@@ -521,7 +461,7 @@ impl World {
             let mut path = self.path(1 - i, qpns[1 - i]);
             change(&mut path);
             if path.sgid_index == 1 {
-                path.dgid = self.hosts[1 - i].gid6;
+                path.dgid = gid6(&self.hosts[1 - i]);
             }
             self.hosts[i]
                 .driver

@@ -365,9 +365,9 @@ fn notifications_are_handled_or_ignored() {
 fn ethernet_frames_are_counted_apart() {
     let mut world = World::new(2, 1);
     let mut pair = world.connect(QPT_RC, LEN.into(), |_| {});
-    let cq = world.hosts[0].cq(6);
-    let mut raw = world.hosts[0].qp(QPT_RAW, &cq);
-    let mr = world.hosts[0].mr(4096);
+    let cq = world.hosts[0].cq(6).unwrap();
+    let mut raw = world.hosts[0].qp(QPT_RAW, &cq).unwrap();
+    let mr = world.hosts[0].mr(4096).unwrap();
     let driver = &mut world.hosts[0].driver;
     driver.activate(raw.qpn, QPT_RAW, 0).unwrap();
     let mut frame = vec![0; 100];

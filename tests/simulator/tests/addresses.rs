@@ -28,9 +28,9 @@ fn upper(host: usize) -> MacAddr {
 
 /// Connects queue pairs that use these entries.
 fn connect(world: &mut World, kind: u8) -> Pair {
-    let cq = [0, 1].map(|host| world.hosts[host].cq(6));
-    let qp = [0, 1].map(|host| world.hosts[host].qp(kind, &cq[host]));
-    let mr = [0, 1].map(|host| world.hosts[host].mr(4096));
+    let cq = [0, 1].map(|host| world.hosts[host].cq(6).unwrap());
+    let qp = [0, 1].map(|host| world.hosts[host].qp(kind, &cq[host]).unwrap());
+    let mr = [0, 1].map(|host| world.hosts[host].mr(4096).unwrap());
     for host in [0, 1] {
         let path = Connect {
             sgid_index: INDEX,
@@ -60,8 +60,8 @@ fn packets_to_the_address_of_a_gid_arrive() {
         world.run();
         expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::SUCCESS);
         // A datagram says from which address it came.
-        let cq = [0, 1].map(|host| world.hosts[host].cq(6));
-        let mut qp = [0, 1].map(|host| world.hosts[host].qp(QPT_UD, &cq[host]));
+        let cq = [0, 1].map(|host| world.hosts[host].cq(6).unwrap());
+        let mut qp = [0, 1].map(|host| world.hosts[host].qp(QPT_UD, &cq[host]).unwrap());
         let [_, mut cq] = cq;
         for (host, qp) in qp.iter().enumerate() {
             world.hosts[host]
@@ -127,11 +127,11 @@ fn a_guest_with_its_neighbours_address_is_no_peer_of_its_connections() {
                 world.hand_over_by_reference();
             }
             let mut pair = world.connect(kind, 4096, |_| {});
-            let (gid, mac) = (world.hosts[1].gid4, world.hosts[2].mac);
+            let (gid, mac) = (world.hosts[1].gid, world.hosts[2].mac);
             world.hosts[2].driver.set_gid(0, gid, mac).unwrap();
-            let mut cq = world.hosts[2].cq(6);
-            let mut qp = world.hosts[2].qp(kind, &cq);
-            let mr = world.hosts[2].mr(4096);
+            let mut cq = world.hosts[2].cq(6).unwrap();
+            let mut qp = world.hosts[2].qp(kind, &cq).unwrap();
+            let mr = world.hosts[2].mr(4096).unwrap();
             world.hosts[2].driver.write_mr(&mr, 0, b"impostor");
             let path = Connect {
                 retry_cnt: 0,
@@ -178,7 +178,7 @@ fn a_wire_does_not_carry_packets_of_a_neighbours_connection() {
     let qpn = pair.qp[1].qpn;
     let forged = |world: &World, psn, mac| {
         let (from, to) = (&world.hosts[0], &world.hosts[1]);
-        let ip = Ip::from_gids(from.gid4, to.gid4, 0, 0, 64);
+        let ip = Ip::from_gids(from.gid, to.gid, 0, 0, 64);
         let bth = Bth::new(Opcode::RcSendOnly, qpn, Psn::new(psn));
         packet(&RoceHeader::new(to.mac, mac, ip, bth), b"forged")
     };

@@ -111,9 +111,9 @@ fn a_responders_missing_memory_costs_the_reader_its_connection_only() {
 
 /// Two QPs of a kind without connection, with a CQ and a region each.
 fn loose(world: &mut World, kind: u8) -> ([Cq; 2], [Qp; 2], [Mr; 2]) {
-    let cq = [0, 1].map(|i| world.hosts[i].cq(8));
-    let qp = [0, 1].map(|i| world.hosts[i].qp(kind, &cq[i]));
-    let mr = [0, 1].map(|i| world.hosts[i].mr(LEN));
+    let cq = [0, 1].map(|i| world.hosts[i].cq(8).unwrap());
+    let qp = [0, 1].map(|i| world.hosts[i].qp(kind, &cq[i]).unwrap());
+    let mr = [0, 1].map(|i| world.hosts[i].mr(LEN).unwrap());
     for (host, qp) in qp.iter().enumerate() {
         world.hosts[host].driver.activate(qp.qpn, kind, 7).unwrap();
     }

@@ -25,6 +25,8 @@ use faultline_wire::opcode::Opcode;
 use faultline_wire::packet::RoceHeader;
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::common::create_key;
+
 /// A turn, and what had begun in it.
 const LONGEST: u64 = 2 * TURN_WORK;
 /// What may be done for one thing that is small.
@@ -34,19 +36,6 @@ fn work(world: &World) -> u64 {
     world.with_nic(0, |nic| nic.work())
 }
 
-fn create_key(world: &mut World, flags: u32, length: u64) -> u32 {
-    let host = &mut world.hosts[0];
-    let create = CreateMkey {
-        pd: U32::new(host.pd),
-        flags: U32::new(flags),
-        length: U64::new(length),
-        page_shift: 12,
-        ..CreateMkey::default()
-    };
-    let answer = host.driver.command(CREATE_MKEY, 0, &create).unwrap();
-    answer.handle.get()
-}
-
 fn destroy(world: &mut World, opcode: u16, number: u32) -> Result<(), Error> {
     let driver = &mut world.hosts[0].driver;
     driver.command(opcode, number, &[0u8; 0]).map(drop)
@@ -54,7 +43,7 @@ fn destroy(world: &mut World, opcode: u16, number: u32) -> Result<(), Error> {
 
 /// A connected QP of host 0 with room for many requests, of which only those complete that ask for it.
 fn deep_qp(world: &mut World, log_depth: u8) -> (Qp, Qp, [Cq; 2]) {
-    let cq = [0, 1].map(|host: usize| world.hosts[host].cq(6));
+    let cq = [0, 1].map(|host: usize| world.hosts[host].cq(6).unwrap());
     let config = QpConfig {
         log_depth,
         max_sge: 1,
@@ -62,7 +51,7 @@ fn deep_qp(world: &mut World, log_depth: u8) -> (Qp, Qp, [Cq; 2]) {
         ..world.hosts[0].qp_config(QPT_RC, &cq[0])
     };
     let qp = world.hosts[0].driver.create_qp(&config).unwrap();
-    let peer = world.hosts[1].qp(QPT_RC, &cq[1]);
+    let peer = world.hosts[1].qp(QPT_RC, &cq[1]).unwrap();
     world.connect_qps(QPT_RC, [qp.qpn, peer.qpn], |_| {});
     (qp, peer, cq)
 }
@@ -71,7 +60,7 @@ fn deep_qp(world: &mut World, log_depth: u8) -> (Qp, Qp, [Cq; 2]) {
 #[test]
 fn a_page_as_large_as_the_region_is_written_in_few_leaves() {
     let mut world = World::new(1, 1);
-    let key = create_key(&mut world, 0, 1 << 30);
+    let key = create_key(&mut world.hosts[0], 0, 1 << 30);
     let map = TqCmd {
         opcode: tq::MAP,
         flags: tq::CONTIGUOUS,
@@ -96,7 +85,7 @@ fn a_page_as_large_as_the_region_is_written_in_few_leaves() {
 fn mappings_take_turns() {
     const LEAVES: u64 = 1 << 18;
     let mut world = World::new(1, 1);
-    let key = create_key(&mut world, 0, LEAVES << 12);
+    let key = create_key(&mut world.hosts[0], 0, LEAVES << 12);
     let map = |flags: u8| TqCmd {
         opcode: tq::MAP,
         flags,
@@ -123,7 +112,7 @@ fn timers_run_while_commands_wait() {
     const LEAVES: u64 = 1 << 18;
     let mut world = World::new(2, 1);
     let mut pair = world.connect(QPT_RC, 4096, |_| {});
-    let key = create_key(&mut world, 0, LEAVES << 12);
+    let key = create_key(&mut world.hosts[0], 0, LEAVES << 12);
     let map = TqCmd {
         opcode: tq::MAP,
         flags: tq::CONTIGUOUS,
@@ -164,7 +153,7 @@ fn timers_run_while_commands_wait() {
 fn a_registration_with_a_large_page_costs_little() {
     let mut world = World::new(2, 1);
     let mut pair = world.connect(QPT_RC, 4096, |_| {});
-    let key = create_key(&mut world, MKEY_FAST_REG, 16);
+    let key = create_key(&mut world.hosts[0], MKEY_FAST_REG, 16);
     let driver = &mut world.hosts[0].driver;
     let list = driver.alloc(4096).unwrap();
     driver.bus.write(list, &RAM_BASE.to_le_bytes());
@@ -198,7 +187,7 @@ fn windows_are_freed_in_turns_when_their_queue_pair_goes() {
     let region = world.hosts[0].driver.reg_mr(pd, 0x9000_0000, 4096, access);
     let region = region.unwrap();
     let windows: Vec<u32> = (0..WINDOWS)
-        .map(|_| create_key(&mut world, MKEY_WINDOW_2, 0))
+        .map(|_| create_key(&mut world.hosts[0], MKEY_WINDOW_2, 0))
         .collect();
     let bind = |window: u32, flags: u8| BindMwWqe {
         opcode: wr::WR_BIND_MW,
@@ -212,7 +201,7 @@ fn windows_are_freed_in_turns_when_their_queue_pair_goes() {
     };
     let (mut many, _many_peer, mut cq) = deep_qp(&mut world, LOG_DEPTH);
     let (mut few, _few_peer, mut few_cq) = deep_qp(&mut world, 4);
-    let few_window = create_key(&mut world, MKEY_WINDOW_2, 0);
+    let few_window = create_key(&mut world.hosts[0], MKEY_WINDOW_2, 0);
     let driver = &mut world.hosts[0].driver;
     driver.post_raw_send(&mut few, bind(few_window, wr::WR_FLAG_SIGNALED).as_bytes());
     world.run();
@@ -268,13 +257,16 @@ fn processor_time() -> Duration {
 fn acknowledge_behind(log_depth: u8) -> (u64, Duration) {
     const ACKS: u64 = 200;
     let mut world = World::new(2, 1);
-    let window = create_key(&mut world, MKEY_WINDOW_1, 0);
+    let window = create_key(&mut world.hosts[0], MKEY_WINDOW_1, 0);
     let bind = BindMwWqe {
         opcode: wr::WR_BIND_MW,
         rkey: U32::new(window),
         ..BindMwWqe::default()
     };
-    let (from, to) = (world.hosts[0].mr(4096), world.hosts[1].mr(4096));
+    let (from, to) = (
+        world.hosts[0].mr(4096).unwrap(),
+        world.hosts[1].mr(4096).unwrap(),
+    );
     let (mut qp, _peer, mut cq) = deep_qp(&mut world, log_depth);
     world.lose(|from, _| from == 0);
     let write = Send {
@@ -297,7 +289,7 @@ fn acknowledge_behind(log_depth: u8) -> (u64, Duration) {
     world.run_for(100_000);
     assert!(world.completions(0, &mut cq[0]).is_empty());
     let (here, there) = (&world.hosts[0], &world.hosts[1]);
-    let ip = Ip::from_gids(there.gid4, here.gid4, 0, 0, 64);
+    let ip = Ip::from_gids(there.gid, here.gid, 0, 0, 64);
     let bth = Bth::new(Opcode::RcAcknowledge, qp.qpn, Psn::new(0).prev());
     let ack = RoceHeader {
         aeth: Some(Aeth {
@@ -401,7 +393,7 @@ fn page_tables_are_freed_in_turns() {
     let mut world = World::new(1, 1);
     let held = |world: &World| world.with_nic(0, |nic| nic.held_memory());
     let before = held(&world);
-    let key = create_key(&mut world, 0, (COMMANDS * LEAVES) << 12);
+    let key = create_key(&mut world.hosts[0], 0, (COMMANDS * LEAVES) << 12);
     for n in 0..COMMANDS {
         let map = TqCmd {
             opcode: tq::MAP,
@@ -434,7 +426,7 @@ fn members_of_a_group_fail_in_turns() {
     const QKEY: u32 = 7;
     let group = Gid::from_ipv4([239, 1, 2, 3]);
     let mut world = World::new(2, 1);
-    let mut cq = world.hosts[0].cq(17);
+    let mut cq = world.hosts[0].cq(17).unwrap();
     let config = QpConfig {
         log_depth: LOG_DEPTH,
         max_sge: 1,
@@ -457,7 +449,7 @@ fn members_of_a_group_fail_in_turns() {
         driver.post_recv(&mut members[0], tag, &[sge]);
     }
     let mac = group.multicast_mac().unwrap();
-    let ip = Ip::from_gids(world.hosts[1].gid4, group, 0, 0, 64);
+    let ip = Ip::from_gids(world.hosts[1].gid, group, 0, 0, 64);
     let bth = Bth::new(Opcode::UdSendOnly, 0xff_ffff, Psn::new(0));
     let deth = Deth {
         qkey: QKEY,
@@ -483,7 +475,7 @@ fn a_reset_frees_no_page_tables() {
     const LEAVES: u64 = 1 << 18;
     const MAPS: u64 = 128;
     let mut world = World::new(1, 1);
-    let key = create_key(&mut world, 0, (MAPS * LEAVES) << 12);
+    let key = create_key(&mut world.hosts[0], 0, (MAPS * LEAVES) << 12);
     for part in 0..MAPS {
         let map = TqCmd {
             opcode: tq::MAP,
@@ -601,10 +593,10 @@ fn notices_that_waited_take_turns() {
 fn answers_that_are_kept_have_a_limit() {
     let mut world = World::with_config(2, 1, |config| config.table_bytes = 64 << 10);
     let held = |world: &World| world.with_nic(0, |nic| nic.held_memory());
-    let cq = world.hosts[0].cq(4);
+    let cq = world.hosts[0].cq(4).unwrap();
     let before = held(&world);
     let qps: Vec<u32> = (0..40)
-        .map(|_| world.hosts[0].qp(QPT_RC, &cq).qpn)
+        .map(|_| world.hosts[0].qp(QPT_RC, &cq).unwrap().qpn)
         .collect();
     let mut made = 0;
     let refused = loop {
@@ -641,7 +633,7 @@ fn those_that_wait_for_a_page_are_called_in_turns() {
         let mut world = World::new(1, 1);
         let driver = &mut world.hosts[0].driver;
         let mut faults = driver.create_eq(EQ_FAULTS, 2, 4).unwrap();
-        let cq = world.hosts[0].cq(15);
+        let cq = world.hosts[0].cq(15).unwrap();
         let key = {
             let host = &mut world.hosts[0];
             let create = CreateMkey {

@@ -75,8 +75,8 @@ fn one_interrupt_per_arming_of_an_event_queue() {
 fn an_overrun_completion_queue_says_so() {
     let mut world = World::new(2, 1);
     let mut pair = rc_pair(&mut world);
-    let small = world.hosts[0].cq(1);
-    let qp = world.hosts[0].qp(QPT_RC, &small);
+    let small = world.hosts[0].cq(1).unwrap();
+    let qp = world.hosts[0].qp(QPT_RC, &small).unwrap();
     let path = world.path(1, pair.qp[1].qpn);
     world.hosts[1]
         .driver
@@ -108,8 +108,8 @@ fn an_overrun_completion_queue_says_so() {
     );
     assert_eq!(world.hosts[0].driver.query_qp(qpn).unwrap().state, QPS_ERR);
     // One that begins anew, with another CQ, has nothing to do with it.
-    let other = world.hosts[0].cq(4);
-    let mut again = world.hosts[0].qp(QPT_RC, &other);
+    let other = world.hosts[0].cq(4).unwrap();
+    let mut again = world.hosts[0].qp(QPT_RC, &other).unwrap();
     std::mem::swap(&mut again, &mut pair.qp[0]);
     pair.cq[0] = other;
     let driver = &mut world.hosts[1].driver;
@@ -130,10 +130,10 @@ fn an_overrun_completion_queue_says_so() {
 fn all_whose_completions_are_lost_fail() {
     let mut world = World::new(2, 1);
     let mut pairs: Vec<_> = (0..5).map(|_| rc_pair(&mut world)).collect();
-    let small = world.hosts[1].cq(1);
+    let small = world.hosts[1].cq(1).unwrap();
     let mut receivers = Vec::new();
     for pair in &mut pairs {
-        let qp = world.hosts[1].qp(QPT_RC, &small);
+        let qp = world.hosts[1].qp(QPT_RC, &small).unwrap();
         let sender = pair.qp[0].qpn;
         let driver = &mut world.hosts[0].driver;
         driver.set_state(sender, QPS_RESET).unwrap();

@@ -208,13 +208,13 @@ fn acknowledgements_are_sent_at_once() {
 /// A CNP as host 1 sends it to the queue pair of host 0, but for offsets of its IP and MAC address.
 fn notification(world: &World, pair: &Pair, (offset, mac_offset): (u8, u8)) -> Vec<u8> {
     let [to, from] = [0, 1].map(|host| &world.hosts[host]);
-    let mut source = from.gid4;
+    let mut source = from.gid;
     source.0[15] ^= offset;
     let bth = Bth {
         becn: true,
         ..Bth::new(Opcode::Cnp, pair.qp[0].qpn, Psn::new(0))
     };
-    let ip = Ip::from_gids(source, to.gid4, 0xc0, 0, 64);
+    let ip = Ip::from_gids(source, to.gid, 0xc0, 0, 64);
     let mut mac = from.mac;
     mac.0[5] ^= mac_offset;
     packet(&RoceHeader::new(to.mac, mac, ip, bth), &[0; 16])

@@ -151,9 +151,9 @@ fn a_set_lives_as_long_as_it_is_used() {
 #[test]
 fn frames_go_to_the_set_of_their_queue_pair() {
     let mut world = World::new(2, 1);
-    let cq = world.hosts[1].cq(6);
-    let mut qp = world.hosts[1].qp(QPT_RAW, &cq);
-    let mr = world.hosts[1].mr(4096);
+    let cq = world.hosts[1].cq(6).unwrap();
+    let mut qp = world.hosts[1].qp(QPT_RAW, &cq).unwrap();
+    let mr = world.hosts[1].mr(4096).unwrap();
     let mac = world.hosts[1].mac;
     let driver = &mut world.hosts[1].driver;
     driver.activate(qp.qpn, QPT_RAW, 0).unwrap();

@@ -8,7 +8,7 @@ use faultline_abi::qp::*;
 use faultline_abi::wqe as wr;
 use faultline_abi::{Status, U16, U32};
 use faultline_simulation::{Cq, Error, Mr, Qp, QpConfig, Send, Sge};
-use faultline_simulator::{World, expect_cqe, packet};
+use faultline_simulator::{World, expect_cqe, gid6, packet};
 use faultline_wire::bth::{Bth, Psn};
 use faultline_wire::deth::Deth;
 use faultline_wire::ip::Ip;
@@ -29,9 +29,9 @@ struct Ends {
 }
 
 fn ends(world: &mut World, kind: u8) -> Ends {
-    let cq = [0, 1].map(|i| world.hosts[i].cq(8));
-    let qp = [0, 1].map(|i| world.hosts[i].qp(kind, &cq[i]));
-    let mr = [0, 1].map(|i| world.hosts[i].mr(LEN));
+    let cq = [0, 1].map(|i| world.hosts[i].cq(8).unwrap());
+    let qp = [0, 1].map(|i| world.hosts[i].qp(kind, &cq[i]).unwrap());
+    let mr = [0, 1].map(|i| world.hosts[i].mr(LEN).unwrap());
     let qkey = if kind == QPT_GSI { GSI_QKEY } else { QKEY };
     for (host, qp) in qp.iter().enumerate() {
         world.hosts[host]
@@ -71,7 +71,7 @@ impl Ends {
     /// A datagram by hand.
     fn forged(&self, world: &World) -> RoceHeader {
         let (from, to) = (&world.hosts[0], &world.hosts[1]);
-        let ip = Ip::from_gids(from.gid4, to.gid4, 0, 0, 64);
+        let ip = Ip::from_gids(from.gid, to.gid, 0, 0, 64);
         let bth = Bth::new(Opcode::UdSendOnly, self.qp[1].qpn, Psn::new(0));
         let mut header = RoceHeader::new(to.mac, from.mac, ip, bth);
         header.deth = Some(Deth {
@@ -312,13 +312,13 @@ fn a_connection_listens_to_its_peer_alone() {
         };
         let to = &world.hosts[1];
         let from = |host: usize, other: usize| {
-            let ip = Ip::from_gids(world.hosts[host].gid4, world.hosts[other].gid4, 0, 0, 64);
+            let ip = Ip::from_gids(world.hosts[host].gid, world.hosts[other].gid, 0, 0, 64);
             let bth = Bth::new(opcode, pair.qp[1].qpn, Psn::new(0));
             RoceHeader::new(to.mac, world.hosts[host].mac, ip, bth)
         };
         // To another address of this host than that of the connection.
         let mut other = from(0, 1);
-        other.ip = Ip::from_gids(world.hosts[0].gid6, to.gid6, 0, 0, 64);
+        other.ip = Ip::from_gids(gid6(&world.hosts[0]), gid6(&to), 0, 0, 64);
         world.inject(2, packet(&from(2, 1), b"stranger"));
         world.inject(0, packet(&other, b"not for this connection"));
         world.inject(0, packet(&from(0, 2), b"not for this host"));
@@ -327,7 +327,7 @@ fn a_connection_listens_to_its_peer_alone() {
         assert_eq!(counter(&mut world, 1, Counter::rx_bad_gid), 1);
         assert_eq!(world.completions(1, &mut pair.cq[1]), []);
         let (from, to) = (&world.hosts[0], &world.hosts[1]);
-        let ip = Ip::from_gids(from.gid4, to.gid4, 0, 0, 64);
+        let ip = Ip::from_gids(from.gid, to.gid, 0, 0, 64);
         let bth = Bth::new(opcode, pair.qp[1].qpn, Psn::new(0));
         let header = RoceHeader::new(to.mac, from.mac, ip, bth);
         world.inject(0, packet(&header, b"peer"));
@@ -529,8 +529,8 @@ fn the_header_in_front_of_a_datagram_is_that_of_its_packet() {
             let mut e = ends(&mut world, QPT_UD);
             let (from, to) = (&world.hosts[0], &world.hosts[1]);
             let gids = match sgid_index {
-                0 => (from.gid4, to.gid4),
-                _ => (from.gid6, to.gid6),
+                0 => (from.gid, to.gid),
+                _ => (gid6(&from), gid6(&to)),
             };
             let (smac, pd) = (from.mac, from.pd);
             let mut path = world.path(1, 0);

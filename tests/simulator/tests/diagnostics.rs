@@ -50,13 +50,11 @@ impl Watched {
     }
 
     fn set_policy(&mut self, policy: u8) {
-        let attr = QpAttr {
-            mask: QP_ATTR_FAULT_POLICY.into(),
-            fault_policy: policy,
-            ..QpAttr::default()
-        };
         let qpn = self.qpn(1);
-        self.world.hosts[1].driver.modify_qp(qpn, &attr).unwrap();
+        self.world.hosts[1]
+            .driver
+            .set_fault_policy(qpn, policy)
+            .unwrap();
         self.take(1);
     }
 
@@ -430,11 +428,11 @@ fn held_and_parked_packets_that_find_no_room_are_overruns() {
 #[test]
 fn a_completion_queue_that_overruns_fails_its_queue_pair() {
     let mut w = Watched::new(QPT_RC);
-    let small = w.world.hosts[0].cq(1);
-    let mut qp = w.world.hosts[0].qp(QPT_RC, &small);
+    let small = w.world.hosts[0].cq(1).unwrap();
+    let mut qp = w.world.hosts[0].qp(QPT_RC, &small).unwrap();
     let qpn = qp.qpn;
-    let peer_cq = w.world.hosts[1].cq(4);
-    let peer = w.world.hosts[1].qp(QPT_RC, &peer_cq);
+    let peer_cq = w.world.hosts[1].cq(4).unwrap();
+    let peer = w.world.hosts[1].qp(QPT_RC, &peer_cq).unwrap();
     for (host, number, other) in [(0, qpn, peer.qpn), (1, peer.qpn, qpn)] {
         let path = w.world.path(1 - host, other);
         let driver = &mut w.world.hosts[host].driver;
@@ -479,7 +477,7 @@ fn a_completion_queue_that_overruns_fails_its_queue_pair() {
 fn the_fullest_completion_queue_is_found() {
     let mut w = Watched::new(QPT_RC);
     // Never used.
-    w.world.hosts[0].cq(2);
+    w.world.hosts[0].cq(2).unwrap();
     let fullest = |w: &Watched| {
         let found = w.world.operate(0, |nic, _, mem| nic.fullest_cq(mem, 0));
         assert_eq!(found.1, None, "a second part");
@@ -642,12 +640,12 @@ fn objects_are_listed_in_parts() {
     let mut w = Watched::new(QPT_RC);
     let more: Vec<u32> = (0..20)
         .map(|_| {
-            let cq = w.world.hosts[1].cq(1);
-            w.world.hosts[1].qp(QPT_UD, &cq).qpn
+            let cq = w.world.hosts[1].cq(1).unwrap();
+            w.world.hosts[1].qp(QPT_UD, &cq).unwrap().qpn
         })
         .collect();
-    let cq = w.world.hosts[1].cq(1);
-    assert_eq!(w.world.hosts[1].qp(QPT_GSI, &cq).qpn, 1);
+    let cq = w.world.hosts[1].cq(1).unwrap();
+    assert_eq!(w.world.hosts[1].qp(QPT_GSI, &cq).unwrap().qpn, 1);
     w.pager.service = FaultService::Ignore;
     w.write_absent(5);
     w.pass(MS / 10);

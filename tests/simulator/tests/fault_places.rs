@@ -62,7 +62,7 @@ impl Requesters {
 #[test]
 fn queue_pairs_that_come_and_go_leave_nothing() {
     let mut r = Requesters::new(1, 64, 1);
-    let cq = r.world.hosts[0].cq(4);
+    let cq = r.world.hosts[0].cq(4).unwrap();
     // Two faults that are never answered fill the queue of records.
     r.pager.service = FaultService::Ignore;
     let config = r.world.hosts[0].qp_config(QPT_RC, &cq);
@@ -189,7 +189,7 @@ impl Targets {
         let xrcd = world.hosts[1].driver.alloc_xrcd().unwrap();
         let mut qps = Vec::new();
         for _ in 0..count {
-            let cq = world.hosts[0].cq(4);
+            let cq = world.hosts[0].cq(4).unwrap();
             let config = world.hosts[0].qp_config(QPT_XRC_INI, &cq);
             let ini = world.hosts[0].driver.create_qp(&config).unwrap();
             let tgt = world.hosts[1].driver.create_xrc_target(xrcd).unwrap();
@@ -201,7 +201,7 @@ impl Targets {
             driver.connect(tgt, QPT_XRC_TGT, &path).unwrap();
             qps.push((ini, cq));
         }
-        let source = world.hosts[0].mr(PAGE);
+        let source = world.hosts[0].mr(PAGE).unwrap();
         Self {
             world,
             pager,
@@ -221,7 +221,7 @@ impl Targets {
         let uctx = driver.alloc_uctx_for(user).unwrap();
         let pd = driver.alloc_pd_of(uctx).unwrap();
         let xrcd = 1;
-        let cq = self.world.hosts[1].cq(4);
+        let cq = self.world.hosts[1].cq(4).unwrap();
         let driver = &mut self.world.hosts[1].driver;
         let srq = driver.create_xrc_srq(pd, xrcd, cq.cqn).unwrap();
         let region = self.pager.register_in(&mut self.world, pd, VA, 1 << 20, 0);
@@ -329,11 +329,11 @@ fn no_context_takes_the_memory_for_packets_that_wait() {
     let mut world = World::with_config(2, 1, |config| config.park_bytes = 32 << 10);
     let mut pager = HostPager::new(&mut world, 1, 256, 6);
     pager.service = FaultService::Ignore;
-    let cq = world.hosts[0].cq(8);
-    let mut sender = world.hosts[0].qp(QPT_UD, &cq);
+    let cq = world.hosts[0].cq(8).unwrap();
+    let mut sender = world.hosts[0].qp(QPT_UD, &cq).unwrap();
     let driver = &mut world.hosts[0].driver;
     driver.activate(sender.qpn, QPT_UD, 7).unwrap();
-    let source = world.hosts[0].mr(PAGE);
+    let source = world.hosts[0].mr(PAGE).unwrap();
     let (pd, av) = (world.hosts[0].pd, world.path(1, 0).av());
     let ah = world.hosts[0].driver.create_ah(pd, av).unwrap();
     let mut ends = [(); 2].map(|()| {

@@ -28,12 +28,10 @@ fn pattern(seed: u64, len: usize) -> Vec<u8> {
 }
 
 fn set_policy(world: &mut World, host: usize, qpn: u32, policy: u8) {
-    let attr = QpAttr {
-        mask: QP_ATTR_FAULT_POLICY.into(),
-        fault_policy: policy,
-        ..QpAttr::default()
-    };
-    world.hosts[host].driver.modify_qp(qpn, &attr).unwrap();
+    world.hosts[host]
+        .driver
+        .set_fault_policy(qpn, policy)
+        .unwrap();
 }
 
 /// A connection whose both sides have a region on demand of this length, beginning in the middle of a page.
@@ -364,8 +362,8 @@ fn memory_moves_under_traffic() {
 
 /// A pair of queue pairs without connection, with a page table each.
 fn datagrams(world: &mut World, kind: u8) -> ([Cq; 2], [Qp; 2]) {
-    let cq = [0, 1].map(|i| world.hosts[i].cq(8));
-    let qp = [0, 1].map(|i| world.hosts[i].qp(kind, &cq[i]));
+    let cq = [0, 1].map(|i| world.hosts[i].cq(8).unwrap());
+    let qp = [0, 1].map(|i| world.hosts[i].qp(kind, &cq[i]).unwrap());
     for (host, qp) in qp.iter().enumerate() {
         world.hosts[host].driver.activate(qp.qpn, kind, 7).unwrap();
     }
@@ -433,7 +431,7 @@ fn what_does_not_fit_into_the_park_is_dropped_and_counted() {
         .driver
         .set_netdev(mac, 1500, qp[1].qpn)
         .unwrap();
-    let source = world.hosts[0].mr(4096);
+    let source = world.hosts[0].mr(4096).unwrap();
     let mut frame = pattern(3, 1000);
     frame[..6].copy_from_slice(&mac.0);
     frame[12..14].copy_from_slice(&[0x88, 0xb5]);
@@ -679,7 +677,7 @@ fn what_waits_behind_a_read_does_not_pile_up() {
     p.world.start_trace();
     let ask = |p: &mut Paged, opcode, psn, offset, len, payload: &[u8]| {
         let (from, to) = (&p.world.hosts[0], &p.world.hosts[1]);
-        let ip = Ip::from_gids(from.gid4, to.gid4, 0, 0, 64);
+        let ip = Ip::from_gids(from.gid, to.gid, 0, 0, 64);
         let mut header = RoceHeader::new(to.mac, from.mac, ip, Bth::new(opcode, qpn, psn));
         let addr = start + offset;
         header.reth = Some(Reth { addr, rkey, len });
@@ -719,7 +717,7 @@ impl Crowd {
     fn new(mut world: World, count: usize, log_depth: u8) -> Self {
         let mut pager = HostPager::new(&mut world, 1, 256, log_depth);
         pager.register(&mut world, VA, 1 << 20);
-        let source = world.hosts[0].mr(PAGE);
+        let source = world.hosts[0].mr(PAGE).unwrap();
         let mut qps = Vec::new();
         for _ in 0..count {
             let Pair { cq, qp, .. } = world.connect(QPT_RC, 64, |_| {});

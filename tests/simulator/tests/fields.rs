@@ -4,7 +4,7 @@ use faultline_abi::admin::{Counter, SET_GID, SetGid};
 use faultline_abi::qp::*;
 use faultline_abi::{U16, cqe, event, wqe as wr};
 use faultline_simulation::Send;
-use faultline_simulator::{Pair, World, expect_cqe, packet};
+use faultline_simulator::{Pair, World, expect_cqe, gid6, packet};
 use faultline_wire::aeth::{Aeth, NakCode};
 use faultline_wire::bth::{Bth, Psn};
 use faultline_wire::ethernet::VlanTag;
@@ -29,7 +29,7 @@ fn read(frame: &[u8]) -> Parsed<'_> {
 fn put_on_vlan(world: &mut World, hosts: usize, vlan: Option<u16>) {
     for host in 0..hosts {
         let at = &mut world.hosts[host];
-        for (index, gid) in [(0, at.gid4), (1, at.gid6)] {
+        for (index, gid) in [(0, at.gid), (1, gid6(&at))] {
             let entry = SetGid {
                 gid: gid.0,
                 mac: at.mac.0,
@@ -99,8 +99,8 @@ fn the_source_port_of_a_connection_without_flow_label_is_that_of_its_queue_pairs
     let mut world = World::new(2, 1);
     // The numbers of the two ends differ.
     for _ in 0..5 {
-        let cq = world.hosts[1].cq(4);
-        world.hosts[1].qp(QPT_RC, &cq);
+        let cq = world.hosts[1].cq(4).unwrap();
+        world.hosts[1].qp(QPT_RC, &cq).unwrap();
     }
     for _ in 0..3 {
         let mut pair = world.connect(QPT_RC, LEN, |_| {});
@@ -123,8 +123,8 @@ fn the_source_port_of_a_datagram_is_that_of_its_address_handle_or_queue_pairs() 
     const QKEY: u32 = 7;
     let mut world = World::new(2, 1);
     put_on_vlan(&mut world, 2, Some(VLAN));
-    let cq = world.hosts[0].cq(4);
-    let mut qp = world.hosts[0].qp(QPT_UD, &cq);
+    let cq = world.hosts[0].cq(4).unwrap();
+    let mut qp = world.hosts[0].qp(QPT_UD, &cq).unwrap();
     world.hosts[0]
         .driver
         .activate(qp.qpn, QPT_UD, QKEY)
@@ -203,7 +203,7 @@ fn post(world: &mut World, pair: &mut Pair, opcode: u8, len: u32) {
 /// A packet from host 0 to host 1, made by hand.
 fn by_hand(world: &World, bth: Bth) -> RoceHeader {
     let (from, to) = (&world.hosts[0], &world.hosts[1]);
-    let ip = Ip::from_gids(from.gid4, to.gid4, 0, 0, 64);
+    let ip = Ip::from_gids(from.gid, to.gid, 0, 0, 64);
     RoceHeader::new(to.mac, from.mac, ip, bth)
 }
 
@@ -268,7 +268,7 @@ fn acknowledgements_with_any_credits_are_accepted() {
         };
         assert!(sent.iter().all(is_unlimited));
         let (from, to) = (&world.hosts[1], &world.hosts[0]);
-        let ip = Ip::from_gids(from.gid4, to.gid4, 0, 0, 64);
+        let ip = Ip::from_gids(from.gid, to.gid, 0, 0, 64);
         for psn in 0..3 {
             let bth = Bth::new(Opcode::RcAcknowledge, pair.qp[0].qpn, Psn::new(psn));
             let mut header = RoceHeader::new(to.mac, from.mac, ip, bth);
@@ -289,8 +289,8 @@ fn acknowledgements_with_any_credits_are_accepted() {
 #[test]
 fn a_path_without_hop_limit_has_the_default() {
     let mut world = World::new(2, 1);
-    let cq = world.hosts[0].cq(4);
-    let mut qp = world.hosts[0].qp(QPT_UD, &cq);
+    let cq = world.hosts[0].cq(4).unwrap();
+    let mut qp = world.hosts[0].qp(QPT_UD, &cq).unwrap();
     world.hosts[0].driver.activate(qp.qpn, QPT_UD, 1).unwrap();
     let av = AddressVector {
         hop_limit: 0,

@@ -19,13 +19,7 @@ const LINK: LinkModel = LinkModel {
     delay_ns: 500,
     queue_bytes: 100_000,
     pause_bytes: 40_000,
-    ecn_bytes: 0,
-    pfc: PrioritySet::NONE,
-    loss: 0,
-    duplicate: 0,
-    reorder: 0,
-    corrupt: 0,
-    seed: 0,
+    ..LinkModel::PLAIN
 };
 /// The priority of the lossless flow, and its traffic class: class selector 3.
 const LOSSLESS: u8 = 3;
@@ -33,18 +27,6 @@ const CLASS: u8 = LOSSLESS << 5;
 
 fn pfc() -> PrioritySet {
     PrioritySet::NONE.with(LOSSLESS)
-}
-
-fn write(world: &mut World, pair: &mut Pair, len: u32) {
-    let [from, to] = pair.mr;
-    let send = Send {
-        opcode: wr::WR_WRITE,
-        sges: &[(from.va, len, from.key)],
-        remote_addr: to.va,
-        rkey: to.key,
-        ..Send::default()
-    };
-    world.hosts[0].driver.post_send(&mut pair.qp[0], &send);
 }
 
 /// Octet of a message at a place.
@@ -85,13 +67,13 @@ fn two_flows(model: LinkModel) -> Outcome {
     fill(&mut world, &long);
     world.start_trace();
     for _ in 0..64 {
-        write(&mut world, &mut long, LEN);
+        world.post_write(&mut long, LEN);
     }
     const SHORT: u64 = 50;
     let mut time = 0;
     for _ in 0..SHORT {
         let before = world.now();
-        write(&mut world, &mut short, 256);
+        world.post_write(&mut short, 256);
         let done = loop {
             let done = world.completions(0, &mut short.cq[0]);
             if !done.is_empty() {
@@ -169,7 +151,7 @@ fn only_the_priority_that_is_not_paused_loses_frames() {
     for pair in [&mut lossless, &mut lossy] {
         fill(&mut world, pair);
         for _ in 0..8 {
-            write(&mut world, pair, LEN);
+            world.post_write(pair, LEN);
         }
     }
     world.run();
@@ -261,13 +243,13 @@ fn what_needs_no_packet_does_not_wait() {
 fn a_datagram_waits_for_the_priority_of_its_address_handle() {
     const QKEY: u32 = 0x1111_2222;
     let mut world = World::new(2, 1);
-    let mut cq = [0, 1].map(|host| world.hosts[host].cq(8));
-    let mut qp = [0, 1].map(|host| world.hosts[host].qp(QPT_UD, &cq[host]));
+    let mut cq = [0, 1].map(|host| world.hosts[host].cq(8).unwrap());
+    let mut qp = [0, 1].map(|host| world.hosts[host].qp(QPT_UD, &cq[host]).unwrap());
     for host in [0, 1] {
         let driver = &mut world.hosts[host].driver;
         driver.activate(qp[host].qpn, QPT_UD, QKEY).unwrap();
     }
-    let buffer = world.hosts[1].mr(4096);
+    let buffer = world.hosts[1].mr(4096).unwrap();
     let pd = world.hosts[0].pd;
     let ah = [0, CLASS].map(|class| {
         let mut path = world.path(1, 0);
@@ -303,8 +285,8 @@ fn a_datagram_waits_for_the_priority_of_its_address_handle() {
 #[test]
 fn a_raw_frame_waits_for_the_priority_of_its_tag() {
     let mut world = World::new(2, 1);
-    let mut cq = world.hosts[0].cq(8);
-    let mut qp = world.hosts[0].qp(QPT_RAW, &cq);
+    let mut cq = world.hosts[0].cq(8).unwrap();
+    let mut qp = world.hosts[0].qp(QPT_RAW, &cq).unwrap();
     let (from, to) = (world.hosts[0].mac, world.hosts[1].mac);
     let driver = &mut world.hosts[0].driver;
     driver.activate(qp.qpn, QPT_RAW, 0).unwrap();
@@ -389,7 +371,7 @@ fn a_pause_uses_up_no_retries() {
         path.retry_cnt = 2;
     });
     world.lose(|_, _| true);
-    write(&mut world, &mut pair, 256);
+    world.post_write(&mut pair, 256);
     pause(&world, pfc());
     // 65 us is the time-out.
     world.run_for(10_000 * MICROSECOND);
@@ -407,7 +389,7 @@ fn queue_pairs_that_end_in_a_pause_leave_nothing() {
     pause(&world, pfc());
     let connect = |world: &mut World| {
         let mut pair = world.connect(QPT_RC, LEN.into(), |path| path.traffic_class = CLASS);
-        write(world, &mut pair, LEN);
+        world.post_write(&mut pair, LEN);
         pair
     };
     for _ in 0..8 {
@@ -435,7 +417,7 @@ fn a_reset_ends_all_waits() {
     world.model_link(0, LinkModel { pfc: pfc(), ..LINK });
     let mut pair = world.connect(QPT_RC, LEN.into(), |path| path.traffic_class = CLASS);
     for _ in 0..4 {
-        write(&mut world, &mut pair, LEN);
+        world.post_write(&mut pair, LEN);
     }
     assert_eq!(waiting(&world), 1);
     world.operate(0, |nic, now, _| nic.reset(now));
@@ -459,7 +441,7 @@ fn a_connection_is_held_alone() {
         world.start_trace();
         const MESSAGES: usize = 4;
         for _ in 0..MESSAGES {
-            write(&mut world, &mut held, LEN);
+            world.post_write(&mut held, LEN);
         }
         let packets = MESSAGES * (LEN >> 10) as usize;
         world.run_for(20 * MICROSECOND);
@@ -477,7 +459,7 @@ fn a_connection_is_held_alone() {
         assert_eq!(sent(&world), 0);
         let before_release = world.completions(0, &mut held.cq[0]).len();
         assert!(before_release < MESSAGES);
-        write(&mut world, &mut other, 256);
+        world.post_write(&mut other, 256);
         world.run_for(100 * MICROSECOND);
         expect_cqe(&mut world, 0, &mut other.cq[0], cqe::SUCCESS);
         sent(&world);
@@ -497,7 +479,7 @@ fn a_held_connection_can_end() {
     let mut world = World::new(2, 1);
     world.model_link(0, LINK);
     let mut pair = world.connect(QPT_RC, LEN.into(), |_| ());
-    write(&mut world, &mut pair, LEN);
+    world.post_write(&mut pair, LEN);
     world.run_for(20 * MICROSECOND);
     let qpn = world.with_nic(0, |nic| nic.hold_sender()).unwrap();
     let driver = &mut world.hosts[0].driver;
@@ -528,7 +510,7 @@ fn a_slow_peer_is_not_kept_busy_with_duplicates() {
     world.start_trace();
     const MESSAGES: usize = 64;
     for _ in 0..MESSAGES {
-        write(&mut world, &mut pair, LEN);
+        world.post_write(&mut pair, LEN);
     }
     world.run();
     let done = world.completions(0, &mut pair.cq[0]);
@@ -565,7 +547,7 @@ fn a_full_window_asks_for_few_acknowledgements() {
     let (mut posted, mut done) = (0, 0);
     while done < MESSAGES {
         while posted < MESSAGES.min(done + 64) {
-            write(&mut world, &mut pair, PACKETS << 10);
+            world.post_write(&mut pair, PACKETS << 10);
             posted += 1;
         }
         assert!(world.step(u64::MAX), "it never completes");

@@ -46,7 +46,7 @@ impl End {
             ..on.qp_config(QPT_RAW, &cq)
         };
         let qp = on.driver.create_qp(&config).unwrap();
-        let mr = on.mr(LEN);
+        let mr = on.mr(LEN).unwrap();
         on.driver.activate(qp.qpn, QPT_RAW, 0).unwrap();
         Self { host, cq, qp, mr }
     }
@@ -447,7 +447,7 @@ fn nobody_steals_roce_packets() {
         assert!(world.hosts[1].driver.read_mr(&pair.mr[1], 0, 40_000) == data);
         // Nor do they get a packet made by hand, for a queue pair that is not there.
         let (from, to) = (&world.hosts[0], &world.hosts[1]);
-        let ip = Ip::from_gids(from.gid4, to.gid4, 0, 0, 64);
+        let ip = Ip::from_gids(from.gid, to.gid, 0, 0, 64);
         let bth = Bth::new(Opcode::RcSendOnly, 0x12_3456, Psn::new(0));
         let header = RoceHeader::new(to.mac, from.mac, ip, bth);
         thieves[0].send(&mut world, &packet(&header, b"nobody"));
@@ -563,14 +563,9 @@ fn a_copy_that_waits_for_a_page_keeps_its_tag() {
             };
             end.steer(&mut world, flow, &anything());
         }
-        let attr = QpAttr {
-            mask: QP_ATTR_FAULT_POLICY.into(),
-            fault_policy: policy,
-            ..QpAttr::default()
-        };
         let sge = pager.sge(region, 0, 4096);
         let driver = &mut world.hosts[1].driver;
-        driver.modify_qp(ends[0].qp.qpn, &attr).unwrap();
+        driver.set_fault_policy(ends[0].qp.qpn, policy).unwrap();
         driver.post_recv(&mut ends[0].qp, 0, &[sge]);
         ends[1].receive(&mut world, 4);
         let frame = UDP.bytes();
@@ -594,9 +589,9 @@ fn bad_commands_are_refused() {
     let mut world = World::with_config(1, 1, |config| config.limits.max_flow = 2);
     let end = End::new(&mut world, 0, true);
     let good = end.flow();
-    let cq = world.hosts[0].cq(4);
-    let rc = world.hosts[0].qp(QPT_RC, &cq).qpn;
-    let ud = world.hosts[0].qp(QPT_UD, &cq).qpn;
+    let cq = world.hosts[0].cq(4).unwrap();
+    let rc = world.hosts[0].qp(QPT_RC, &cq).unwrap().qpn;
+    let ud = world.hosts[0].qp(QPT_UD, &cq).unwrap().qpn;
     let driver = &mut world.hosts[0].driver;
     let mut try_flow =
         |flow: CreateFlow, fields: Option<Fields>| driver.create_flow(&flow, fields.as_ref());

@@ -106,9 +106,9 @@ fn a_connection_survives_an_interface_that_is_down_for_less_than_its_retries() {
 #[test]
 fn a_nic_does_not_reach_itself_while_its_interface_is_down() {
     for mut world in worlds(1) {
-        let mut cq = world.hosts[0].cq(8);
-        let mut qp = [0, 1].map(|_| world.hosts[0].qp(QPT_RC, &cq));
-        let mr = world.hosts[0].mr(LEN);
+        let mut cq = world.hosts[0].cq(8).unwrap();
+        let mut qp = [0, 1].map(|_| world.hosts[0].qp(QPT_RC, &cq).unwrap());
+        let mr = world.hosts[0].mr(LEN).unwrap();
         for i in 0..2 {
             let mut path = world.path(0, qp[1 - i].qpn);
             impatient(&mut path);
@@ -143,7 +143,7 @@ fn a_connection_does_not_outlive_its_address() {
         world.hosts[0].driver.set_gid(0, other, mac).unwrap();
     };
     let moved: Change = |world| {
-        let (gid, mac) = (world.hosts[0].gid4, world.hosts[0].mac);
+        let (gid, mac) = (world.hosts[0].gid, world.hosts[0].mac);
         world.hosts[0].driver.clear_gid(0).unwrap();
         world.hosts[0].driver.set_gid(2, gid, mac).unwrap();
     };
@@ -185,7 +185,7 @@ fn packets_to_a_removed_address_are_not_received() {
 fn an_entry_that_is_set_again_as_it_was_ends_nothing() {
     for mut world in worlds(2) {
         let mut pair = world.connect(QPT_RC, LEN, impatient);
-        let (gid, mac) = (world.hosts[0].gid4, world.hosts[0].mac);
+        let (gid, mac) = (world.hosts[0].gid, world.hosts[0].mac);
         world.hosts[0].driver.set_gid(0, gid, mac).unwrap();
         assert_eq!(write(&mut world, &mut pair, 60_000), cqe::SUCCESS);
     }
@@ -200,9 +200,9 @@ struct Datagrams {
 
 impl Datagrams {
     fn new(world: &mut World) -> Self {
-        let cq = [0, 1].map(|i| world.hosts[i].cq(8));
-        let qp = [0, 1].map(|i| world.hosts[i].qp(QPT_UD, &cq[i]));
-        let mr = [0, 1].map(|i| world.hosts[i].mr(LEN));
+        let cq = [0, 1].map(|i| world.hosts[i].cq(8).unwrap());
+        let qp = [0, 1].map(|i| world.hosts[i].qp(QPT_UD, &cq[i]).unwrap());
+        let mr = [0, 1].map(|i| world.hosts[i].mr(LEN).unwrap());
         for (host, qp) in qp.iter().enumerate() {
             let driver = &mut world.hosts[host].driver;
             driver.activate(qp.qpn, QPT_UD, QKEY).unwrap();
@@ -231,7 +231,7 @@ impl Datagrams {
 
     /// A datagram by hand to a GID of host 1.
     fn forged(&self, world: &World, to: Gid, vlan: Option<u16>) -> RoceHeader {
-        let ip = Ip::from_gids(world.hosts[0].gid4, to, 0, 0, 64);
+        let ip = Ip::from_gids(world.hosts[0].gid, to, 0, 0, 64);
         let bth = Bth::new(Opcode::UdSendOnly, self.qp[1].qpn, Psn::new(0));
         let mut header = RoceHeader::new(world.hosts[1].mac, world.hosts[0].mac, ip, bth);
         header.deth = Some(Deth {
@@ -267,7 +267,7 @@ fn a_datagram_from_a_removed_address_completes_and_is_lost() {
 fn a_datagram_reaches_the_addresses_of_its_vlan_only() {
     let mut world = World::new(2, 1);
     let mut ends = Datagrams::new(&mut world);
-    let (own, nobody) = (world.hosts[1].gid4, Gid::from_ipv4([10, 0, 0, 77]));
+    let (own, nobody) = (world.hosts[1].gid, Gid::from_ipv4([10, 0, 0, 77]));
     let entry = SetGid {
         gid: Gid::from_ipv4([10, 0, 7, 1]).0,
         mac: world.hosts[1].mac.0,

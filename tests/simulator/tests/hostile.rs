@@ -26,9 +26,9 @@ const LEN: u64 = 32 << 10;
 
 /// Hosts 1 and 2 talk to each other while host 0 misbehaves.
 fn neighbours(world: &mut World) -> Pair {
-    let cq = [1, 2].map(|i| world.hosts[i].cq(8));
-    let qp = [0, 1].map(|i| world.hosts[i + 1].qp(QPT_RC, &cq[i]));
-    let mr = [1, 2].map(|i| world.hosts[i].mr(LEN));
+    let cq = [1, 2].map(|i| world.hosts[i].cq(8).unwrap());
+    let qp = [0, 1].map(|i| world.hosts[i + 1].qp(QPT_RC, &cq[i]).unwrap());
+    let mr = [1, 2].map(|i| world.hosts[i].mr(LEN).unwrap());
     for i in 0..2 {
         let path = world.path(2 - i, qp[1 - i].qpn);
         world.hosts[i + 1]
@@ -70,9 +70,9 @@ proptest! {
         let mut world = World::new(3, 1);
         let mut pair = neighbours(&mut world);
         // Something for the commands to hit.
-        let cq = world.hosts[0].cq(4);
-        let _qp = world.hosts[0].qp(QPT_RC, &cq);
-        world.hosts[0].mr(LEN);
+        let cq = world.hosts[0].cq(4).unwrap();
+        let _qp = world.hosts[0].qp(QPT_RC, &cq).unwrap();
+        world.hosts[0].mr(LEN).unwrap();
         let mut rng = Rng::new(seed);
         for _ in 0..200 {
             let mut bytes = [0u8; 128];
@@ -101,7 +101,7 @@ proptest! {
         let mut rng = Rng::new(seed);
         // Within a page, across some, and of 1 GiB and more, at the begin of a page of some size or not.
         let pd = world.hosts[0].pd;
-        let small = world.hosts[0].mr(LEN);
+        let small = world.hosts[0].mr(LEN).unwrap();
         let ranges = [(0x40_2123, 100), (0x3fff_f000, 8192), (1 << 30, 1 << 30), ((5 << 30) + 8192, 3 << 30)];
         let mrs: Vec<Mr> = ranges
             .into_iter()
@@ -148,9 +148,9 @@ proptest! {
         let mut world = World::new(3, 1);
         let mut pair = neighbours(&mut world);
         for kind in [QPT_RC, QPT_UC, QPT_UD, QPT_RAW] {
-            let mut cq = world.hosts[0].cq(10);
-            let mut qp = world.hosts[0].qp(kind, &cq);
-            let mr = world.hosts[0].mr(LEN);
+            let mut cq = world.hosts[0].cq(10).unwrap();
+            let mut qp = world.hosts[0].qp(kind, &cq).unwrap();
+            let mr = world.hosts[0].mr(LEN).unwrap();
             if kind == QPT_RC || kind == QPT_UC {
                 let path = world.path(1, 77);
                 world.hosts[0].driver.connect(qp.qpn, kind, &path).unwrap();
@@ -189,9 +189,9 @@ proptest! {
             world.hand_over_by_reference();
         }
         for kind in [QPT_RC, QPT_UC, QPT_UD, QPT_RAW] {
-            let mut cq = [0, 1].map(|i| world.hosts[i].cq(8));
-            let mut qp = [0, 1].map(|i| world.hosts[i].qp(kind, &cq[i]));
-            let mr = [0, 1].map(|i| world.hosts[i].mr(LEN));
+            let mut cq = [0, 1].map(|i| world.hosts[i].cq(8).unwrap());
+            let mut qp = [0, 1].map(|i| world.hosts[i].qp(kind, &cq[i]).unwrap());
+            let mr = [0, 1].map(|i| world.hosts[i].mr(LEN).unwrap());
             for i in 0..2 {
                 let path = world.path(1 - i, qp[1 - i].qpn);
                 let driver = &mut world.hosts[i].driver;
@@ -301,8 +301,8 @@ proptest! {
     fn random_doorbells_are_counted_or_harmless(seed: u64) {
         let mut world = World::new(3, 1);
         let mut pair = neighbours(&mut world);
-        let cq = world.hosts[0].cq(4);
-        let _qp = world.hosts[0].qp(QPT_RC, &cq);
+        let cq = world.hosts[0].cq(4).unwrap();
+        let _qp = world.hosts[0].qp(QPT_RC, &cq).unwrap();
         let page = world.hosts[0].driver.alloc_uctx().unwrap();
         let mut rng = Rng::new(seed);
         for _ in 0..500 {
@@ -343,7 +343,7 @@ proptest! {
         let mut pair = neighbours(&mut world);
         let mut rng = Rng::new(seed);
         let (qpn, dst, src) = (pair.qp[1].qpn, world.hosts[2].mac, world.hosts[1].mac);
-        let (from, to) = (world.hosts[1].gid4, world.hosts[2].gid4);
+        let (from, to) = (world.hosts[1].gid, world.hosts[2].gid);
         for _ in 0..200 {
             let opcode = Opcode::ALL[rng.below(Opcode::ALL.len() as u64) as usize];
             let dest = if rng.chance(500) { qpn } else { rng.below(6) as u32 };
@@ -429,7 +429,7 @@ fn every_refusal_has_its_own_status() {
     use faultline_abi::admin::*;
     let mut world = World::new(1, 1);
     let host = &mut world.hosts[0];
-    let cq = host.cq(4);
+    let cq = host.cq(4).unwrap();
     let refused = |result: Result<AdminComp, Error>| match result {
         Err(Error::Refused(status)) => status,
         other => panic!("{other:?}"),
@@ -480,7 +480,7 @@ fn every_refusal_has_its_own_status() {
         Status::BadGid
     );
     // What is used can't be destroyed.
-    let qp = host.qp(QPT_RC, &cq);
+    let qp = host.qp(QPT_RC, &cq).unwrap();
     let d = &mut host.driver;
     assert_eq!(refused(d.command(DESTROY_CQ, cq.cqn, &())), Status::InUse);
     assert_eq!(refused(d.command(DEALLOC_PD, host.pd, &())), Status::InUse);
@@ -505,8 +505,8 @@ fn every_refusal_has_its_own_status() {
 fn a_process_cannot_touch_what_is_not_its_own() {
     let mut world = World::new(1, 1);
     let host = &mut world.hosts[0];
-    let cq = host.cq(4);
-    let mut qp = host.qp(QPT_UD, &cq);
+    let cq = host.cq(4).unwrap();
+    let mut qp = host.qp(QPT_UD, &cq).unwrap();
     host.driver.activate(qp.qpn, QPT_UD, 1).unwrap();
     host.driver.write_send(&mut qp, &Send::default());
     let page = host.driver.alloc_uctx().unwrap();
@@ -650,7 +650,7 @@ fn queue_pairs_have_a_limit() {
     let mut world = World::with_config(3, 1, |config| config.table_bytes = LIMIT);
     let mut pair = neighbours(&mut world);
     let held = |world: &World| world.with_nic(0, |nic| nic.held_memory());
-    let cq = world.hosts[0].cq(4);
+    let cq = world.hosts[0].cq(4).unwrap();
     let before = held(&world);
     let host = &mut world.hosts[0];
     let xrcd = host.driver.command(ALLOC_XRCD, 0, &[0u8; 0]).unwrap();
@@ -707,12 +707,12 @@ fn requests_under_way_have_a_limit() {
     for spend in [false, true] {
         let mut world = World::with_config(2, 1, |config| config.table_bytes = 256 << 10);
         let held = |world: &World| world.with_nic(0, |nic| nic.held_memory());
-        let mut cq = [0, 1].map(|host: usize| world.hosts[host].cq(8));
-        let mr = [0, 1].map(|host: usize| world.hosts[host].mr(LEN));
+        let mut cq = [0, 1].map(|host: usize| world.hosts[host].cq(8).unwrap());
+        let mr = [0, 1].map(|host: usize| world.hosts[host].mr(LEN).unwrap());
         let mut config = world.hosts[0].qp_config(QPT_RC, &cq[0]);
         (config.max_sge, config.log_depth) = (SGES as u8, 6);
         let mut qp = world.hosts[0].driver.create_qp(&config).unwrap();
-        let peer = world.hosts[1].qp(QPT_RC, &cq[1]);
+        let peer = world.hosts[1].qp(QPT_RC, &cq[1]).unwrap();
         let idle = held(&world);
         for (host, qpn, other) in [(0, qp.qpn, peer.qpn), (1, peer.qpn, qp.qpn)] {
             let path = world.path(1 - host, other);

@@ -21,7 +21,7 @@ const LEN: u64 = 32 << 10;
 /// Headers of a packet from host 0 to host 1.
 fn header(world: &World, opcode: Opcode, qpn: u32, psn: u32) -> RoceHeader {
     let (from, to) = (&world.hosts[0], &world.hosts[1]);
-    let ip = Ip::from_gids(from.gid4, to.gid4, 0, 0, 64);
+    let ip = Ip::from_gids(from.gid, to.gid, 0, 0, 64);
     RoceHeader::new(to.mac, from.mac, ip, Bth::new(opcode, qpn, Psn::new(psn)))
 }
 

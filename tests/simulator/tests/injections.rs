@@ -178,8 +178,8 @@ fn a_completion_overruns_its_queue() {
 #[test]
 fn the_number_of_delayed_things_is_limited() {
     let (mut world, mut pair) = pair();
-    let cq = world.hosts[0].cq(13);
-    let mut qp = world.hosts[0].qp(QPT_RC, &cq);
+    let cq = world.hosts[0].cq(13).unwrap();
+    let mut qp = world.hosts[0].qp(QPT_RC, &cq).unwrap();
     let driver = &mut world.hosts[1].driver;
     driver.set_state(pair.qp[1].qpn, QPS_RESET).unwrap();
     pair.qp[1].reset();
@@ -998,7 +998,7 @@ fn restart(world: &mut World, id: usize) {
     let bus = host.driver.bus.clone();
     host.driver = faultline_simulation::Driver::new(bus).unwrap();
     let driver = &mut host.driver;
-    driver.set_gid(0, host.gid4, host.mac).unwrap();
+    driver.set_gid(0, host.gid, host.mac).unwrap();
     driver.set_netdev(host.mac, 9000, 0).unwrap();
     host.pd = driver.alloc_pd().unwrap();
     host.eq = driver.create_eq(0, 1, 10).unwrap();

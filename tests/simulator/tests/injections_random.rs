@@ -417,9 +417,9 @@ fn is_silent<T: std::fmt::Debug>(answer: Result<T, Error>) -> bool {
 fn under_attack(seed: u64) {
     let mut rng = Rng::new(seed);
     let mut world = World::new(3, seed);
-    let cq = [1, 2].map(|host| world.hosts[host].cq(8));
-    let qp = [0, 1].map(|n| world.hosts[n + 1].qp(QPT_RC, &cq[n]));
-    let mr = [1, 2].map(|host| world.hosts[host].mr(PAGE));
+    let cq = [1, 2].map(|host| world.hosts[host].cq(8).unwrap());
+    let qp = [0, 1].map(|n| world.hosts[n + 1].qp(QPT_RC, &cq[n]).unwrap());
+    let mr = [1, 2].map(|host| world.hosts[host].mr(PAGE).unwrap());
     for n in 0..2 {
         let path = world.path(2 - n, qp[1 - n].qpn);
         let driver = &mut world.hosts[n + 1].driver;
@@ -427,8 +427,8 @@ fn under_attack(seed: u64) {
     }
     let mut neighbours = Pair { cq, qp, mr };
     // Something for the attacker's commands to hit.
-    let own = world.hosts[0].cq(4);
-    let qp = world.hosts[0].qp(QPT_RC, &own);
+    let own = world.hosts[0].cq(4).unwrap();
+    let qp = world.hosts[0].qp(QPT_RC, &own).unwrap();
     let path = world.path(1, 77);
     world.hosts[0]
         .driver

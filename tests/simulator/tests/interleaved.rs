@@ -10,7 +10,7 @@ use faultline_abi::cqe::{self, Cqe};
 use faultline_abi::qp::{QPT_RC, QPT_UD};
 use faultline_abi::wqe as wr;
 use faultline_simulation::{Mr, Rng, Send, Sge};
-use faultline_simulator::{Impairment, Pair, Rate, World};
+use faultline_simulator::{Impairment, Pair, Rate, World, gid6};
 
 /// Longest message.
 const MAX_LEN: u64 = 10_000;
@@ -502,9 +502,9 @@ fn datagrams_arrive_whole_or_not_at_all() {
     for rate in [0, 20, 100] {
         for seed in 0..6 {
             let mut world = World::new(2, seed);
-            let mut cq = [0, 1].map(|i| world.hosts[i].cq(8));
-            let mut qp = [0, 1].map(|i| world.hosts[i].qp(QPT_UD, &cq[i]));
-            let mr = [0, 1].map(|i| world.hosts[i].mr(1 << 20));
+            let mut cq = [0, 1].map(|i| world.hosts[i].cq(8).unwrap());
+            let mut qp = [0, 1].map(|i| world.hosts[i].qp(QPT_UD, &cq[i]).unwrap());
+            let mr = [0, 1].map(|i| world.hosts[i].mr(1 << 20).unwrap());
             for (host, qp) in qp.iter().enumerate() {
                 world.hosts[host]
                     .driver
@@ -514,7 +514,7 @@ fn datagrams_arrive_whole_or_not_at_all() {
             let mut path = world.path(1, 0);
             if seed % 2 == 1 {
                 path.sgid_index = 1;
-                path.dgid = world.hosts[1].gid6;
+                path.dgid = gid6(&world.hosts[1]);
             }
             let pd = world.hosts[0].pd;
             let ah = world.hosts[0].driver.create_ah(pd, path.av()).unwrap();

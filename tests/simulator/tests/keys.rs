@@ -1,8 +1,7 @@
 //! Keys that work requests change: fast registration, windows, invalidation; and FLUSH and atomic writes.
 
 use faultline_abi::admin::{
-    ALLOC_PD, CREATE_MKEY, CreateMkey, DESTROY_MKEY, DESTROY_QP, MKEY_FAST_REG, MKEY_WINDOW_1,
-    MKEY_WINDOW_2,
+    ALLOC_PD, DESTROY_MKEY, DESTROY_QP, MKEY_FAST_REG, MKEY_WINDOW_1, MKEY_WINDOW_2,
 };
 use faultline_abi::cqe::{self, Cqe};
 use faultline_abi::qp::*;
@@ -14,7 +13,7 @@ use faultline_simulation::{Bus, Cq, Error, Mr, Qp, Send};
 use faultline_simulator::{Impairment, Pair, World, expect_cqe};
 use zerocopy::IntoBytes;
 
-use crate::common::pattern;
+use crate::common::{create_key, pattern};
 
 const PAGE: u64 = 4096;
 /// First address of fast registrations.
@@ -62,16 +61,7 @@ impl Keys {
     }
 
     fn create(&mut self, flags: u32, length: u64) -> u32 {
-        let host = &mut self.world.hosts[1];
-        let create = CreateMkey {
-            pd: U32::new(host.pd),
-            flags: U32::new(flags),
-            length: U64::new(length),
-            page_shift: 12,
-            ..CreateMkey::default()
-        };
-        let answer = host.driver.command(CREATE_MKEY, 0, &create).unwrap();
-        answer.handle.get()
+        create_key(&mut self.world.hosts[1], flags, length)
     }
 
     /// A registration of 4 pages less some bytes at both ends.
@@ -985,7 +975,7 @@ fn receives_of_an_srq_are_of_its_protection_domain() {
         (k.region.key, cqe::LOC_PROT_ERR),
     ] {
         let host = &mut k.world.hosts[1];
-        let mut cq = host.cq(4);
+        let mut cq = host.cq(4).unwrap();
         let mut config = host.qp_config(QPT_RC, &cq);
         config.srqn = Some(srq.srqn);
         let served = host.driver.create_qp(&config).unwrap();
@@ -995,8 +985,8 @@ fn receives_of_an_srq_are_of_its_protection_domain() {
             k.region.va
         };
         host.driver.post_srq_recv(&mut srq, 3, &[(va, 8, key)]);
-        let mut peer_cq = k.world.hosts[0].cq(4);
-        let mut peer = k.world.hosts[0].qp(QPT_RC, &peer_cq);
+        let mut peer_cq = k.world.hosts[0].cq(4).unwrap();
+        let mut peer = k.world.hosts[0].qp(QPT_RC, &peer_cq).unwrap();
         for (host, own, to, other) in [(0, peer.qpn, 1, served.qpn), (1, served.qpn, 0, peer.qpn)] {
             let path = k.world.path(to, other);
             let driver = &mut k.world.hosts[host].driver;
@@ -1037,8 +1027,8 @@ fn no_window_crosses_protection_domains() {
 #[test]
 fn no_address_handle_crosses_protection_domains() {
     let (mut k, pd, _) = two_domains();
-    let mut cq = k.world.hosts[1].cq(4);
-    let mut ud = k.world.hosts[1].qp(QPT_UD, &cq);
+    let mut cq = k.world.hosts[1].cq(4).unwrap();
+    let mut ud = k.world.hosts[1].qp(QPT_UD, &cq).unwrap();
     let av = k.world.path(0, 2).av();
     let driver = &mut k.world.hosts[1].driver;
     driver.activate(ud.qpn, QPT_UD, 7).unwrap();

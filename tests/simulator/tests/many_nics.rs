@@ -140,7 +140,11 @@ impl Run {
         });
         world.impair(WIRE);
         world.start_hash();
-        let cqs: Vec<Cq> = world.hosts.iter_mut().map(|host| host.cq(11)).collect();
+        let cqs: Vec<Cq> = world
+            .hosts
+            .iter_mut()
+            .map(|host| host.cq(11).unwrap())
+            .collect();
         let mut ends = Vec::new();
         let mut by_qp = vec![std::collections::HashMap::new(); NICS];
         for (distance, a) in DISTANCES
@@ -155,7 +159,7 @@ impl Run {
                 };
                 world.hosts[host].driver.create_qp(&config).unwrap()
             });
-            let mrs = hosts.map(|host| world.hosts[host].mr(REGION));
+            let mrs = hosts.map(|host| world.hosts[host].mr(REGION).unwrap());
             let numbers = [0, 1].map(|side: usize| qps[side].qpn);
             for side in [0, 1] {
                 let mut path = world.path(hosts[1 - side], numbers[1 - side]);

@@ -38,9 +38,9 @@ struct End {
 
 impl End {
     fn new(world: &mut World, host: usize) -> Self {
-        let cq = world.hosts[host].cq(8);
-        let qp = world.hosts[host].qp(QPT_UD, &cq);
-        let mr = world.hosts[host].mr(LEN);
+        let cq = world.hosts[host].cq(8).unwrap();
+        let qp = world.hosts[host].qp(QPT_UD, &cq).unwrap();
+        let mr = world.hosts[host].mr(LEN).unwrap();
         let driver = &mut world.hosts[host].driver;
         driver.activate(qp.qpn, QPT_UD, QKEY).unwrap();
         Self { host, cq, qp, mr }
@@ -242,7 +242,7 @@ fn only_datagrams_to_the_groups_own_address_are_multicast() {
     member.attach(&mut world, GROUP4).unwrap();
     member.receive(&mut world);
     let bth = Bth::new(Opcode::UdSendOnly, MULTICAST_QPN, Psn::new(0));
-    let ip = Ip::from_gids(world.hosts[0].gid4, GROUP4, 0, 0, 64);
+    let ip = Ip::from_gids(world.hosts[0].gid, GROUP4, 0, 0, 64);
     let mac = GROUP4.multicast_mac().unwrap();
     let mut good = RoceHeader::new(mac, world.hosts[0].mac, ip, bth);
     good.deth = Some(Deth {
@@ -254,7 +254,7 @@ fn only_datagrams_to_the_groups_own_address_are_multicast() {
     let mut other_group = good;
     other_group.ethernet.dst = MacAddr([1, 0, 0x5e, 9, 9, 9]);
     let mut own_ip = good;
-    own_ip.ip = Ip::from_gids(world.hosts[0].gid4, world.hosts[1].gid4, 0, 0, 64);
+    own_ip.ip = Ip::from_gids(world.hosts[0].gid, world.hosts[1].gid, 0, 0, 64);
     let mut to_qp = good;
     to_qp.bth.dest_qp = member.qp.qpn;
     let mut connected = good;
@@ -294,14 +294,9 @@ fn a_copy_that_waits_for_a_page_waits_alone() {
             // Two wait for pages of their own, the third does not.
             for (n, member) in members.iter_mut().take(2).enumerate() {
                 let region = pager.register(&mut world, 0x10_0000 * (n as u64 + 1), 8192);
-                let attr = QpAttr {
-                    mask: QP_ATTR_FAULT_POLICY.into(),
-                    fault_policy: policy,
-                    ..QpAttr::default()
-                };
                 let sge = pager.sge(region, 0, 4096);
                 let driver = &mut world.hosts[1].driver;
-                driver.modify_qp(member.qp.qpn, &attr).unwrap();
+                driver.set_fault_policy(member.qp.qpn, policy).unwrap();
                 driver.post_recv(&mut member.qp, 7, &[sge]);
             }
             members[2].receive(&mut world);
@@ -333,7 +328,7 @@ fn bad_commands_are_refused() {
     let ends = [0, 0, 0].map(|host| End::new(&mut world, host));
     let refused = |status| Err(Error::Refused(status));
     let group = |n| Gid::from_ipv4([239, 0, 0, n]);
-    let own = world.hosts[0].gid4;
+    let own = world.hosts[0].gid;
     let mut ipv6 = [0; 16];
     (ipv6[0], ipv6[15]) = (0xfe, 1);
     for bad in [own, Gid::ZERO, Gid(ipv6)] {
@@ -344,9 +339,9 @@ fn bad_commands_are_refused() {
         assert_eq!(driver.attach_mcast(qpn, group(1)), refused(Status::BadQp));
         assert_eq!(driver.detach_mcast(qpn, group(1)), refused(Status::BadQp));
     }
-    let cq = world.hosts[0].cq(4);
+    let cq = world.hosts[0].cq(4).unwrap();
     for kind in [QPT_RC, QPT_UC, QPT_RAW] {
-        let qp = world.hosts[0].qp(kind, &cq);
+        let qp = world.hosts[0].qp(kind, &cq).unwrap();
         assert_eq!(
             world.hosts[0].driver.attach_mcast(qp.qpn, group(1)),
             refused(Status::BadQpType)

@@ -38,7 +38,7 @@ fn ring(len: u64) -> RingDesc {
 fn queue_pairs_are_checked_field_by_field() {
     let mut world = World::new(1, 1);
     let host = &mut world.hosts[0];
-    let cq = host.cq(4);
+    let cq = host.cq(4).unwrap();
     let page = host.driver.alloc_uctx().unwrap();
     let good = CreateQp {
         sq: ring((64 << 4) + 64),
@@ -348,7 +348,7 @@ fn events_wait_for_room_and_none_is_lost() {
         event::PORT_UP
     );
     host.driver.arm_eq(&small);
-    let cq = host.cq(4);
+    let cq = host.cq(4).unwrap();
     let qps: Vec<u32> = (0..20)
         .map(|_| {
             let config = QpConfig {
@@ -404,8 +404,8 @@ fn an_event_queue_that_cannot_be_written_stops_the_device() {
         .handle
         .get();
     host.eq.eqn = eqn;
-    let cq = host.cq(4);
-    let mut qp = host.qp(QPT_RC, &cq);
+    let cq = host.cq(4).unwrap();
+    let mut qp = host.qp(QPT_RC, &cq).unwrap();
     let path = world.path(1, pair.qp[1].qpn);
     let host = &mut world.hosts[0];
     host.driver.connect(qp.qpn, QPT_RC, &path).unwrap();
@@ -445,7 +445,7 @@ fn an_event_queue_that_cannot_be_written_stops_the_device() {
 #[test]
 fn a_broken_shared_queue_says_so() {
     let mut world = World::new(2, 1);
-    let cq = [0, 1].map(|i| world.hosts[i].cq(8));
+    let cq = [0, 1].map(|i| world.hosts[i].cq(8).unwrap());
     let host = &mut world.hosts[1];
     let srq = host.driver.create_srq(host.pd, 0, 4, 2, 0).unwrap();
     let config = QpConfig {
@@ -453,7 +453,7 @@ fn a_broken_shared_queue_says_so() {
         ..host.qp_config(QPT_RC, &cq[1])
     };
     let responder = host.driver.create_qp(&config).unwrap();
-    let mut requester = world.hosts[0].qp(QPT_RC, &cq[0]);
+    let mut requester = world.hosts[0].qp(QPT_RC, &cq[0]).unwrap();
     let path = world.path(1, responder.qpn);
     let connected = world.hosts[0].driver.connect(requester.qpn, QPT_RC, &path);
     connected.unwrap();

@@ -28,9 +28,9 @@ impl Ends {
         if by_reference {
             world.hand_over_by_reference();
         }
-        let cq = [0, 1].map(|i| world.hosts[i].cq(8));
-        let qp = [0, 1].map(|i| world.hosts[i].qp(QPT_RAW, &cq[i]));
-        let mr = [0, 1].map(|i| world.hosts[i].mr(LEN));
+        let cq = [0, 1].map(|i| world.hosts[i].cq(8).unwrap());
+        let qp = [0, 1].map(|i| world.hosts[i].qp(QPT_RAW, &cq[i]).unwrap());
+        let mr = [0, 1].map(|i| world.hosts[i].mr(LEN).unwrap());
         for (host, qp) in qp.iter().enumerate() {
             let mac = world.hosts[host].mac;
             let driver = &mut world.hosts[host].driver;

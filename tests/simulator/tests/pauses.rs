@@ -23,12 +23,12 @@ fn all_others_together_pause_a_sender_for_a_tenth_of_the_time() {
             config.pause_sharers = others as u32;
         });
         world.hand_over_by_reference();
-        let source = world.hosts[0].mr(4096);
+        let source = world.hosts[0].mr(4096).unwrap();
         let mut flows: Vec<(Qp, Cq, HostPager)> = Vec::new();
         for host in 1..=others {
-            let cq = [0, host].map(|host| world.hosts[host].cq(4));
-            let near = world.hosts[0].qp(QPT_UC, &cq[0]);
-            let far = world.hosts[host].qp(QPT_UC, &cq[1]);
+            let cq = [0, host].map(|host| world.hosts[host].cq(4).unwrap());
+            let near = world.hosts[0].qp(QPT_UC, &cq[0]).unwrap();
+            let far = world.hosts[host].qp(QPT_UC, &cq[1]).unwrap();
             for (host, qpn, to, peer) in
                 [(0, near.qpn, host, far.qpn), (host, far.qpn, 0, near.qpn)]
             {
@@ -38,12 +38,10 @@ fn all_others_together_pause_a_sender_for_a_tenth_of_the_time() {
                     .connect(qpn, QPT_UC, &path)
                     .unwrap();
             }
-            let attr = QpAttr {
-                mask: QP_ATTR_FAULT_POLICY.into(),
-                fault_policy: FAULT_POLICY_STALL,
-                ..QpAttr::default()
-            };
-            world.hosts[host].driver.modify_qp(far.qpn, &attr).unwrap();
+            world.hosts[host]
+                .driver
+                .set_fault_policy(far.qpn, FAULT_POLICY_STALL)
+                .unwrap();
             let mut pager = HostPager::new(&mut world, host, 8, 6);
             pager.register(&mut world, VA, 1 << 20);
             pager.service = FaultService::Ignore;
@@ -94,26 +92,24 @@ fn all_others_together_pause_a_sender_for_a_tenth_of_the_time() {
 fn all_frames_that_waited_go_on_by_themselves() {
     const FRAMES: u32 = 1000;
     let mut world = World::new(2, 1);
-    let source = world.hosts[0].mr(4096);
-    let cq = [0, 1].map(|host: usize| world.hosts[host].cq(4));
+    let source = world.hosts[0].mr(4096).unwrap();
+    let cq = [0, 1].map(|host: usize| world.hosts[host].cq(4).unwrap());
     let config = QpConfig {
         log_depth: 10,
         flags: 0,
         ..world.hosts[0].qp_config(QPT_UC, &cq[0])
     };
     let mut near = world.hosts[0].driver.create_qp(&config).unwrap();
-    let far = world.hosts[1].qp(QPT_UC, &cq[1]);
+    let far = world.hosts[1].qp(QPT_UC, &cq[1]).unwrap();
     for (host, qpn, peer) in [(0, near.qpn, far.qpn), (1, far.qpn, near.qpn)] {
         let path = world.path(1 - host, peer);
         let driver = &mut world.hosts[host].driver;
         driver.connect(qpn, QPT_UC, &path).unwrap();
     }
-    let attr = QpAttr {
-        mask: QP_ATTR_FAULT_POLICY.into(),
-        fault_policy: FAULT_POLICY_STALL,
-        ..QpAttr::default()
-    };
-    world.hosts[1].driver.modify_qp(far.qpn, &attr).unwrap();
+    world.hosts[1]
+        .driver
+        .set_fault_policy(far.qpn, FAULT_POLICY_STALL)
+        .unwrap();
     let mut pager = HostPager::new(&mut world, 1, 8, 6);
     pager.register(&mut world, VA, 1 << 20);
     let (at, _, rkey) = pager.sge(0, 0, 8);
@@ -152,13 +148,11 @@ fn a_look_up_that_ends_during_a_pause_needs_no_further_deadline() {
     });
     world.hand_over_by_reference();
     let mut pair = world.connect(QPT_UC, 4096 * WRITES, |_| {});
-    let attr = QpAttr {
-        mask: QP_ATTR_FAULT_POLICY.into(),
-        fault_policy: FAULT_POLICY_STALL,
-        ..QpAttr::default()
-    };
     let far = pair.qp[1].qpn;
-    world.hosts[1].driver.modify_qp(far, &attr).unwrap();
+    world.hosts[1]
+        .driver
+        .set_fault_policy(far, FAULT_POLICY_STALL)
+        .unwrap();
     let mut pager = HostPager::new(&mut world, 1, 8, 6);
     pager.register(&mut world, VA, 1 << 20);
     pager.service = FaultService::Ignore;

@@ -269,9 +269,9 @@ fn frames_of_other_addresses_are_not_sent() {
         if by_reference {
             world.hand_over_by_reference();
         }
-        let mut cq = world.hosts[0].cq(8);
-        let mut qp = world.hosts[0].qp(QPT_RAW, &cq);
-        let mr = world.hosts[0].mr(4096);
+        let mut cq = world.hosts[0].cq(8).unwrap();
+        let mut qp = world.hosts[0].qp(QPT_RAW, &cq).unwrap();
+        let mr = world.hosts[0].mr(4096).unwrap();
         let driver = &mut world.hosts[0].driver;
         driver.activate(qp.qpn, QPT_RAW, 0).unwrap();
         let mut barred = 0;

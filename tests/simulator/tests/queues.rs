@@ -569,8 +569,8 @@ fn a_failed_completion_counts_as_solicited() {
 #[test]
 fn queues_wrap_many_times() {
     let mut world = World::new(2, 1);
-    let mut cq = [0, 1].map(|i| world.hosts[i].cq(3));
-    let mr = [0, 1].map(|i| world.hosts[i].mr(LEN));
+    let mut cq = [0, 1].map(|i| world.hosts[i].cq(3).unwrap());
+    let mr = [0, 1].map(|i| world.hosts[i].mr(LEN).unwrap());
     let mut qp = [0, 1].map(|i| {
         let config = QpConfig {
             log_depth: 1,
@@ -718,9 +718,9 @@ fn in_drain_what_has_begun_ends_and_attributes_may_change() {
 #[test]
 fn the_state_machine_refuses_what_is_not_in_the_table() {
     let mut world = World::new(1, 1);
-    let cq = world.hosts[0].cq(4);
+    let cq = world.hosts[0].cq(4).unwrap();
     for kind in [QPT_RC, QPT_UC, QPT_UD, QPT_RAW] {
-        let qp = world.hosts[0].qp(kind, &cq);
+        let qp = world.hosts[0].qp(kind, &cq).unwrap();
         let driver = &mut world.hosts[0].driver;
         let attr = QpAttr {
             mask: U32::new(QP_ATTR_STATE),

@@ -49,9 +49,9 @@ struct Ends {
 
 impl Ends {
     fn new(world: &mut World, kind: u8) -> Self {
-        let cq = [0, 1].map(|host: usize| world.hosts[host].cq(9));
-        let qp = [0, 1].map(|host: usize| world.hosts[host].qp(kind, &cq[host]));
-        let mr = [0, 1].map(|host: usize| world.hosts[host].mr(LEN));
+        let cq = [0, 1].map(|host: usize| world.hosts[host].cq(9).unwrap());
+        let qp = [0, 1].map(|host: usize| world.hosts[host].qp(kind, &cq[host]).unwrap());
+        let mr = [0, 1].map(|host: usize| world.hosts[host].mr(LEN).unwrap());
         let ah = [0, 1].map(|host: usize| {
             let path = world.path(1 - host, qp[1 - host].qpn);
             let (pd, mac) = (world.hosts[host].pd, world.hosts[host].mac);
@@ -220,9 +220,9 @@ proptest! {
     fn what_changes_between_two_reads_harms_its_guest_alone(seed: u64) {
         let mut rng = Rng::new(seed);
         let mut world = World::new(3, 1);
-        let cq = [1, 2].map(|host: usize| world.hosts[host].cq(8));
-        let qp = [0, 1].map(|i| world.hosts[i + 1].qp(QPT_RC, &cq[i]));
-        let mr = [1, 2].map(|host: usize| world.hosts[host].mr(LEN));
+        let cq = [1, 2].map(|host: usize| world.hosts[host].cq(8).unwrap());
+        let qp = [0, 1].map(|i| world.hosts[i + 1].qp(QPT_RC, &cq[i]).unwrap());
+        let mr = [1, 2].map(|host: usize| world.hosts[host].mr(LEN).unwrap());
         for i in 0..2 {
             let path = world.path(2 - i, qp[1 - i].qpn);
             world.hosts[i + 1].driver.connect(qp[i].qpn, QPT_RC, &path).unwrap();

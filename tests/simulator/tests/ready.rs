@@ -228,7 +228,7 @@ fn a_stray_ready_is_harmless() {
     f.write();
     let stray = |f: &Faulting, psn: u32| {
         let host = |n: usize| &f.world.hosts[n];
-        let ip = Ip::from_gids(host(1).gid4, host(0).gid4, 0, 0, 64);
+        let ip = Ip::from_gids(host(1).gid, host(0).gid, 0, 0, 64);
         let bth = Bth::new(Opcode::Ready, f.pair.qp[0].qpn, Psn::new(psn));
         packet(&RoceHeader::new(host(0).mac, host(1).mac, ip, bth), &[])
     };
@@ -301,13 +301,11 @@ fn a_dropped_packet_looks_lost_to_a_foreign_peer() {
             world.make_foreign(0);
         }
         let mut f = Faulting::new(world, QPT_RC);
-        let attr = QpAttr {
-            mask: QP_ATTR_FAULT_POLICY.into(),
-            fault_policy: FAULT_POLICY_DROP,
-            ..QpAttr::default()
-        };
         let qpn = f.pair.qp[1].qpn;
-        f.world.hosts[1].driver.modify_qp(qpn, &attr).unwrap();
+        f.world.hosts[1]
+            .driver
+            .set_fault_policy(qpn, FAULT_POLICY_DROP)
+            .unwrap();
         if later {
             f.post();
         }

@@ -182,7 +182,7 @@ fn answers_before_a_refused_request_still_arrive() {
 /// A request packet from host 0 to the QP of host 1, made by hand.
 fn forged(world: &World, pair: &Pair, opcode: Opcode, psn: u32) -> RoceHeader {
     let (from, to) = (&world.hosts[0], &world.hosts[1]);
-    let ip = Ip::from_gids(from.gid4, to.gid4, 0, 0, 64);
+    let ip = Ip::from_gids(from.gid, to.gid, 0, 0, 64);
     let bth = Bth::new(opcode, pair.qp[1].qpn, Psn::new(psn));
     RoceHeader::new(to.mac, from.mac, ip, bth)
 }
@@ -190,7 +190,7 @@ fn forged(world: &World, pair: &Pair, opcode: Opcode, psn: u32) -> RoceHeader {
 /// An acknowledgement or NAK from host 1 to the QP of host 0, made by hand.
 fn forged_answer(world: &World, pair: &Pair, psn: u32, syndrome: u8, msn: u32) -> RoceHeader {
     let (from, to) = (&world.hosts[1], &world.hosts[0]);
-    let ip = Ip::from_gids(from.gid4, to.gid4, 0, 0, 64);
+    let ip = Ip::from_gids(from.gid, to.gid, 0, 0, 64);
     let bth = Bth::new(Opcode::RcAcknowledge, pair.qp[0].qpn, Psn::new(psn));
     let mut header = RoceHeader::new(to.mac, from.mac, ip, bth);
     header.aeth = Some(Aeth {

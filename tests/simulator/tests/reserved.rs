@@ -42,8 +42,8 @@ fn outcome(kind: u8, entry: &[u8]) -> (u8, u8) {
             (cq, qp)
         }
         _ => {
-            let cq = world.hosts[0].cq(4);
-            let qp = world.hosts[0].qp(kind, &cq);
+            let cq = world.hosts[0].cq(4).unwrap();
+            let qp = world.hosts[0].qp(kind, &cq).unwrap();
             world.hosts[0].driver.activate(qp.qpn, kind, 7).unwrap();
             (cq, qp)
         }

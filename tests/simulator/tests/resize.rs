@@ -21,9 +21,9 @@ struct Setup {
 impl Setup {
     fn new(limit: u32) -> Self {
         let mut world = World::new(2, 1);
-        let cq = [0, 1].map(|i| world.hosts[i].cq(10));
+        let cq = [0, 1].map(|i| world.hosts[i].cq(10).unwrap());
         let pd = world.hosts[1].pd;
-        let mr = world.hosts[1].mr(4096);
+        let mr = world.hosts[1].mr(4096).unwrap();
         let driver = &mut world.hosts[1].driver;
         let srq = driver.create_srq(pd, 0, 2, 3, limit).unwrap();
         let config = QpConfig {
@@ -31,7 +31,7 @@ impl Setup {
             ..world.hosts[1].qp_config(QPT_RC, &cq[1])
         };
         let responder = world.hosts[1].driver.create_qp(&config).unwrap();
-        let requester = world.hosts[0].qp(QPT_RC, &cq[0]);
+        let requester = world.hosts[0].qp(QPT_RC, &cq[0]).unwrap();
         for (from, qpn, peer) in [
             (0, requester.qpn, responder.qpn),
             (1, responder.qpn, requester.qpn),

@@ -107,14 +107,14 @@ fn rss_qp(world: &mut World, table: u32, fields: u32) -> Result<u32, Error> {
 impl RssQueues {
     fn new(count: usize, fields: u32) -> Self {
         let mut world = World::new(2, 1);
-        let cq = world.hosts[0].cq(6);
-        let qp = world.hosts[0].qp(QPT_RAW, &cq);
-        let mr = world.hosts[0].mr(LEN);
+        let cq = world.hosts[0].cq(6).unwrap();
+        let qp = world.hosts[0].qp(QPT_RAW, &cq).unwrap();
+        let mr = world.hosts[0].mr(LEN).unwrap();
         world.hosts[0].driver.activate(qp.qpn, QPT_RAW, 0).unwrap();
         let sender = (cq, qp, mr);
         let pd = world.hosts[1].pd;
-        let mr = world.hosts[1].mr(LEN);
-        let cqs: Vec<Cq> = (0..count).map(|_| world.hosts[1].cq(6)).collect();
+        let mr = world.hosts[1].mr(LEN).unwrap();
+        let cqs: Vec<Cq> = (0..count).map(|_| world.hosts[1].cq(6).unwrap()).collect();
         let driver = &mut world.hosts[1].driver;
         let wqs: Vec<Qp> = cqs
             .iter()
@@ -427,14 +427,14 @@ fn raw_queue_pairs_share_what_the_interface_receives() {
         if by_reference {
             world.hand_over_by_reference();
         }
-        let mr = world.hosts[0].mr(LEN);
-        let send_cq = world.hosts[0].cq(6);
-        let mut sender = world.hosts[0].qp(QPT_RAW, &send_cq);
+        let mr = world.hosts[0].mr(LEN).unwrap();
+        let send_cq = world.hosts[0].cq(6).unwrap();
+        let mut sender = world.hosts[0].qp(QPT_RAW, &send_cq).unwrap();
         let driver = &mut world.hosts[0].driver;
         driver.activate(sender.qpn, QPT_RAW, 0).unwrap();
-        let buffers = world.hosts[1].mr(LEN);
-        let mut cqs = [0, 1, 2, 3].map(|_| world.hosts[1].cq(6));
-        let mut qps = [0, 1, 2, 3].map(|n| world.hosts[1].qp(QPT_RAW, &cqs[n]));
+        let buffers = world.hosts[1].mr(LEN).unwrap();
+        let mut cqs = [0, 1, 2, 3].map(|_| world.hosts[1].cq(6).unwrap());
+        let mut qps = [0, 1, 2, 3].map(|n| world.hosts[1].qp(QPT_RAW, &cqs[n]).unwrap());
         let (mac, driver) = (world.hosts[1].mac, &mut world.hosts[1].driver);
         for qp in &mut qps {
             driver.activate(qp.qpn, QPT_RAW, 0).unwrap();
@@ -489,9 +489,9 @@ fn raw_queue_pairs_share_what_the_interface_receives() {
 #[test]
 fn only_receivers_of_frames_are_accepted_in_a_table() {
     let mut world = World::new(1, 1);
-    let cq = world.hosts[0].cq(6);
+    let cq = world.hosts[0].cq(6).unwrap();
     for kind in [QPT_RC, QPT_UD] {
-        let qpn = world.hosts[0].qp(kind, &cq).qpn;
+        let qpn = world.hosts[0].qp(kind, &cq).unwrap().qpn;
         let made = world.hosts[0].driver.create_rwq_ind_table(&[qpn]);
         assert_eq!(made, Err(Error::Refused(Status::BadWq)));
     }

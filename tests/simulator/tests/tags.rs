@@ -43,17 +43,18 @@ impl Tags {
     }
 
     fn with_path(mut world: World, change: impl Fn(&mut Connect)) -> Self {
-        let [mut cq, own_cq, sender_cq] = [0, 0, 1].map(|host: usize| world.hosts[host].cq(8));
+        let [mut cq, own_cq, sender_cq] =
+            [0, 0, 1].map(|host: usize| world.hosts[host].cq(8).unwrap());
         let pd = world.hosts[0].pd;
         let driver = &mut world.hosts[0].driver;
         let srq = driver.create_tag_srq(pd, 0, cq.cqn, TAGS).unwrap();
-        let mr = [0, 1].map(|host: usize| world.hosts[host].mr(LEN));
+        let mr = [0, 1].map(|host: usize| world.hosts[host].mr(LEN).unwrap());
         let (mut receivers, mut senders) = (vec![], vec![]);
         for _ in 0..2 {
             let mut config = world.hosts[0].qp_config(QPT_RC, &own_cq);
             config.srqn = Some(srq.srqn());
             let receiver = world.hosts[0].driver.create_qp(&config).unwrap();
-            let sender = world.hosts[1].qp(QPT_RC, &sender_cq);
+            let sender = world.hosts[1].qp(QPT_RC, &sender_cq).unwrap();
             for (host, qpn, peer) in [(0, receiver.qpn, sender.qpn), (1, sender.qpn, receiver.qpn)]
             {
                 let mut path = world.path(1 - host, peer);
@@ -816,7 +817,7 @@ fn a_ring_of_operations_is_bounded_and_belongs_to_its_context() {
     assert_eq!(errors(&mut t), 0);
     let driver = &mut t.world.hosts[0].driver;
     let page = driver.alloc_uctx().unwrap();
-    let (pd, plain) = (t.world.hosts[0].pd, t.world.hosts[0].mr(4096));
+    let (pd, plain) = (t.world.hosts[0].pd, t.world.hosts[0].mr(4096).unwrap());
     let driver = &mut t.world.hosts[0].driver;
     let untagged = driver.create_srq(pd, 0, 4, 2, 0).unwrap().srqn;
     driver.ring(page, doorbell::TM_OPS, srqn, 1);
@@ -917,7 +918,7 @@ fn buffers_are_given_back_though_the_flush_has_not_ended() {
             rkey: driver.command(CREATE_MKEY, 0, &create).unwrap().handle,
             ..BindMwWqe::default()
         };
-        let own_cq = t.world.hosts[0].cq(LOG_DEPTH + 1);
+        let own_cq = t.world.hosts[0].cq(LOG_DEPTH + 1).unwrap();
         let config = QpConfig {
             log_depth: LOG_DEPTH,
             max_sge: 1,
@@ -970,7 +971,7 @@ fn buffers_are_given_back_though_the_flush_has_not_ended() {
 #[test]
 fn a_rendezvous_waits_until_its_queue_pair_may_send() {
     let mut world = World::new(2, 1);
-    let [mut cq, sender_cq] = [0, 1].map(|host: usize| world.hosts[host].cq(8));
+    let [mut cq, sender_cq] = [0, 1].map(|host: usize| world.hosts[host].cq(8).unwrap());
     let pd = world.hosts[0].pd;
     let mut srq = world.hosts[0]
         .driver
@@ -979,8 +980,8 @@ fn a_rendezvous_waits_until_its_queue_pair_may_send() {
     let mut config = world.hosts[0].qp_config(QPT_RC, &cq);
     config.srqn = Some(srq.srqn());
     let qpn = world.hosts[0].driver.create_qp(&config).unwrap().qpn;
-    let mut sender = world.hosts[1].qp(QPT_RC, &sender_cq);
-    let [to, from] = [0, 1].map(|host: usize| world.hosts[host].mr(10_000));
+    let mut sender = world.hosts[1].qp(QPT_RC, &sender_cq).unwrap();
+    let [to, from] = [0, 1].map(|host: usize| world.hosts[host].mr(10_000).unwrap());
     let path = world.path(0, qpn);
     world.hosts[1]
         .driver
@@ -1021,18 +1022,18 @@ fn a_rendezvous_waits_until_its_queue_pair_may_send() {
 fn keys_are_of_the_queues_protection_domain() {
     for own in [true, false] {
         let mut world = World::new(2, 1);
-        let [mut cq, sender_cq] = [0, 1].map(|host: usize| world.hosts[host].cq(8));
+        let [mut cq, sender_cq] = [0, 1].map(|host: usize| world.hosts[host].cq(8).unwrap());
         let pd = world.hosts[0].driver.alloc_pd().unwrap();
         let driver = &mut world.hosts[0].driver;
         let mut srq = driver.create_tag_srq(pd, 0, cq.cqn, TAGS).unwrap();
         let access = ACCESS_LOCAL_WRITE;
         let of_srq = driver.reg_mr(pd, 0x10_0000, 8192, access).unwrap();
-        let of_qp = world.hosts[0].mr(8192);
+        let of_qp = world.hosts[0].mr(8192).unwrap();
         let mut config = world.hosts[0].qp_config(QPT_RC, &cq);
         config.srqn = Some(srq.srqn());
         let qpn = world.hosts[0].driver.create_qp(&config).unwrap().qpn;
-        let mut sender = world.hosts[1].qp(QPT_RC, &sender_cq);
-        let from = world.hosts[1].mr(8192);
+        let mut sender = world.hosts[1].qp(QPT_RC, &sender_cq).unwrap();
+        let from = world.hosts[1].mr(8192).unwrap();
         for (host, qpn, peer) in [(0, qpn, sender.qpn), (1, sender.qpn, qpn)] {
             let path = world.path(1 - host, peer);
             world.hosts[host]

@@ -332,9 +332,9 @@ fn the_messages_before_a_lost_completion_are_acknowledged() {
         if by_reference {
             world.hand_over_by_reference();
         }
-        let mut cq = [world.hosts[0].cq(8), world.hosts[1].cq(4)];
-        let mut qp = [0, 1].map(|i| world.hosts[i].qp(QPT_RC, &cq[i]));
-        let mr = [0, 1].map(|i| world.hosts[i].mr(REGION));
+        let mut cq = [world.hosts[0].cq(8).unwrap(), world.hosts[1].cq(4).unwrap()];
+        let mut qp = [0, 1].map(|i| world.hosts[i].qp(QPT_RC, &cq[i]).unwrap());
+        let mr = [0, 1].map(|i| world.hosts[i].mr(REGION).unwrap());
         world.connect_qps(QPT_RC, [qp[0].qpn, qp[1].qpn], |_| {});
         for tag in 0..32 {
             let sge = (mr[1].va, 64, mr[1].key);

@@ -9,7 +9,7 @@ use faultline_abi::{Status, U32};
 use faultline_nic::Nanos;
 use faultline_simulation::driver::ALL_ACCESS;
 use faultline_simulation::{Error, Qp, QpConfig, Send, Sge};
-use faultline_simulator::{Impairment, Pair, World, expect_cqe};
+use faultline_simulator::{Impairment, Pair, World, expect_cqe, gid6};
 use faultline_wire::aeth::Syndrome;
 use faultline_wire::opcode::OpKind;
 
@@ -482,7 +482,7 @@ fn an_error_flushes_both_queues_in_order_and_later_posts_too() {
 #[test]
 fn unsignaled_requests_complete_silently_unless_flushed() {
     let mut world = World::new(2, 1);
-    let cq = [0, 1].map(|i| world.hosts[i].cq(6));
+    let cq = [0, 1].map(|i| world.hosts[i].cq(6).unwrap());
     let qp = [0, 1].map(|i| {
         let config = QpConfig {
             flags: 0,
@@ -490,7 +490,7 @@ fn unsignaled_requests_complete_silently_unless_flushed() {
         };
         world.hosts[i].driver.create_qp(&config).unwrap()
     });
-    let mr = [0, 1].map(|i| world.hosts[i].mr(LEN));
+    let mr = [0, 1].map(|i| world.hosts[i].mr(LEN).unwrap());
     let mut pair = Pair { cq, qp, mr };
     for i in 0..2 {
         let path = world.path(1 - i, pair.qp[1 - i].qpn);
@@ -672,16 +672,16 @@ fn acknowledgements_are_coalesced() {
 #[test]
 fn shared_receive_queue_limit_and_last_request() {
     let mut world = World::new(2, 1);
-    let mut cq = [0, 1].map(|i| world.hosts[i].cq(8));
+    let mut cq = [0, 1].map(|i| world.hosts[i].cq(8).unwrap());
     let pd = world.hosts[1].pd;
-    let mr = world.hosts[1].mr(LEN);
+    let mr = world.hosts[1].mr(LEN).unwrap();
     let mut srq = world.hosts[1].driver.create_srq(pd, 0, 4, 2, 3).unwrap();
     let config = QpConfig {
         srqn: Some(srq.srqn),
         ..world.hosts[1].qp_config(QPT_RC, &cq[1])
     };
     let responder = world.hosts[1].driver.create_qp(&config).unwrap();
-    let mut requester = world.hosts[0].qp(QPT_RC, &cq[0]);
+    let mut requester = world.hosts[0].qp(QPT_RC, &cq[0]).unwrap();
     let path = world.path(1, responder.qpn);
     world.hosts[0]
         .driver
@@ -737,9 +737,9 @@ fn shared_receive_queue_limit_and_last_request() {
 #[test]
 fn the_first_packet_establishes_the_connection() {
     let mut world = World::new(2, 1);
-    let cq = [0, 1].map(|i| world.hosts[i].cq(8));
-    let qp = [0, 1].map(|i| world.hosts[i].qp(QPT_RC, &cq[i]));
-    let mr = [0, 1].map(|i| world.hosts[i].mr(LEN));
+    let cq = [0, 1].map(|i| world.hosts[i].cq(8).unwrap());
+    let qp = [0, 1].map(|i| world.hosts[i].qp(QPT_RC, &cq[i]).unwrap());
+    let mr = [0, 1].map(|i| world.hosts[i].mr(LEN).unwrap());
     let mut pair = Pair { cq, qp, mr };
     let path = world.path(1, pair.qp[1].qpn);
     world.hosts[0]
@@ -796,9 +796,9 @@ fn every_attribute_can_be_read_back() {
 #[test]
 fn a_queue_pair_may_talk_to_its_own_nic() {
     let mut world = World::new(1, 1);
-    let cq = [0, 1].map(|_| world.hosts[0].cq(8));
-    let qp = [0, 1].map(|i| world.hosts[0].qp(QPT_RC, &cq[i]));
-    let mr = [0, 1].map(|_| world.hosts[0].mr(LEN));
+    let cq = [0, 1].map(|_| world.hosts[0].cq(8).unwrap());
+    let qp = [0, 1].map(|i| world.hosts[0].qp(QPT_RC, &cq[i]).unwrap());
+    let mr = [0, 1].map(|_| world.hosts[0].mr(LEN).unwrap());
     let mut pair = Pair { cq, qp, mr };
     for i in 0..2 {
         let path = world.path(0, pair.qp[1 - i].qpn);
@@ -867,9 +867,9 @@ struct Datagrams {
 const QKEY: u32 = 0x1111_2222;
 
 fn datagrams(world: &mut World, v6: bool) -> Datagrams {
-    let cq = [0, 1].map(|i| world.hosts[i].cq(8));
-    let qp = [0, 1].map(|i| world.hosts[i].qp(QPT_UD, &cq[i]));
-    let mr = [0, 1].map(|i| world.hosts[i].mr(LEN));
+    let cq = [0, 1].map(|i| world.hosts[i].cq(8).unwrap());
+    let qp = [0, 1].map(|i| world.hosts[i].qp(QPT_UD, &cq[i]).unwrap());
+    let mr = [0, 1].map(|i| world.hosts[i].mr(LEN).unwrap());
     for (host, qp) in qp.iter().enumerate() {
         world.hosts[host]
             .driver
@@ -879,7 +879,7 @@ fn datagrams(world: &mut World, v6: bool) -> Datagrams {
     let mut path = world.path(1, 0);
     if v6 {
         path.sgid_index = 1;
-        path.dgid = world.hosts[1].gid6;
+        path.dgid = gid6(&world.hosts[1]);
     }
     let pd = world.hosts[0].pd;
     let ah = world.hosts[0].driver.create_ah(pd, path.av()).unwrap();
@@ -929,7 +929,7 @@ fn datagrams_come_with_their_header() {
             assert_eq!(bytes[0] >> 4, 6);
             assert_eq!(
                 (&bytes[8..24], &bytes[24..40]),
-                (&world.hosts[0].gid6.0[..], &world.hosts[1].gid6.0[..])
+                (&gid6(&world.hosts[0]).0[..], &gid6(&world.hosts[1]).0[..])
             );
         } else {
             assert_eq!(bytes[20], 0x45);
@@ -968,9 +968,9 @@ fn address_handles_belong_to_a_domain() {
 #[test]
 fn raw_frames_reach_the_netdev() {
     let mut world = World::new(2, 1);
-    let mut cq = [0, 1].map(|i| world.hosts[i].cq(8));
-    let mut qp = [0, 1].map(|i| world.hosts[i].qp(QPT_RAW, &cq[i]));
-    let mr = [0, 1].map(|i| world.hosts[i].mr(LEN));
+    let mut cq = [0, 1].map(|i| world.hosts[i].cq(8).unwrap());
+    let mut qp = [0, 1].map(|i| world.hosts[i].qp(QPT_RAW, &cq[i]).unwrap());
+    let mr = [0, 1].map(|i| world.hosts[i].mr(LEN).unwrap());
     for (host, qp) in world.hosts.iter_mut().zip(&qp) {
         host.driver.activate(qp.qpn, QPT_RAW, 0).unwrap();
         host.driver.set_netdev(host.mac, 1500, qp.qpn).unwrap();

@@ -31,9 +31,12 @@ fn silent_operations_take_turns() {
         rkey: window,
         ..BindMwWqe::default()
     };
-    let mut cq = host.cq(6);
-    let peer_cq = world.hosts[1].cq(6);
-    let (from, to) = (world.hosts[0].mr(4096), world.hosts[1].mr(4096));
+    let mut cq = host.cq(6).unwrap();
+    let peer_cq = world.hosts[1].cq(6).unwrap();
+    let (from, to) = (
+        world.hosts[0].mr(4096).unwrap(),
+        world.hosts[1].mr(4096).unwrap(),
+    );
     let write = Send {
         opcode: wr::WR_WRITE,
         flags: 0,
@@ -52,7 +55,7 @@ fn silent_operations_take_turns() {
             ..world.hosts[0].qp_config(QPT_RC, &cq)
         };
         let mut qp = world.hosts[0].driver.create_qp(&config).unwrap();
-        let peer = world.hosts[1].qp(QPT_RC, &peer_cq);
+        let peer = world.hosts[1].qp(QPT_RC, &peer_cq).unwrap();
         world.connect_qps(QPT_RC, [qp.qpn, peer.qpn], |_| {});
         let driver = &mut world.hosts[0].driver;
         driver.post_send(&mut qp, &write);
@@ -86,7 +89,7 @@ fn a_flush_ends() {
     const DEPTH: u32 = 1 << 8;
     let mut world = World::new(1, 1);
     let host = &mut world.hosts[0];
-    let mut cq = host.cq(12);
+    let mut cq = host.cq(12).unwrap();
     let config = QpConfig {
         log_depth: 8,
         ..host.qp_config(QPT_RC, &cq)
@@ -109,15 +112,15 @@ fn a_flush_gives_way() {
     const LOG_DEPTH: u8 = 15;
     const DEPTH: u32 = 1 << LOG_DEPTH;
     let mut world = World::new(2, 1);
-    let mut cq = world.hosts[0].cq(17);
-    let peer_cq = world.hosts[1].cq(4);
+    let mut cq = world.hosts[0].cq(17).unwrap();
+    let peer_cq = world.hosts[1].cq(4).unwrap();
     let config = QpConfig {
         log_depth: LOG_DEPTH,
         max_sge: 1,
         ..world.hosts[0].qp_config(QPT_RC, &cq)
     };
     let mut qp = world.hosts[0].driver.create_qp(&config).unwrap();
-    let peer = world.hosts[1].qp(QPT_RC, &peer_cq);
+    let peer = world.hosts[1].qp(QPT_RC, &peer_cq).unwrap();
     world.connect_qps(QPT_RC, [qp.qpn, peer.qpn], |_| {});
     world.lose(|_, _| true);
     let driver = &mut world.hosts[0].driver;
@@ -158,13 +161,13 @@ fn a_queue_that_is_repaired_flushes_first() {
     const DEPTH: u32 = 1 << LOG_DEPTH;
     let mut world = World::new(1, 1);
     let host = &mut world.hosts[0];
-    let mut cq = host.cq(17);
+    let mut cq = host.cq(17).unwrap();
     let config = QpConfig {
         log_depth: LOG_DEPTH,
         max_sge: 1,
         ..host.qp_config(QPT_RAW, &cq)
     };
-    let mr = host.mr(4096);
+    let mr = host.mr(4096).unwrap();
     let driver = &mut host.driver;
     let mut qp = driver.create_qp(&config).unwrap();
     driver.activate(qp.qpn, QPT_RAW, 0).unwrap();
@@ -207,9 +210,9 @@ fn a_queue_pair_gets_a_frame_once() {
     const FLOWS: u32 = 1000;
     for kind in [FLOW_KIND_NORMAL, FLOW_KIND_SNIFFER] {
         let mut world = World::new(2, 1);
-        let mut cq = world.hosts[1].cq(10);
-        let mut qp = world.hosts[1].qp(QPT_RAW, &cq);
-        let mr = world.hosts[1].mr(4096);
+        let mut cq = world.hosts[1].cq(10).unwrap();
+        let mut qp = world.hosts[1].qp(QPT_RAW, &cq).unwrap();
+        let mr = world.hosts[1].mr(4096).unwrap();
         let driver = &mut world.hosts[1].driver;
         driver.activate(qp.qpn, QPT_RAW, 0).unwrap();
         for n in 0..8 {
@@ -230,9 +233,9 @@ fn a_queue_pair_gets_a_frame_once() {
                 .unwrap();
         }
         let to = world.hosts[1].mac;
-        let sent = world.hosts[0].cq(4);
-        let mut raw = world.hosts[0].qp(QPT_RAW, &sent);
-        let frame = world.hosts[0].mr(4096);
+        let sent = world.hosts[0].cq(4).unwrap();
+        let mut raw = world.hosts[0].qp(QPT_RAW, &sent).unwrap();
+        let frame = world.hosts[0].mr(4096).unwrap();
         let driver = &mut world.hosts[0].driver;
         driver.activate(raw.qpn, QPT_RAW, 0).unwrap();
         let mut bytes = [0; 64];
@@ -263,7 +266,7 @@ fn queue_pairs_that_fail_together_take_turns() {
     const QPS: usize = 3000;
     let mut world = World::new(1, 1);
     let host = &mut world.hosts[0];
-    let cq = host.cq(1);
+    let cq = host.cq(1).unwrap();
     let srq = host.driver.create_srq(host.pd, 0, 4, 1, 0).unwrap();
     let config = QpConfig {
         srqn: Some(srq.srqn),

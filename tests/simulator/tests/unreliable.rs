@@ -26,7 +26,7 @@ fn connect(world: &mut World) -> Pair {
 /// Puts a packet on the wire as if host 0's queue pair had sent it. It has no data and needs no receive.
 fn forge(world: &World, pair: &Pair, opcode: Opcode, psn: Psn) {
     let (from, to) = (&world.hosts[0], &world.hosts[1]);
-    let ip = Ip::from_gids(from.gid4, to.gid4, 0, 0, 64);
+    let ip = Ip::from_gids(from.gid, to.gid, 0, 0, 64);
     let bth = Bth::new(opcode, pair.qp[1].qpn, psn);
     let mut header = RoceHeader::new(to.mac, from.mac, ip, bth);
     let payload: &[u8] = match opcode {

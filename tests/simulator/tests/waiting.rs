@@ -503,13 +503,11 @@ impl Waiting {
     }
 
     fn set_policy(&mut self, policy: u8) {
-        let attr = QpAttr {
-            mask: QP_ATTR_FAULT_POLICY.into(),
-            fault_policy: policy,
-            ..QpAttr::default()
-        };
         let qpn = self.pair.qp[1].qpn;
-        self.world.hosts[1].driver.modify_qp(qpn, &attr).unwrap();
+        self.world.hosts[1]
+            .driver
+            .set_fault_policy(qpn, policy)
+            .unwrap();
     }
 
     #[track_caller]
@@ -606,7 +604,7 @@ fn a_read_that_a_repetition_interrupts_begins_again() {
     w.post_slow_read();
     w.pass(MS);
     let [a, b] = [0, 1].map(|host: usize| &w.world.hosts[host]);
-    let ip = Ip::from_gids(a.gid4, b.gid4, 0, 0, 64);
+    let ip = Ip::from_gids(a.gid, b.gid, 0, 0, 64);
     let bth = Bth::new(Opcode::RcReadRequest, w.pair.qp[1].qpn, Psn::new(0));
     let mut again = RoceHeader::new(b.mac, a.mac, ip, bth);
     again.reth = Some(Reth {

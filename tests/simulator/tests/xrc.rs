@@ -22,18 +22,18 @@ struct Xrc {
 
 impl Xrc {
     fn new(mut world: World, change: impl Fn(&mut Connect)) -> Self {
-        let ini_cq = world.hosts[0].cq(8);
+        let ini_cq = world.hosts[0].cq(8).unwrap();
         let config = world.hosts[0].qp_config(QPT_XRC_INI, &ini_cq);
         let ini = world.hosts[0].driver.create_qp(&config).unwrap();
         let xrcd = world.hosts[1].driver.alloc_xrcd().unwrap();
         let tgt = world.hosts[1].driver.create_xrc_target(xrcd).unwrap();
         let srqs = [0, 1].map(|_| {
-            let cq = world.hosts[1].cq(8);
+            let cq = world.hosts[1].cq(8).unwrap();
             let pd = world.hosts[1].pd;
             let srq = world.hosts[1].driver.create_xrc_srq(pd, xrcd, cq.cqn);
             (srq.unwrap(), cq)
         });
-        let mr = [0, 1].map(|host| world.hosts[host].mr(LEN));
+        let mr = [0, 1].map(|host| world.hosts[host].mr(LEN).unwrap());
         let mut path = world.path(1, tgt);
         change(&mut path);
         let driver = &mut world.hosts[0].driver;
@@ -278,7 +278,7 @@ fn objects_belong_to_their_domain() {
     // An ordinary queue pair can't use such a queue.
     let xrcd = driver.alloc_xrcd().unwrap();
     let srq = driver.create_xrc_srq(pd, xrcd, cqn).unwrap();
-    let cq = x.world.hosts[1].cq(4);
+    let cq = x.world.hosts[1].cq(4).unwrap();
     let mut config = x.world.hosts[1].qp_config(QPT_RC, &cq);
     config.srqn = Some(srq.srqn);
     let wrong = x.world.hosts[1].driver.create_qp(&config).map(|qp| qp.qpn);

@@ -135,9 +135,11 @@ impl Run {
         }
         let stop = Stop::new()?;
         let mut status = 0;
-        let mut judged = 0_usize;
+        let (mut ran, mut judged) = (0_usize, 0_usize);
         let mut suites = Vec::new();
-        for path in &self.files {
+        let mut files = self.files.iter();
+        for path in files.by_ref() {
+            ran = ran.saturating_add(1);
             let result = match &self.seeds {
                 Some(seeds) => self.search(path, seeds, &stop, &mut suites),
                 None => self.run_one(path).and_then(|ran| {
@@ -166,17 +168,21 @@ impl Run {
                 break;
             }
         }
+        for path in files {
+            let name = path.display().to_string();
+            suites.push(suite_of_failure(&name, "interrupted before it".to_owned()));
+        }
         if let Some(path) = &self.junit {
             let shown = path.display();
             let xml = junit_report(suites)?;
             fs::write(path, xml).with_context(|| format!("can't write {shown}"))?;
         }
-        if stop.is_wanted() {
+        if let Some(interrupted) = stop.status() {
             let files = self.files.len();
             complain(format!(
-                "interrupted: {judged} of {files} files were run, the last perhaps in part"
+                "interrupted: {ran} of {files} files were run, the last perhaps in part"
             ));
-            return Ok(ExitCode::from(status.max(FAILED)));
+            return Ok(interrupted);
         }
         if status == 0 && judged == 0 {
             return Ok(ExitCode::from(NOTHING_JUDGED));

@@ -14,6 +14,7 @@ use super::files;
 use super::scenario::load::unread_profile;
 use super::scenario::report::{JunitCheck, junit_report, junit_suite};
 use super::show;
+use super::status::UnusableInput;
 use super::table::table;
 
 const PATH: &str = "/v1/scenario";
@@ -113,7 +114,7 @@ fn read(file: &Path) -> anyhow::Result<String> {
         true => files::read_text(std::io::stdin().lock(), MAX_BYTES),
         false => files::read(file, MAX_BYTES),
     };
-    text.with_context(|| format!("can't read {}", file.display()))
+    text.with_context(|| UnusableInput::unread(file.display()))
 }
 
 /// The text of the profile that a scenario names by its path. What else is wrong in the file, the server says.

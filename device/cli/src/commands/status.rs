@@ -1,5 +1,10 @@
 //! Exit statuses of all commands: one table for manual pages and documents.
 
+use std::fmt::{self, Display, Formatter};
+use std::process::ExitCode;
+
+use faultline_config::ConfigError;
+
 /// The command has failed, or something that was judged does not hold.
 pub(crate) const FAILED: u8 = 1;
 /// The arguments are wrong, or a file can't be read or simulated.
@@ -7,8 +12,41 @@ pub(crate) const UNUSABLE: u8 = 2;
 /// Nothing was judged.
 pub(crate) const NOTHING_JUDGED: u8 = 3;
 
+/// Number of SIGINT (signal(7)).
+pub(crate) const SIGINT: u8 = 2;
+/// Number of SIGTERM (signal(7)).
+pub(crate) const SIGTERM: u8 = 15;
+
+/// The exit status of a command that a signal has interrupted, as shells report it.
+pub(crate) const fn after_signal(number: u8) -> u8 {
+    number.saturating_add(128)
+}
+
+/// Context of an error: an input cannot be used, so the exit status is [`UNUSABLE`].
+#[derive(Debug)]
+pub(crate) struct UnusableInput(String);
+
+impl UnusableInput {
+    /// A file that can't be read, or whose content is not what the command reads.
+    pub(crate) fn unread(file: impl Display) -> Self {
+        Self(format!("can't read {file}"))
+    }
+}
+
+impl Display for UnusableInput {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The exit status of a command that ends with an error.
+pub(crate) fn of_error(error: &anyhow::Error) -> ExitCode {
+    let is_unusable = error.is::<UnusableInput>() || error.is::<ConfigError>();
+    ExitCode::from(if is_unusable { UNUSABLE } else { FAILED })
+}
+
 /// All exit statuses.
-pub(crate) const TABLE: [(u8, &str); 4] = [
+pub(crate) const TABLE: [(u8, &str); 6] = [
     (0, "The command is done. Everything that was judged holds."),
     (
         FAILED,
@@ -21,6 +59,14 @@ pub(crate) const TABLE: [(u8, &str); 4] = [
     (
         NOTHING_JUDGED,
         "Nothing was judged: a capture has no RoCE packet, or all scenarios are for guests.",
+    ),
+    (
+        after_signal(SIGINT),
+        "SIGINT has interrupted `scenario run` or `vopr` before the end.",
+    ),
+    (
+        after_signal(SIGTERM),
+        "SIGTERM has interrupted `scenario run` or `vopr` before the end.",
     ),
 ];
 

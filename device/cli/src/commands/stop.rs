@@ -1,23 +1,26 @@
 //! The end of commands that run for a time, by a signal.
 
+use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Exit status after a second signal: as a shell reports SIGINT.
-const AT_ONCE: i32 = 130;
+use super::status::{SIGINT, SIGTERM, after_signal};
+
+/// No signal has come.
+const NONE: u8 = 0;
 
 /// SIGINT and SIGTERM ask a command to end with the results that it has. A second signal ends it at once.
 #[derive(Clone, Debug)]
-pub(crate) struct Stop(Arc<AtomicBool>);
+pub(crate) struct Stop(Arc<AtomicU8>);
 
 impl Stop {
     /// Handles both signals from now on.
     pub(crate) fn new() -> anyhow::Result<Self> {
-        let is_wanted = Arc::new(AtomicBool::new(false));
-        let stop = Self(Arc::clone(&is_wanted));
+        let first = Arc::new(AtomicU8::new(NONE));
+        let stop = Self(Arc::clone(&first));
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -31,12 +34,12 @@ impl Stop {
         };
         let wait = async move {
             loop {
-                tokio::select! {
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
-                }
-                if is_wanted.swap(true, Ordering::Relaxed) {
-                    std::process::exit(AT_ONCE);
+                let number = tokio::select! {
+                    _ = interrupt.recv() => SIGINT,
+                    _ = terminate.recv() => SIGTERM,
+                };
+                if first.swap(number, Ordering::Relaxed) != NONE {
+                    std::process::exit(after_signal(number).into());
                 }
             }
         };
@@ -48,6 +51,12 @@ impl Stop {
 
     /// Returns true after a signal.
     pub(crate) fn is_wanted(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.load(Ordering::Relaxed) != NONE
+    }
+
+    /// The exit status of a command that a signal has interrupted; `None`: no signal has come.
+    pub(crate) fn status(&self) -> Option<ExitCode> {
+        let number = self.0.load(Ordering::Relaxed);
+        (number != NONE).then(|| ExitCode::from(after_signal(number)))
     }
 }

@@ -19,6 +19,7 @@ use super::client::{Client, Target, segment};
 use super::ctl::all;
 use super::files;
 use super::print_text;
+use super::status::UnusableInput;
 use super::stop::Stop;
 
 /// Largest trace that is read: some million events.
@@ -268,10 +269,10 @@ impl Show {
             files::check_writable(path)?;
         }
         let path = self.file.display();
-        let file = File::open(&self.file).with_context(|| format!("can't read {path}"))?;
-        let bytes = files::read_bytes(file, MAX_BYTES);
-        let bytes = bytes.with_context(|| format!("can't read {path}"))?;
-        let trace = Trace::read(&bytes).with_context(|| format!("can't read {path}"))?;
+        let unread = || UnusableInput::unread(&path);
+        let file = File::open(&self.file).with_context(unread)?;
+        let bytes = files::read_bytes(file, MAX_BYTES).with_context(unread)?;
+        let trace = Trace::read(&bytes).with_context(unread)?;
         if let Some(file) = &self.histogram {
             save(file, &latency_picture(&trace)?)?;
         }

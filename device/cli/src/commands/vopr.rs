@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use faultline_simulation::vopr::{Failure, Plan, run, shrink};
 
-use super::print;
 use super::stop::Stop;
+use super::{complain, print};
 
 /// Most runs that make a plan that fails smaller.
 const SHRINKS: usize = 6000;
@@ -17,7 +17,8 @@ const SHRINKS: usize = 6000;
 /// flows of RC, XRC, UC and UD, and what happens meanwhile: NICs move between engines, packets are dropped, links go down, pages are
 /// taken away, fault policies change, guests reboot. No packet may violate the specification, each request must end as the manual says,
 /// in order, and memory must have what was sent to it and nothing else. A plan that fails is made smaller, as long as it fails in the
-/// same way, and printed. The exit status is then 1.
+/// same way, and printed. The exit status is then 1. A signal ends the runs: with a number of seeds, the exit status is then 128 and the
+/// number of the signal.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Vopr {
     /// The first seed. Without it seeds follow from the clock.
@@ -55,7 +56,20 @@ impl Vopr {
             }
             done = done.saturating_add(1);
         }
-        Ok(ExitCode::SUCCESS)
+        let interrupted = stop.status().filter(|_| count == 0 || done < count);
+        if interrupted.is_some() {
+            let wanted = match count {
+                0 => String::new(),
+                count => format!(" of {count}"),
+            };
+            complain(format!(
+                "interrupted: {done}{wanted} seeds were run, and none failed"
+            ));
+        }
+        // Without a number of seeds, a signal is the end.
+        Ok(interrupted
+            .filter(|_| count > 0)
+            .unwrap_or(ExitCode::SUCCESS))
     }
 }
 

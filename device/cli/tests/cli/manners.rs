@@ -90,6 +90,7 @@ fn a_signal_ends_a_search_with_its_report() {
         "--junit",
         "out.xml",
         "a.toml",
+        "b.toml",
     ];
     for of in [Signal::INT, Signal::TERM] {
         let mut command = program(path, &arguments);
@@ -102,16 +103,73 @@ fn a_signal_ends_a_search_with_its_report() {
         signal(&child, of);
         let output = child.wait_with_output().unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{error}");
-        assert!(error.contains("interrupted: "), "{error}");
+        assert_eq!(output.status.code(), Some(128 + of.as_raw()), "{error}");
+        assert!(
+            error.contains("interrupted: 1 of 2 files were run"),
+            "{error}"
+        );
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(text.contains(" of 1000000 seeds that were tried"), "{text}");
-        assert!(
-            fs::read_to_string(path.join("out.xml"))
-                .unwrap()
-                .contains("<testsuites")
-        );
+        let report = fs::read_to_string(path.join("out.xml")).unwrap();
+        for file in ["a.toml", "b.toml"] {
+            let suite = format!("<testsuite name=\"{file}\"");
+            assert!(report.contains(&suite), "{file}: {report}");
+        }
+        assert!(report.contains("interrupted before it"), "{report}");
         fs::remove_file(path.join("out.xml")).unwrap();
+    }
+}
+
+#[test]
+fn a_signal_ends_random_processes_with_their_number() {
+    let directory = tempfile::tempdir().unwrap();
+    for (of, arguments) in [
+        (Signal::INT, &["vopr", "1", "--count", "1000000"][..]),
+        (Signal::TERM, &["vopr", "1", "--count", "1000000"]),
+        (Signal::TERM, &["vopr", "1", "--count", "0"]),
+    ] {
+        let mut command = program(directory.path(), arguments);
+        let child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        await_handler(&child);
+        signal(&child, of);
+        let output = child.wait_with_output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        let lines = String::from_utf8(output.stdout).unwrap().lines().count();
+        let (status, wanted) = match arguments[3] {
+            "0" => (0, String::new()),
+            count => (128 + of.as_raw(), format!(" of {count}")),
+        };
+        assert_eq!(output.status.code(), Some(status), "{error}");
+        let said = format!("interrupted: {lines}{wanted} seeds were run, and none failed\n");
+        assert_eq!(error, said);
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_has_one_status() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    let _server = server(path, &["a"]);
+    fs::write(path.join("nonsense"), [0xff; 8]).unwrap();
+    for file in ["absent", ".", "nonsense"] {
+        for arguments in [
+            &["check", file][..],
+            &["report", file],
+            &["scenario", "run", file],
+            &["scenario", "check", file],
+            &["scenario", "check", "--config", file, "nonsense"],
+            &["scenario", "import", file],
+            &["ctl", "scenario", "start", file],
+            &["serve", "--config", file],
+            &["serve", "--check", "--config", file],
+        ] {
+            let (status, _, error) = run(path, arguments);
+            assert_eq!(status, Some(2), "{arguments:?}: {error}");
+        }
     }
 }
 

@@ -66,7 +66,7 @@ fn a_mistake_in_the_configuration_file_is_located_and_named_once() {
             .env_remove("RUST_LIB_BACKTRACE")
             .output()
             .unwrap();
-        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(output.status.code(), Some(2));
         let message = format!("Error: {}:{message}\n", file.display());
         assert_eq!(String::from_utf8(output.stderr).unwrap(), message);
     }

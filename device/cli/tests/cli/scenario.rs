@@ -292,7 +292,7 @@ fn a_file_is_checked_for_the_nics_and_ports_of_a_configuration() {
         "{said}"
     );
     let (said, status) = check(&["port.toml", "--config", "wrong.toml"]);
-    assert_eq!(status, Some(1));
+    assert_eq!(status, Some(2));
     assert!(said.contains("wrong.toml:3:8: port[0].kind: "), "{said}");
 }
 
@@ -371,7 +371,7 @@ fn files_of_lumina_are_imported_and_run() {
     assert!(!directory.path().join("no.toml").exists());
     fs::write(&wrong, "#".repeat(1 << 20)).unwrap();
     let output = run(directory.path(), &["import", "wrong.yml"]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.contains("more than 262144 bytes"), "{text}");
 }

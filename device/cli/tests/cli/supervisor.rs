@@ -116,6 +116,35 @@ fn clients_outlive_servers_that_are_killed() {
     assert_eq!(client.read(&mut [0]).unwrap(), 0);
 }
 
+/// The attached client is the one of the supervisor, also behind a second server.
+#[test]
+fn a_client_behind_a_supervisor_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let (a, control) = (directory.path().join("a"), directory.path().join("control"));
+    let supervisor = supervisor(&[&a], &["--control", control.to_str().unwrap()]);
+    supervisor.says("serving on");
+    let mut client = client(&a);
+    let id = config(&mut client, 0);
+    let name = std::fs::read_to_string("/proc/self/comm").unwrap();
+    let own = format!("{} {} for ", name.trim_end(), std::process::id());
+    let listed = || {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_faultline"));
+        command
+            .args(["ctl", "nics"])
+            .env("FAULTLINE_CONTROL", &control);
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    let found = listed();
+    assert!(found.contains(&own), "{found}");
+    std::thread::sleep(Duration::from_millis(1050));
+    let server = next_server(&supervisor, None);
+    kill_process(server, Signal::KILL).unwrap();
+    supervisor.says("has the client's state");
+    assert_eq!(config(&mut client, 0), id);
+    let found = listed();
+    assert!(found.contains(&own), "{found}");
+}
+
 #[test]
 fn sighup_starts_the_program_anew() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,19 +1,13 @@
 //! The engine: one thread that owns all NICs of the process.
 //!
-//! A pass handles requests from other threads, doorbells and timers, and delivers frames between the NICs, each to
-//! completion in bounded batches. Everything that changes a NIC or its guest's memory map runs here, between
-//! two steps of a pass, so "quiesce, mutate, resume" needs no lock.
-//!
-//! # Sleeping
-//!
-//! After `poll_time` without work the engine sleeps on an eventfd. [`crate::engines::sleep`] describes why no wake-up is lost.
+//! Everything that changes a NIC or its guest's memory map runs in this thread, between two steps of a pass (`pass`), so "quiesce,
+//! mutate, resume" needs no lock.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use crossbeam_channel::TryRecvError;
-use faultline_abi::doorbell::{Doorbell, TYPE_BITS};
+use faultline_abi::doorbell::Doorbell;
 use faultline_capture::Captures;
 use faultline_config::{Config, PollMode};
 use faultline_fabric::by_port::ByPort;
@@ -24,28 +18,16 @@ use faultline_memory::WatchedWords;
 use faultline_nic::{Instant, Remains};
 use faultline_telemetry::{DoorbellPath, Recorder, TraceEvent};
 
-use crate::clock::{Clock, nanos, processor_time};
+use crate::clock::{Clock, nanos};
 use crate::engines::handle::{Handle, Requests};
 use crate::engines::io::EngineIo;
 use crate::engines::link::EngineLinks;
 use crate::engines::scenario::{EndedScenario, RunningScenario};
-use crate::engines::sleep::{self, Processor, Sleeper};
 use crate::log::diagnostics::DiagnosticQueue;
-use crate::nic::io::{NicIo, number};
+use crate::nic::io::number;
 
-/// Steps that one unit of charged work may take.
-const STEPS_PER_WORK: u64 = 4;
-/// Period of the heartbeat, and so the longest sleep.
-const HEARTBEAT: Duration = Duration::from_millis(250);
 /// Doorbells of kick pages that are kept while the engine is paused. Software writes them if its ring is full.
 const HELD_KICKS: usize = 4096;
-/// Passes without work after which the thread yields the processor.
-const IDLE_PASSES_PER_YIELD: u32 = 16;
-
-/// Environment variable that makes the engine panic whose thread has this name, in builds with debug assertions only: a test
-/// checks how the process ends.
-#[cfg(debug_assertions)]
-const PANIC_VARIABLE: &str = "FAULTLINE_TEST_ENGINE_PANIC";
 
 /// Sends requests to an engine.
 pub type EngineHandle = Handle<Engine>;
@@ -88,7 +70,7 @@ struct HeldKick {
     id: PortId,
     page: u32,
     bell: Doorbell,
-    /// [`NicIo::resets`] at that time: a reset device knows nothing of the doorbells before, and its page may have another user.
+    /// [`NicIo::resets`](crate::nic::io::NicIo::resets) at that time: a reset device knows nothing of the doorbells before, and its page may have another user.
     resets: u64,
 }
 
@@ -100,12 +82,12 @@ pub struct Engine {
     /// What is around the fabric.
     pub io: EngineIo,
     /// The slots of the next doorbells, by which a pass without work sees that there are none. Made at the end of the pass after
-    /// which all NICs rest, and of use while they do ([`Nics::all_rest`](faultline_fabric::nics::Nics::all_rest)): whatever changes
+    /// which all NICs rest, and valid while they do ([`Nics::all_rest`](faultline_fabric::nics::Nics::all_rest)): whatever changes
     /// the pages of a NIC, or takes a doorbell, changes the NIC.
-    next_slots: WatchedWords,
+    pub(super) next_slots: WatchedWords,
     /// A frame of another engine as octets.
     pub(crate) octets: Vec<u8>,
-    requests: Requests<Self>,
+    pub(super) requests: Requests<Self>,
     pub(crate) mode: PollMode,
     pub(crate) poll_time: Duration,
     /// The device clock.
@@ -115,11 +97,11 @@ pub struct Engine {
     /// Requests of the control server since the start.
     pub control_requests: u64,
     /// When the next heartbeat is due, in real time.
-    next_beat: Instant,
+    pub(super) next_beat: Instant,
     /// When the learned addresses age next, in real time.
-    next_aging: Instant,
+    pub(super) next_aging: Instant,
     /// Start of the last pass, if it had work and the engine has not slept since.
-    pass_began: Option<Instant>,
+    pub(super) pass_began: Option<Instant>,
     pub(crate) longest_pass: LongestPass,
     pub(crate) stats: EngineStats,
     /// The scenario that runs.
@@ -127,13 +109,13 @@ pub struct Engine {
     /// A scenario that its action `end` has ended, until its verdict is taken.
     pub ended_scenario: Option<Box<EndedScenario>>,
     /// The control server has paused the engine.
-    paused_by_request: bool,
+    pub(super) paused_by_request: bool,
     /// Remains of devices that actions have reset, which threads are freeing.
     pub(crate) resets_in_work: Arc<AtomicUsize>,
-    stopped: bool,
+    pub(super) stopped: bool,
 }
 
-/// What an engine has besides its settings.
+/// Parts of an engine that do not follow from its settings.
 #[derive(Debug)]
 pub(crate) struct EngineParts {
     pub(crate) requests: Requests<Engine>,
@@ -192,99 +174,6 @@ impl Engine {
         self.clock.now()
     }
 
-    /// Runs until it is stopped.
-    pub fn run(mut self) {
-        #[cfg(debug_assertions)]
-        if let Some(name) = std::env::var_os(PANIC_VARIABLE)
-            && std::thread::current().name().is_some_and(|own| name == own)
-        {
-            panic!("{PANIC_VARIABLE} is set");
-        }
-        let mut idle_since: Option<std::time::Instant> = None;
-        let mut idle_passes = 0u32;
-        while !self.stopped {
-            if self.pass() {
-                idle_since = None;
-                idle_passes = 0;
-                continue;
-            }
-            if self.clock.is_stopped() {
-                self.sleep();
-                continue;
-            }
-            idle_passes = idle_passes.wrapping_add(1);
-            match self.mode {
-                PollMode::Busy => idle_pause(idle_passes),
-                PollMode::Adaptive => {
-                    let since = *idle_since.get_or_insert_with(std::time::Instant::now);
-                    if since.elapsed() < self.poll_time {
-                        idle_pause(idle_passes);
-                        continue;
-                    }
-                    self.sleep();
-                    idle_since = None;
-                }
-                PollMode::Never => self.sleep(),
-            }
-        }
-    }
-
-    fn sleep(&mut self) {
-        self.stats.sleeps = self.stats.sleeps.wrapping_add(1);
-        if self.io.captures.is_on() {
-            self.io.captures.sleep();
-        }
-        sleep::fall_asleep::<Processor>(self);
-    }
-
-    /// Sends the heartbeat if it is due at the real time `now`, and lets learned addresses age.
-    fn send_heartbeat(&mut self, now: Instant) {
-        if now < self.next_beat {
-            return;
-        }
-        self.next_beat = Instant(now.0.saturating_add(nanos(HEARTBEAT)));
-        // Nothing announces that the last sender of requests is gone, at which the engine ends.
-        self.requests.look_again();
-        for (id, io) in self.io.nics.iter_mut() {
-            let port = self.fabric.nics.get(id);
-            io.send_heartbeat(port.is_some_and(|port| port.nic.is_running()));
-            if io.has_missed_wakeup(port.is_some_and(|port| port.bus_master)) {
-                self.stats.missed_wakeups = self.stats.missed_wakeups.saturating_add(1);
-            }
-        }
-        if now >= self.next_aging {
-            self.next_aging = Instant(now.0.saturating_add(nanos(AGING)));
-            self.fabric.switch.age();
-        }
-    }
-
-    /// Handles requests and, unless the engine is paused, all ports once. Returns true if there was work.
-    pub(crate) fn pass(&mut self) -> bool {
-        if self.io.captures.is_on() {
-            self.io.captures.begin_pass(self.now());
-        }
-        let mut worked = self.io.requests.may_wait() && self.take_requests();
-        if self.clock.is_stopped() {
-            self.end_scenario_pause();
-        }
-        // Read once for both clocks. After the end of a pause, before which device time is another.
-        let real = self.clock.real();
-        self.send_heartbeat(real);
-        if self.clock.is_stopped() {
-            self.pass_began = None;
-            let now = self.now();
-            self.fabric.take_diagnostics(&mut self.io, now);
-        } else {
-            let now = self.clock.at(real);
-            if self.pass_began.is_none() && self.has_nothing_to_do(now) {
-                self.stats.passes = self.stats.passes.wrapping_add(1);
-            } else {
-                worked |= self.run_ports(now, worked);
-            }
-        }
-        worked
-    }
-
     /// Stops the device clock and all NICs. Requests are executed as before, and the heartbeat continues.
     pub fn pause(&mut self) {
         self.paused_by_request = true;
@@ -323,78 +212,6 @@ impl Engine {
         remains
     }
 
-    /// In a pause, handles all ports once. Returns true if there was work.
-    pub fn step(&mut self) -> bool {
-        let kicked = self.ring_held_kicks();
-        let worked = self.run_ports(self.now(), kicked);
-        self.pass_began = None;
-        self.send_heartbeat(self.clock.real());
-        worked
-    }
-
-    /// True if [`Engine::run_ports`] would find nothing, as far as a few words can tell.
-    #[inline(always)]
-    fn has_nothing_to_do(&self, now: Instant) -> bool {
-        self.fabric.nics.all_rest_at(now)
-            && self.is_alone()
-            && self.scenario.is_none()
-            && !self.io.captures.is_on()
-            && !self.next_slots.any(TYPE_BITS)
-    }
-
-    /// True if frames come from its own NICs only, and go to them without delay.
-    #[inline(always)]
-    fn is_alone(&self) -> bool {
-        self.io.links.is_empty() && self.fabric.is_closed()
-    }
-
-    /// Handles all ports once. Returns true if there was work.
-    #[inline(never)]
-    fn run_ports(&mut self, mut now: Instant, mut worked: bool) -> bool {
-        if let Some(began) = self.pass_began {
-            let time = Duration::from_nanos(now.0.saturating_sub(began.0));
-            self.stats.longest_pass = self.stats.longest_pass.max(time);
-            self.stats.busy = self.stats.busy.saturating_add(time);
-        }
-        // The time for frames of other engines is part of the pass.
-        let start = now;
-        self.stats.passes = self.stats.passes.wrapping_add(1);
-        let steps = faultline_nic::steps().map(|steps| (steps, processor_time()));
-        let before = (self.fabric.work(), steps);
-        if self.fabric.begin_pass(&self.io, now) {
-            self.io.links.wake_all();
-        }
-        if !self.io.links.is_empty() {
-            let (later, has_taken) = self.run_links(now);
-            (now, worked) = (later, worked | has_taken);
-        }
-        worked |= self.fabric.take_frames(&mut self.io, now);
-        if !self.fabric.nics.all_rest_at(now) || self.next_slots.any(TYPE_BITS) {
-            for id in 0..self.fabric.nics.ports() {
-                worked |= self.run_nic(id, now);
-            }
-        }
-        worked |= self.fabric.end_pass(&mut self.io, now);
-        if self.scenario.is_some() {
-            worked |= self.run_scenario(now);
-            self.end_scenario_if_due();
-        }
-        if self.io.captures.is_on() {
-            self.io.captures.flush();
-        }
-        self.io.links.wake_peers();
-        if self.fabric.nics.come_to_rest() {
-            self.watch_doorbells();
-        }
-        self.pass_began = worked.then_some(start);
-        if let (before, Some((steps, began))) = before {
-            self.compare_steps(before, steps);
-            let time = processor_time().saturating_sub(began);
-            self.longest_pass.time = self.longest_pass.time.max(time);
-        }
-        worked
-    }
-
     /// Handles a doorbell that was written to a kick page. In a pause it is kept, as those in doorbell pages are, up to a
     /// limit.
     pub(crate) fn kick(&mut self, id: PortId, page: u32, bell: Doorbell) {
@@ -415,7 +232,7 @@ impl Engine {
     }
 
     /// Handles the doorbells that were kept in a pause. Returns true if there were any.
-    fn ring_held_kicks(&mut self) -> bool {
+    pub(super) fn ring_held_kicks(&mut self) -> bool {
         let held = std::mem::take(&mut self.held_kicks);
         for kick in &held {
             let io = self.io.nics.get(kick.id);
@@ -426,8 +243,8 @@ impl Engine {
         !held.is_empty()
     }
 
-    /// Passes a doorbell of a kick page to its NIC. If a rule of the scenario may change it and it is in its page, where the rule finds
-    /// it, or has found it, it has waked the engine and does nothing else.
+    /// Passes a doorbell of a kick page to its NIC. Does nothing if a rule of the scenario may change the doorbell and it is also in its
+    /// doorbell page, where the rule finds it or has found it.
     fn ring_kick(&mut self, id: PortId, page: u32, bell: Doorbell) {
         let now = self.now();
         let Some(io) = self.io.nics.get_mut(id) else {
@@ -447,155 +264,5 @@ impl Engine {
                 let _ = io.sync_pages(&port.nic);
             }
         }
-    }
-
-    /// Compares the steps of a pass with the work charged in it, given both at its start. Skipped if a reset has restarted the
-    /// work count of a NIC.
-    fn compare_steps(&mut self, work: u64, steps: u64) {
-        let now = faultline_nic::steps().unwrap_or_default();
-        if let Some(work) = self.fabric.work().checked_sub(work) {
-            let charged = work.saturating_mul(STEPS_PER_WORK);
-            let beyond = now.wrapping_sub(steps).saturating_sub(charged);
-            self.longest_pass.uncharged_steps = self.longest_pass.uncharged_steps.max(beyond);
-        }
-    }
-
-    /// Executes the queued requests. Requests that arrive during this are left for the next pass, so that a thread that sends
-    /// requests faster than they are executed cannot occupy the engine.
-    #[inline(never)]
-    fn take_requests(&mut self) -> bool {
-        let mut any = false;
-        for _ in 0..self.requests.count().max(1) {
-            match self.requests.take() {
-                Ok(request) => {
-                    request(self);
-                    any = true;
-                }
-                Err(TryRecvError::Empty) => return any,
-                Err(TryRecvError::Disconnected) => {
-                    self.stopped = true;
-                    return any;
-                }
-            }
-        }
-        any
-    }
-
-    /// Makes the list of slots that a pass without work reads.
-    #[inline(never)]
-    fn watch_doorbells(&mut self) {
-        self.next_slots.clear();
-        for (id, io) in self.io.nics.iter() {
-            let port = self.fabric.nics.get(id);
-            if port.is_some_and(|port| port.bus_master) {
-                io.watch(&mut self.next_slots);
-            }
-        }
-    }
-
-    /// Returns true if a page has a doorbell that was not taken, or perhaps if a slot is to be freed again, which a pass does.
-    #[inline(always)]
-    fn has_doorbell(&self) -> bool {
-        match self.fabric.nics.all_rest() {
-            true => self.next_slots.any(TYPE_BITS),
-            false => self.has_doorbell_in_pages(),
-        }
-    }
-
-    #[inline(never)]
-    fn has_doorbell_in_pages(&self) -> bool {
-        let is_rung = |(id, io): (PortId, &NicIo)| {
-            let port = self.fabric.nics.get(id);
-            port.is_some_and(|port| port.bus_master) && io.has_doorbell()
-        };
-        self.io.nics.iter().any(is_rung)
-    }
-
-    /// Returns true if something has come from outside of this engine's NICs, or can go there again.
-    #[inline(never)]
-    fn has_frame(&self) -> bool {
-        self.fabric.has_work(&self.io) || self.has_link_work()
-    }
-
-    /// The turn of a NIC. Returns true if there was work.
-    #[inline(always)]
-    fn run_nic(&mut self, id: PortId, now: Instant) -> bool {
-        let Some(io) = self.io.nics.get_mut(id) else {
-            return false;
-        };
-        if self.fabric.nics.rests(id, now) && !io.must_poll() {
-            return false;
-        }
-        let Some(mut turn) = self.fabric.turn(id) else {
-            return false;
-        };
-        let records = (id, &mut self.io.recorder);
-        let mut worked = io.poll_doorbells(now, &mut turn, records);
-        worked |= turn.run_timers(now);
-        // Deferred commands may have run at a deadline. None resets the device.
-        let _ = io.sync_pages(&turn.port.nic);
-        self.fabric.take_early_diagnostics(&mut self.io, now, id);
-        if self.scenario.is_some() {
-            worked |= self.run_scenario(now);
-        }
-        worked |= self.fabric.transmit(&mut self.io, now, id);
-        if !worked {
-            self.fabric.let_rest(id);
-        }
-        worked
-    }
-
-    fn sleep_time(&self) -> Duration {
-        let now = self.now();
-        if self.clock.is_stopped() {
-            return self
-                .rest_of_scenario_pause()
-                .unwrap_or(HEARTBEAT)
-                .min(HEARTBEAT);
-        }
-        let deadline = self.fabric.next_deadline(&self.io);
-        deadline.map_or(HEARTBEAT, |at| {
-            HEARTBEAT.min(Duration::from_nanos(at.0.saturating_sub(now.0)))
-        })
-    }
-}
-
-impl Sleeper for Engine {
-    fn set_asleep(&self, asleep: bool) {
-        self.requests.set_asleep(asleep);
-        if self.clock.is_stopped() {
-            // The doorbells of a pause wait for its end: software need not write kick pages.
-            return;
-        }
-        for io in self.io.nics.values() {
-            io.set_asleep(asleep);
-        }
-    }
-
-    fn has_work(&self) -> bool {
-        let has_frame = || !self.is_alone() && self.has_frame();
-        self.io.requests.may_wait()
-            || !self.clock.is_stopped() && (self.has_doorbell() || has_frame())
-    }
-
-    /// Waits until a thread wakes the engine, or a deadline or the heartbeat is due.
-    fn wait(&self) {
-        let is_over = self.requests.wait(self.sleep_time());
-        if is_over && !self.clock.is_stopped() {
-            for (id, io) in self.io.nics.iter() {
-                if self.fabric.nics.get(id).is_some_and(|port| port.bus_master) {
-                    io.suspect_missed_wakeup();
-                }
-            }
-        }
-    }
-}
-
-/// Pauses the processor between two passes without work; every few passes, yields to other threads.
-fn idle_pause(idle_passes: u32) {
-    if idle_passes.is_multiple_of(IDLE_PASSES_PER_YIELD) {
-        std::thread::yield_now();
-    } else {
-        std::hint::spin_loop();
     }
 }

@@ -21,8 +21,8 @@ struct Shared {
 }
 
 impl Shared {
-    /// Announces requests that were sent. An exchange and no store, so that the engine, which exchanges it back, sees what each of several
-    /// threads has sent before.
+    /// Announces requests that were sent. The flag is exchanged, not stored: the engine exchanges it back, and so sees all requests that
+    /// any thread has sent before.
     fn announce(&self) {
         self.has_requests.swap(true, Ordering::AcqRel);
     }
@@ -109,7 +109,7 @@ impl<E> Handle<E> {
     }
 }
 
-/// The engine's end: requests, and its sleep.
+/// The engine's end of the channel: requests, and the wait for them.
 #[derive(Debug)]
 pub(crate) struct Requests<E> {
     requests: Receiver<Request<E>>,

@@ -20,7 +20,7 @@ use crate::peer_rings::PeerRings;
 /// The surroundings of the fabric of an engine.
 #[derive(Debug)]
 pub struct EngineIo {
-    /// What the process has of the NICs of this engine.
+    /// Doorbell pages, interrupts and logs of the NICs of this engine.
     pub nics: ByPort<NicIo>,
     /// Metrics and trace of its NICs.
     pub recorder: Recorder,

@@ -7,7 +7,7 @@
 //!
 //! # Back-pressure
 //!
-//! A link is *full* from a mark on. The port whose frame has reached the mark sends nothing until the other engine has taken
+//! A link is *full* while the frames or octets on it reach a mark. The port whose frame has reached the mark sends nothing until the other engine has taken
 //! frames; other ports of its engine go on, also those that send to other NICs of the engine. Each port can exceed the mark by
 //! one frame, for which there is room: no frame is lost. An engine takes frames from its links whether its own links are
 //! full or not, so two engines with full links between them do not wait for each other.
@@ -35,7 +35,7 @@ const PAGES: usize = MAX_FRAME.div_ceil(PAGE_SIZE);
 pub(crate) enum Contents {
     /// A frame of a NIC, with typed headers.
     Typed,
-    /// So many octets in the memory of the link.
+    /// This number of octets in the memory of the link.
     Octets(Origin, usize),
 }
 
@@ -105,7 +105,7 @@ pub(crate) struct LinkIn {
     pages: Arc<SharedPages>,
 }
 
-/// Makes a link from an engine that can have so many NICs. `log` is for errors of its memory.
+/// Makes a link from an engine that can have `nics` NICs. `log` is for errors of its memory.
 pub(crate) fn link(nics: usize, log: &NicLog) -> std::io::Result<(LinkOut, LinkIn)> {
     // Each NIC can exceed the mark by one frame, and all other sources of frames together by one.
     let frames = MARK_FRAMES.saturating_add(nics).saturating_add(1);
@@ -200,7 +200,7 @@ pub(crate) struct EngineLinks {
 }
 
 impl EngineLinks {
-    /// The links of an engine among these, as long as none is added: none. `owners`: engine by port.
+    /// The links of an engine, without any yet. `owners`: engine by port.
     pub(crate) fn new(owners: Arc<[usize]>, peers: Vec<Waker>) -> Self {
         let engines = match peers.len() {
             1 => 0,

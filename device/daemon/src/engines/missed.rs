@@ -1,7 +1,7 @@
 //! Wake-ups that a driver has missed: doorbells that were rung while the engine slept, without a write to the kick page.
 //!
 //! [`crate::engines::sleep`] describes why each doorbell that the engine does not find in its last look is also written to the kick page:
-//! the driver reads `asleep` behind a full barrier, and finds it set. If the barrier is none, the driver can read the old value.
+//! the driver reads `asleep` behind a full barrier, and finds it set. Without a full barrier, the driver can read the old value.
 //! Then the doorbell waits until the sleep ends by time, at a deadline or the next heartbeat. Drivers that lack the barrier
 //! work, but with rare latencies of up to 250 ms, so they are counted.
 //!
@@ -29,7 +29,7 @@ pub(crate) struct Suspect {
     beats: u32,
 }
 
-/// What a suspect is.
+/// The result of the wait for the write to the kick page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Not known yet.

@@ -8,6 +8,7 @@
 //! - [`io`]: what an engine thread has around its fabric
 //! - `link`: the links between engines
 //! - `others`: frames of other engines
+//! - `pass`: the passes of an engine, and its sleep between them
 //! - [`handle`]: requests to an engine
 //! - [`manual`]: engines without threads, whose passes the caller makes
 //! - [`sleep`]: the protocol by which the engine sleeps and is woken
@@ -24,6 +25,7 @@ pub mod manual;
 pub(crate) mod missed;
 mod moved_nic;
 mod others;
+mod pass;
 pub mod scenario;
 mod scenario_player;
 pub mod sleep;
@@ -59,7 +61,7 @@ struct Inner {
     handles: Vec<EngineHandle>,
     /// Engine by NIC. It is read while a request is queued, and written while NICs move.
     owners: RwLock<Vec<usize>>,
-    /// The same by the configuration.
+    /// Engine by NIC in the configuration.
     homes: Vec<usize>,
 }
 
@@ -180,7 +182,7 @@ impl Process {
             let (engine_end, port_end) = channel::pair(move || waker.wake())?;
             let fabric = &mut engine.fabric;
             let id = fabric.nics.ports().saturating_add(fabric.externals.len());
-            // There are any number of stations behind it.
+            // Any number of stations may be behind an external port.
             fabric.switch.allow_any_source(id);
             let rings = PeerRings::new(engine_end);
             let external = ExternalPort::new(port.name.clone(), port.mtu, port.hold, rings);

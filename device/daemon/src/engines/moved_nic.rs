@@ -1,14 +1,14 @@
 //! A NIC on its way from one engine to another.
 
 use faultline_fabric::PortId;
-use faultline_fabric::fabric::TakenNic;
+use faultline_fabric::taken_nic::TakenNic;
 use faultline_telemetry::NicRecords;
 
 use crate::engines::engine::Engine;
 use crate::nic::io::{NicIo, number};
 use crate::nic::ram::Ram;
 
-/// All that an engine has of a NIC.
+/// The parts of a NIC that belong to its engine.
 #[derive(Debug)]
 pub(crate) struct MovedNic {
     nic: TakenNic<Ram>,
@@ -24,7 +24,7 @@ impl MovedNic {
 }
 
 impl Engine {
-    /// Takes NICs of this engine away. The engine has the memory of its link in place of that of their guests.
+    /// Removes NICs from this engine. From then on it has the memory of its link in place of the memory of their guests.
     pub(crate) fn take_nics(&mut self, ids: &[PortId]) -> Vec<MovedNic> {
         let take = |id: &PortId| {
             let id = *id;

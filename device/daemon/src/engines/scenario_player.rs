@@ -202,7 +202,7 @@ impl Engine {
         true
     }
 
-    /// One step of what precedes the beginning of a scenario that was started: the rules learn some of the queue pairs. Returns
+    /// One step of the preparation of a scenario that was started: the rules learn some of the queue pairs. Returns
     /// false if more steps are needed.
     pub fn prepare_scenario(&mut self) -> bool {
         let now = self.now();

@@ -130,8 +130,8 @@ pub struct NicIo {
 fn bar_pages(entry: &NicEntry, nic: &Nic) -> std::io::Result<SharedPages> {
     let bar = BarTwo::of(nic);
     let count = usize::try_from(bar.end()).map_err(std::io::Error::other)? / PAGE_SIZE;
-    match &entry.bar_file {
-        Some(path) => SharedPages::open(path, count),
+    match &entry.supervised {
+        Some(files) => SharedPages::open(&files.bar, count),
         None => SharedPages::new(&format!("faultline-bar2-{}", entry.name), count),
     }
 }

@@ -1,5 +1,6 @@
 //! The PCI function that a vfio-user client sees: config space, BARs, interrupts, memory map.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -52,6 +53,13 @@ pub(crate) struct Function {
     since: std::time::Instant,
     /// Mapped files behind guest memory.
     files: FileMaps,
+    /// The file with the number of the client's process, if a supervisor relays the client's messages.
+    pub(crate) client_file: Option<PathBuf>,
+}
+
+/// The number of a process in a file of a supervisor.
+fn process_in(file: &Path) -> Option<i32> {
+    std::fs::read_to_string(file).ok()?.parse().ok()
 }
 
 /// The errno of a request to an engine that has ended.
@@ -107,6 +115,7 @@ impl Function {
             removed: shared.removed,
             since: std::time::Instant::now(),
             files,
+            client_file: None,
         })
     }
 
@@ -277,6 +286,10 @@ impl Function {
 impl Device for Function {
     fn connected(&mut self, process: Option<i32>) {
         self.since = std::time::Instant::now();
+        let process = match &self.client_file {
+            None => process,
+            Some(file) => process_in(file),
+        };
         let program = process.map(|pid| std::fs::read_to_string(format!("/proc/{pid}/comm")));
         let client = Client {
             pid: process,

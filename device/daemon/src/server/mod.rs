@@ -189,7 +189,7 @@ fn socket_group(config: &Config, own: Option<&str>) -> Result<Option<Gid>, Group
 /// Listens on the sockets of all NICs. A process that serves no NICs itself does only this.
 pub(crate) fn listen(config: &Config) -> Result<Vec<Listener>, StartError> {
     let listen = |nic: &NicEntry| {
-        let group = match nic.bar_file {
+        let group = match &nic.supervised {
             None => socket_group(config, nic.socket_group.as_deref())?,
             // A supervisor is the only client of its server.
             Some(_) => None,
@@ -247,7 +247,8 @@ impl Server {
         for (port, (nic, shared)) in config.nics.iter().zip(process.shares).enumerate() {
             let (mac, id) = (nic.mac_address(), nic.pci_id(&config.defaults));
             let files = FileMaps::new(FileMaps::share(config.nics.len()));
-            let function = Function::new(port, mac, id, shared, files, engines.clone())?;
+            let mut function = Function::new(port, mac, id, shared, files, engines.clone())?;
+            function.client_file = nic.supervised.as_ref().map(|files| files.client.clone());
             functions.push(function);
             let _nic = nic_span(&nic.name).entered();
             tracing::info!(%mac, "serving on {}", nic.socket.display());

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use crate::log::of_nic::nic_span;
 use crate::nic::io::{bar_len, bar_pages_of};
 use crate::server::{StartError, listen};
-use faultline_config::Config;
+use faultline_config::{Config, SupervisedFiles};
 
 /// Names of the NICs, in the order of the numbers of their files.
 const NAMES: &str = "nics.json";
@@ -26,6 +26,11 @@ fn socket_path(folder: &Path, number: usize) -> PathBuf {
 
 fn bar_path(folder: &Path, number: usize) -> PathBuf {
     folder.join(format!("{number}.bar2"))
+}
+
+/// The file with the number of the process that has attached a NIC.
+fn client_path(folder: &Path, number: usize) -> PathBuf {
+    folder.join(format!("{number}.client"))
 }
 
 /// A folder that only this user can enter, with the names of the NICs. Below that of the service, if there is one: files in /tmp are
@@ -85,7 +90,15 @@ impl Supervisor {
                 // It may have ended already.
                 let _ = kill_process(server, Signal::KILL);
             };
-            let relay = Relay::new(listener, socket_path(supervisor.folder(), number), kill);
+            let folder = supervisor.folder();
+            let file = client_path(folder, number);
+            let attached = move |process: Option<i32>| {
+                let text = process.map_or_else(String::new, |pid| pid.to_string());
+                if let Err(error) = std::fs::write(&file, text) {
+                    tracing::warn!("can't note which program has attached the NIC: {error}");
+                }
+            };
+            let relay = Relay::new(listener, socket_path(folder, number), attached, kill);
             let (stop, span) = (supervisor.shutdown.clone(), nic_span(&nic.name));
             let thread = std::thread::Builder::new()
                 .name(format!("keep-{}", nic.name))
@@ -142,7 +155,10 @@ pub fn serve_supervised(config: &mut Config, folder: &Path) -> Result<()> {
     }
     for (number, nic) in config.nics.iter_mut().enumerate() {
         nic.socket = socket_path(folder, number);
-        nic.bar_file = Some(bar_path(folder, number));
+        nic.supervised = Some(SupervisedFiles {
+            bar: bar_path(folder, number),
+            client: client_path(folder, number),
+        });
     }
     // It may have ended before the signal was set.
     let parent = getppid().map_or(0, |pid| pid.as_raw_nonzero().get());

@@ -4,9 +4,9 @@ use faultline_nic::{FaultPolicy, Instant};
 
 use super::lasting::Lasting;
 use super::request::{CallerRequest as Caller, NicRequest as Nic, Pages, Subject};
+use super::running::{MAX_WAITING, NEVER, Rules};
 use super::schedule::Due;
 use super::view::NicView;
-use super::{MAX_WAITING, NEVER, Rules};
 use crate::action::{Action, Evict};
 
 impl Rules {

@@ -3,7 +3,7 @@
 use faultline_abi::admin::{CREATE_MKEY, DESTROY_QP, MODIFY_QP};
 use faultline_nic::{CommandQueue, Diagnostic, Nic, State};
 
-use super::Rules;
+use super::running::Rules;
 use super::view::{NewConnection, ProcessName, Region};
 
 /// Most queue pairs that one step takes. The step is part of a pass of the engine, beside whose turns (a copy of 16 KiB takes

@@ -42,6 +42,7 @@ mod packets;
 mod point_use;
 mod points;
 mod request;
+mod running;
 mod schedule;
 mod view;
 
@@ -53,114 +54,22 @@ use faultline_telemetry::DiagnosticKind;
 
 use crate::frames::HeldFrames;
 use crate::plan::{BoundaryChange, Effect, Plan, PlannedRule, Thing};
-use crate::random::Random;
-use crate::trigger::Direction;
-use crate::value::Range;
+use crate::random::Rng;
 
-use point_use::PointUse;
+use running::{DoorbellFilter, MAX_WAITING, Running, RunningTime};
 use schedule::{Due, Schedule};
-use view::{NicView, PacketSide, PacketSides};
+use view::{NicView, PacketSides};
 
 pub use counts::Counts;
 pub use request::{CallerRequest, NicRequest, Pages, Subject};
+pub use running::{Fired, Rules};
 pub use schedule::Late;
 pub use view::PacketFacts;
 
 pub use crate::frames::{ByRule, HeldFrame, Taking};
 
-/// How often a rule or a timed action has acted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fired {
-    /// Its name.
-    pub name: String,
-    /// How often its action took place, over all NICs.
-    pub times: u64,
-    /// How often it must have.
-    pub expected: Range,
-}
-
-/// A rule with its counts.
-#[derive(Debug)]
-struct Running {
-    rule: PlannedRule,
-    /// Matches, by site. The NIC counts those inside it.
-    matched: Vec<u64>,
-    /// Actions, by site.
-    fired: Vec<u64>,
-    /// Bytes of matching packets, by site.
-    bytes: Vec<u64>,
-}
-
-/// Counts of a timed action.
-#[derive(Debug)]
-struct RunningTime {
-    left: u64,
-    fired: u64,
-}
-
-/// The running rules.
-#[derive(Debug)]
-pub struct Rules {
-    plan: Plan,
-    start: Instant,
-    /// False while existing connections are taken, in steps.
-    begun: bool,
-    rules: Vec<Running>,
-    timed: Vec<RunningTime>,
-    nics: Vec<NicView>,
-    ports: Vec<PacketSides>,
-    random: Random,
-    counts: Counts,
-    requests: VecDeque<(usize, NicRequest)>,
-    schedule: Schedule,
-    late: VecDeque<Late>,
-    frames: HeldFrames,
-    /// What is compared first of the rules about doorbells.
-    doorbells: Vec<DoorbellFilter>,
-    /// By NIC, the last doorbells that rules have not passed, with their pages.
-    taken: Vec<VecDeque<(u32, Doorbell)>>,
-    /// Rules and expectations about points inside NICs.
-    points: Vec<PointUse>,
-    problems: Vec<String>,
-    ended: bool,
-}
-
-/// What a rule about doorbells needs at least. Rules are large and doorbells frequent, so most of them are told apart by this.
-#[derive(Debug)]
-struct DoorbellFilter {
-    nic: Option<usize>,
-    kind: Option<u8>,
-    object: Option<u32>,
-}
-
-impl DoorbellFilter {
-    /// `None`: the rule is about something else.
-    fn of(rule: &PlannedRule) -> Option<Self> {
-        match rule.thing {
-            Thing::Doorbell(kind) => Some(Self {
-                nic: rule.nic,
-                kind,
-                object: rule.conditions.qpn,
-            }),
-            _ => None,
-        }
-    }
-
-    fn may_match(&self, nic: usize, bell: &Doorbell) -> bool {
-        self.nic.is_none_or(|only| only == nic)
-            && self.kind.is_none_or(|only| only == bell.kind)
-            && self.object.is_none_or(|only| only == bell.object)
-    }
-}
-
-/// Most entries of the schedule and of each queue. What is beyond is not delayed, or not done.
-const MAX_WAITING: usize = 4096;
 /// Doorbells of a NIC that are remembered after a rule has taken them: as many as there may be processors that write kick pages.
 const MAX_TAKEN: usize = 256;
-/// Most problems that are kept.
-const MAX_PROBLEMS: usize = 64;
-/// The time of entries that only the end of the run makes due.
-const NEVER: Instant = Instant(u64::MAX);
 
 impl Rules {
     /// Starts a plan for these NICs at `now`, in one step: its length depends on the number of queue pairs.
@@ -201,7 +110,7 @@ impl Rules {
             timed: timed.collect(),
             nics: views,
             ports: (0..ports).map(|_| PacketSides::default()).collect(),
-            random: Random::new(plan.seed),
+            random: Rng::new(plan.seed),
             counts: Counts::new(&plan, nics),
             requests: VecDeque::new(),
             schedule: Schedule::default(),
@@ -233,64 +142,6 @@ impl Rules {
             self.schedule.add(at, Due::Timed(index));
         }
         self.begin_points(now);
-    }
-
-    /// True if the run has begun.
-    pub fn has_begun(&self) -> bool {
-        self.begun
-    }
-
-    /// The plan.
-    pub fn plan(&self) -> &Plan {
-        &self.plan
-    }
-
-    /// When the run began.
-    pub fn start(&self) -> Instant {
-        self.start
-    }
-
-    /// What was counted for expectations.
-    pub fn counts(&self) -> &Counts {
-        &self.counts
-    }
-
-    /// True if an action has ended the run.
-    pub fn has_ended(&self) -> bool {
-        self.ended
-    }
-
-    /// Frames that were dropped because too many were kept.
-    pub fn frames_dropped(&self) -> u64 {
-        self.frames.dropped
-    }
-
-    /// What could not be done, such as an action on a connection that does not exist. A run with a problem has failed.
-    pub fn problems(&self) -> &[String] {
-        &self.problems
-    }
-
-    /// Adds to [`Rules::problems`], unless there are many already.
-    pub fn note_problem(&mut self, problem: String) {
-        if self.problems.len() < MAX_PROBLEMS {
-            self.problems.push(problem);
-        }
-    }
-
-    /// Rules, then timed actions, in the order of the file.
-    pub fn fired(&self) -> Vec<Fired> {
-        let rules = self.rules.iter().map(|running| Fired {
-            name: running.rule.name.clone(),
-            times: running.fired.iter().sum(),
-            expected: running.rule.fired,
-        });
-        let timed = self.plan.timed.iter().zip(&self.timed);
-        let timed = timed.map(|(timed, running)| Fired {
-            name: timed.name.clone(),
-            times: running.fired,
-            expected: Range::from(1),
-        });
-        rules.chain(timed).collect()
     }
 
     /// An interrupt is about to be sent. Returns false if it must not be.
@@ -416,35 +267,6 @@ impl Rules {
         }
     }
 
-    /// True if a time has come, or one of the polls returns something.
-    #[inline]
-    pub fn has_work(&self, now: Instant) -> bool {
-        !self.requests.is_empty()
-            || !self.late.is_empty()
-            || self.next_deadline().is_some_and(|at| at <= now)
-    }
-
-    /// When [`Rules::advance`] and [`Rules::poll_frame`] are to be called.
-    pub fn next_deadline(&self) -> Option<Instant> {
-        let next = self.schedule.next_at().filter(|at| *at < NEVER);
-        next.into_iter().chain(self.frames.next_due()).min()
-    }
-
-    /// Takes what is to be done to a NIC.
-    pub fn poll_request(&mut self) -> Option<(usize, NicRequest)> {
-        self.requests.pop_front()
-    }
-
-    /// Takes a frame that is to be passed now.
-    pub fn poll_frame(&mut self, now: Instant) -> Option<HeldFrame> {
-        self.frames.pop(now)
-    }
-
-    /// Takes a doorbell or an interrupt that is to happen now.
-    pub fn poll_late(&mut self) -> Option<Late> {
-        self.late.pop_front()
-    }
-
     /// Tries the rules for a thing that is not a packet.
     fn try_rules(
         &mut self,
@@ -496,73 +318,6 @@ impl Rules {
             Some(BoundaryChange::Delay(by)) => self.schedule.add(now + by, Due::Late(late)),
         }
         false
-    }
-
-    /// Rules and expectations about the packets of a site in a direction.
-    fn side(&self, site: usize, dir: Direction) -> Option<&PacketSide> {
-        match site.checked_sub(self.nics.len()) {
-            None => self.nics.get(site).map(|view| view.packets.of(dir)),
-            Some(port) => self.ports.get(port).map(|sides| sides.of(dir)),
-        }
-    }
-
-    /// True if the conditions of a rule hold.
-    fn holds(&self, now: Instant, index: usize, site: usize, subject: &Subject) -> bool {
-        let Some(rule) = self.rules.get(index).map(|running| &running.rule) else {
-            return false;
-        };
-        let since = Nanos(now.0.saturating_sub(self.start.0));
-        let conditions = &rule.conditions;
-        let observes = match self.nics.get(site) {
-            Some(view) => {
-                rule.port.is_none()
-                    && rule.nic.is_none_or(|only| only == site)
-                    && view.holds(conditions, subject)
-            }
-            None => {
-                rule.port == site.checked_sub(self.nics.len())
-                    && conditions.qpn.is_none_or(|only| subject.qpn == Some(only))
-            }
-        };
-        observes
-            && conditions.after.is_none_or(|after| since >= after)
-            && conditions.before.is_none_or(|before| since <= before)
-    }
-
-    /// Counts a match. Returns true if the rule acts on it.
-    fn is_due(&mut self, index: usize, nic: usize) -> bool {
-        let Some(running) = self.rules.get_mut(index) else {
-            return false;
-        };
-        let choice = running.rule.choice;
-        let counts = (running.matched.get_mut(nic), running.fired.get(nic));
-        let (Some(matched), Some(fired)) = counts else {
-            return false;
-        };
-        let before = *matched;
-        *matched = matched.saturating_add(1);
-        let in_turn = before
-            .checked_sub(choice.skip)
-            .is_some_and(|n| n.is_multiple_of(choice.every.max(1)));
-        in_turn && *fired < choice.times && self.random.chance(choice.per_million)
-    }
-
-    fn note_fired(&mut self, index: usize, nic: usize) {
-        let running = self.rules.get_mut(index);
-        if let Some(fired) = running.and_then(|running| running.fired.get_mut(nic)) {
-            *fired = fired.saturating_add(1);
-        }
-    }
-
-    fn request(&mut self, nic: usize, request: NicRequest) {
-        self.ended |= matches!(request, NicRequest::Caller(CallerRequest::End));
-        if self.requests.len() < MAX_WAITING {
-            self.requests.push_back((nic, request));
-        } else {
-            self.note_problem(format!(
-                "NIC {nic}: too many actions at a time: {request:?} was not done"
-            ));
-        }
     }
 
     fn act_at_time(&mut self, now: Instant, index: usize) {

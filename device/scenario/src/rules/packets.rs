@@ -3,8 +3,8 @@
 use faultline_nic::Instant;
 use faultline_wire::Opcode;
 
-use super::Rules;
 use super::request::Subject;
+use super::running::Rules;
 use super::view::{NicView, PacketFacts, PacketSide};
 use crate::frames::{HeldFrame, Taking};
 use crate::plan::{Answer, Effect, PacketMatch, Thing};

@@ -2,9 +2,9 @@
 
 use faultline_nic::{Filter, Injection, Instant};
 
-use super::Rules;
 use super::point_use::Purpose;
 use super::request::{NicRequest, Subject};
+use super::running::Rules;
 use super::schedule::Due;
 use super::view::Region;
 use crate::plan::{Conditions, Effect};

@@ -4,16 +4,17 @@ use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 
-use faultline_fabric::fabric::TakenNic;
+use faultline_abi::doorbell::Doorbell;
 use faultline_fabric::frame::Frame;
 use faultline_fabric::holds::Holds;
 use faultline_fabric::link_model::MAX_OCTETS;
 use faultline_fabric::nics::Nics;
 use faultline_fabric::outside::{Outside, Seen};
 use faultline_fabric::shared_pauses::SharedPauses;
+use faultline_fabric::taken_nic::TakenNic;
 use faultline_fabric::{Fabric, PortId, Switch};
 use faultline_nic::Instant;
-use faultline_scenario::rules::CallerRequest;
+use faultline_scenario::rules::{CallerRequest, Rules};
 use faultline_scenario::trigger::Direction;
 
 use super::crossing::{Crossing, PAYLOAD};
@@ -25,6 +26,10 @@ use crate::memory::Memory;
 /// Frames and octets on a link from which it is full, as in the emulator.
 const MARK_FRAMES: usize = 128;
 const MARK_OCTETS: usize = 128 << 10;
+/// Why there is no speed without a modelled link.
+const NO_SPEED: &str =
+    "frames that are delivered by reference have no speed: leave out `by_reference` or `speed`";
+
 /// A link from one engine to another.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Link(Rc<RefCell<Waiting>>);
@@ -255,6 +260,82 @@ impl SimEngine {
 
     pub(super) fn set_owners(&mut self, owners: &[usize]) {
         self.around.owners = owners.to_vec();
+    }
+
+    /// A driver rings a doorbell, which rules may take.
+    pub(super) fn ring(&mut self, now: Instant, nic: PortId, page: u32, bell: Doorbell) {
+        let Some(turn) = self.fabric.turn(nic) else {
+            return;
+        };
+        let mut rules = turn.rules;
+        let passes = |rules: &mut &mut Rules| rules.doorbell(now, nic, page, bell);
+        if rules.as_mut().is_none_or(passes) {
+            turn.port.nic.doorbell(now, turn.memory, page, bell);
+        }
+    }
+
+    /// Carries out what the rules ask for. Returns true if there was anything.
+    pub(super) fn run_scenario(&mut self, now: Instant) -> bool {
+        if !self.fabric.advance_rules(now) {
+            return false;
+        }
+        let mut worked = false;
+        while let Some((nic, left)) = self.fabric.poll_request(now) {
+            worked = true;
+            let problem = match left {
+                Ok(None) => None,
+                Ok(Some(request)) => self.carry_out(now, nic, request).err(),
+                Err(problem) => Some(problem),
+            };
+            if let (Some(problem), Some(rules)) = (problem, &mut self.fabric.rules) {
+                rules.note_problem(format!("NIC nic{nic}: {problem}"));
+            }
+        }
+        worked | self.fabric.pass_kept(&mut self.around, now)
+    }
+
+    /// Does what a fabric cannot do itself.
+    fn carry_out(
+        &mut self,
+        now: Instant,
+        nic: PortId,
+        request: CallerRequest,
+    ) -> Result<(), String> {
+        let what = match request {
+            CallerRequest::Link(true) => "link up",
+            CallerRequest::Link(false) => "link down",
+            CallerRequest::Mtu(_) => "MTU changed",
+            CallerRequest::Speed(mbps) => {
+                let links = &mut self.fabric.links;
+                if !links.set_rate(nic, Direction::Tx, mbps.unwrap_or(0)) && mbps.is_some() {
+                    return Err(NO_SPEED.to_owned());
+                }
+                "speed changed"
+            }
+            CallerRequest::Reset => {
+                if let Some(port) = self.fabric.nics.get_mut(nic) {
+                    port.nic.reset(now);
+                    drop(port.nic.take_remains());
+                }
+                self.fabric.sync_address(nic);
+                "reset"
+            }
+            CallerRequest::Remove => {
+                if let Some(port) = self.fabric.nics.get_mut(nic) {
+                    port.bus_master = false;
+                }
+                self.around.removed.borrow_mut().insert(nic);
+                "removed"
+            }
+            CallerRequest::Pause(_) => "paused",
+            CallerRequest::MoveGids => "GID table moved",
+            // The rules themselves remember the end.
+            CallerRequest::End => return Ok(()),
+        };
+        self.around.requests.push((nic, request));
+        let mut watch = self.around.watch.borrow_mut();
+        watch.note(now.0, nic, format_args!("{what}"));
+        Ok(())
     }
 }
 

@@ -11,7 +11,9 @@
 //! - `watch`: judges and counts the events of all engines
 //! - `tap`: further observers of the events of an engine
 //! - `bus`: the way of a driver to its NIC
-//! - `restart`: the start of a driver, and resets of its NIC
+//! - `shape`: its numbers of engines, NICs and ports
+//! - `state`: what its drivers and its owner share
+//! - `restart`: resets of a NIC, and the restart of its driver
 
 mod bus;
 mod crossing;
@@ -19,351 +21,40 @@ mod engine;
 mod owner;
 mod peer;
 mod restart;
+mod shape;
+mod state;
 mod tap;
 mod watch;
 
-use std::cell::{RefCell, RefMut};
-use std::collections::BTreeSet;
+use std::cell::RefCell;
 use std::rc::Rc;
 
-use faultline_abi::admin::QP_FLAG_SIG_ALL;
-use faultline_abi::qp::QPT_RC;
-use faultline_fabric::external_port::{ExternalCounts, ExternalPort};
-use faultline_fabric::holds::Holds;
-use faultline_fabric::link_model::{LinkModel, LinkModelCounts};
+use faultline_fabric::PortId;
+use faultline_fabric::external_port::ExternalCounts;
+use faultline_fabric::link_model::LinkModelCounts;
 use faultline_fabric::nic_port::NicPort;
-use faultline_fabric::shared_pauses::SharedPauses;
-use faultline_fabric::vlan::VlanMembership;
-use faultline_fabric::{PortId, Switch};
-use faultline_nic::{Instant, Nic, NicConfig};
+use faultline_nic::{Instant, NicConfig};
 use faultline_scenario::trigger::Direction;
-use faultline_wire::{Gid, MacAddr};
+use faultline_wire::Gid;
 
-use crate::driver::{Connect, Cq, CqConfig, Driver, Qp, QpConfig};
-use crate::memory::Memory;
-use crate::rng::Rng;
+use crate::host::Host;
 
 pub use bus::ProcessBus;
 pub use crossing::{Crossing, PAYLOAD};
-use engine::{Link, Shared, SimEngine};
 pub use peer::{PeerHandle, SimPeer};
+pub use shape::{NicShape, PortShape, ProcessShape};
+pub(crate) use state::{RAM, State, mac_of};
 pub use tap::Tap;
 pub(crate) use watch::Watch;
 pub use watch::Watched;
-
-/// Memory of each guest. Pages exist when they are written to, so that much of it costs nothing.
-pub(crate) const RAM: u64 = 256 << 20;
-/// Passes at one instant. A process that needs more does not advance.
-const PASSES_AT_ONCE: u32 = 1_000_000;
-
-/// A NIC of a process.
-#[derive(Clone, Debug, Default)]
-pub struct NicShape {
-    /// Its engine.
-    pub engine: usize,
-    /// Models of its link: away from the NIC, and to it.
-    pub links: [Option<LinkModel>; 2],
-    /// Its VLANs; `None`: all. Without VLANs of any port the switches know none.
-    pub vlans: Option<VlanMembership>,
-    /// It may send frames from addresses of other ports.
-    pub is_unchecked: bool,
-}
-
-/// An external port of a process.
-#[derive(Clone, Debug, Default)]
-pub struct PortShape {
-    /// Models of its link: to the peer, and from it.
-    pub links: [Option<LinkModel>; 2],
-    /// Longest time for which it holds senders.
-    pub hold: std::time::Duration,
-    /// Octets in the ring to the peer.
-    pub room: usize,
-    /// Its VLANs; `None`: all. Without VLANs of any port the switches know none.
-    pub vlans: Option<VlanMembership>,
-    /// Longest payload of Ethernet frames, if it is limited.
-    pub mtu: Option<u16>,
-}
-
-/// The shape of a process.
-#[derive(Clone, Debug, Default)]
-pub struct ProcessShape {
-    /// Number of engines.
-    pub engines: usize,
-    /// NICs.
-    pub nics: Vec<NicShape>,
-    /// External ports, which the first engine has.
-    pub ports: Vec<PortShape>,
-    /// For the order of passes.
-    pub seed: u64,
-    /// Addresses of its NICs are counted from this number on: other processes have others.
-    pub first_address: usize,
-}
-
-/// A host of a process: its driver and addresses.
-#[derive(Debug)]
-pub struct ProcessHost {
-    /// The driver.
-    pub driver: Driver<ProcessBus>,
-    /// MAC address.
-    pub mac: MacAddr,
-    /// IPv4 address, entry 0 of the GID table.
-    pub gid: Gid,
-    /// A protection domain.
-    pub pd: u32,
-    /// Number of an event queue for completion notices, on vector 1.
-    pub eqn: u32,
-}
 
 /// A process in virtual time.
 #[derive(Debug)]
 pub struct Process {
     state: Rc<RefCell<State>>,
     /// The hosts of its NICs.
-    pub hosts: Vec<ProcessHost>,
+    pub hosts: Vec<Host<ProcessBus>>,
     peers: Vec<PeerHandle>,
-}
-
-/// MAC address of a host.
-pub(crate) fn mac_of(host: usize) -> MacAddr {
-    let last = u8::try_from(host).unwrap_or(u8::MAX).saturating_add(1);
-    MacAddr([2, 0, 0, 0, 0, last])
-}
-
-/// What drivers and the owner of the process share.
-#[derive(Debug)]
-pub(crate) struct State {
-    /// The device clock, in nanoseconds.
-    pub(crate) now: u64,
-    /// How long the device clock has stood still: the clock of the hosts is so much later.
-    pub(crate) paused: u64,
-    /// When the last pause was, and how long.
-    last_pause: (u64, u64),
-    /// Nothing happens after this time of the device clock.
-    pub(crate) limit: u64,
-    /// Hosts whose driver is to move the entries of its GID table.
-    pub(crate) moved_gids: Vec<usize>,
-    /// Passes at this instant.
-    passes: u32,
-    engines: Vec<SimEngine>,
-    /// Engine by NIC.
-    owners: Vec<usize>,
-    memories: Vec<Memory>,
-    pub(crate) watch: Rc<RefCell<Watch>>,
-    removed: Rc<RefCell<BTreeSet<PortId>>>,
-    random: Rng,
-    /// The clock does not advance.
-    pub(crate) is_stuck: bool,
-}
-
-impl State {
-    pub(crate) fn new(
-        shape: &ProcessShape,
-        watch: Watch,
-        configure: &mut dyn FnMut(&mut NicConfig),
-    ) -> (Self, Vec<PeerHandle>) {
-        let nics = shape.nics.len();
-        let count = shape.engines.max(1);
-        let owners: Vec<usize> = shape
-            .nics
-            .iter()
-            .map(|nic| nic.engine.min(count.saturating_sub(1)))
-            .collect();
-        let shared = Shared {
-            watch: Rc::new(RefCell::new(watch)),
-            removed: Rc::default(),
-        };
-        let switch = Switch::new();
-        let parts =
-            SharedPauses::of_engines(count).zip(Holds::of_engines(count, shape.ports.len()));
-        let mut engines: Vec<SimEngine> = parts
-            .enumerate()
-            .map(|(own, (pauses, holds))| {
-                let switch = switch.sibling();
-                SimEngine::new((own, &owners), (switch, holds, pauses), shared.clone())
-            })
-            .collect();
-        Link::connect(&mut engines);
-        set_vlans(&mut engines, shape);
-        let mut memories = Vec::new();
-        for (id, (nic, owner)) in shape.nics.iter().zip(&owners).enumerate() {
-            let mac = mac_of(shape.first_address.saturating_add(id));
-            let mut config = NicConfig::new(mac);
-            configure(&mut config);
-            let device = usize::try_from(config.limits.device_memory).unwrap_or(0);
-            let ram = usize::try_from(RAM).unwrap_or(usize::MAX);
-            let memory = Memory::with_device(ram, device);
-            memories.push(memory.clone());
-            let mut port = NicPort::new(Nic::new(config));
-            port.bus_master = true;
-            if let Some(engine) = engines.get_mut(*owner) {
-                let fabric = &mut engine.fabric;
-                fabric.nics.replace(id, Some(port));
-                fabric.memories.replace(id, Some(memory));
-                fabric.links.add(id, nic.links);
-            }
-            for engine in &mut engines {
-                let switch = &mut engine.fabric.switch;
-                if engine.own == *owner {
-                    switch.add_permanent_address(id, mac);
-                    switch.set_present_address(id, mac);
-                }
-                if nic.is_unchecked {
-                    switch.allow_any_source(id);
-                }
-            }
-        }
-        let peers = add_ports(&mut engines, nics, &shape.ports);
-        for engine in &mut engines {
-            engine.fabric.switch.refresh();
-        }
-        let state = Self {
-            now: 0,
-            paused: 0,
-            last_pause: (0, 0),
-            limit: u64::MAX,
-            moved_gids: Vec::new(),
-            passes: 0,
-            engines,
-            owners,
-            memories,
-            watch: shared.watch,
-            removed: shared.removed,
-            random: Rng::new(shape.seed),
-            is_stuck: false,
-        };
-        (state, peers)
-    }
-
-    /// The engine of a NIC.
-    fn engine_of(&mut self, nic: PortId) -> Option<&mut SimEngine> {
-        self.engines.get_mut(*self.owners.get(nic)?)
-    }
-
-    /// Lets engines make passes, in a random order, until none has work at this instant. Returns true if one had.
-    fn settle(&mut self) -> bool {
-        let now = Instant(self.now);
-        let mut worked = false;
-        loop {
-            let count = self.engines.len() as u64;
-            let first = usize::try_from(self.random.below(count.max(1))).unwrap_or(0);
-            let (before, from) = self.engines.split_at_mut(first);
-            let mut order = from.iter_mut().chain(before);
-            if !order.any(|engine| engine.pass(now)) {
-                return worked;
-            }
-            worked = true;
-            self.take_requests();
-            self.passes = self.passes.saturating_add(1);
-            if self.passes > PASSES_AT_ONCE {
-                self.is_stuck = true;
-                return worked;
-            }
-        }
-    }
-
-    /// When something happens next.
-    pub(crate) fn next_at(&self) -> Option<u64> {
-        let deadlines = self.engines.iter().filter_map(SimEngine::next_deadline);
-        deadlines.min().map(|at| at.0.max(self.now))
-    }
-
-    /// The next thing happens. Returns false if there is none until then. What happens at this instant is one thing: the software of
-    /// hosts sees it before the clock moves.
-    pub(crate) fn step(&mut self, until: u64) -> bool {
-        if self.is_stuck {
-            return false;
-        }
-        if self.settle() {
-            return true;
-        }
-        let until = until.min(self.limit);
-        match self.next_at().filter(|at| *at <= until && !self.is_stuck) {
-            None => false,
-            Some(at) => {
-                if at > self.now {
-                    self.advance_to(at);
-                } else {
-                    // A deadline that no pass clears.
-                    self.passes = self.passes.saturating_add(1);
-                    self.is_stuck |= self.passes > PASSES_AT_ONCE;
-                }
-                self.settle();
-                true
-            }
-        }
-    }
-
-    /// Moves the clock.
-    pub(crate) fn advance_to(&mut self, at: u64) {
-        if at > self.now {
-            (self.now, self.passes) = (at, 0);
-        }
-    }
-}
-
-/// Sets the VLANs of all ports in all engines, if a port has some. A port without is a member of all, as in the emulator.
-fn set_vlans(engines: &mut [SimEngine], shape: &ProcessShape) {
-    let of_nics = shape.nics.iter().map(|nic| &nic.vlans);
-    let of_ports = shape.ports.iter().map(|port| &port.vlans);
-    let all: Vec<&Option<VlanMembership>> = of_nics.chain(of_ports).collect();
-    if all.iter().all(|vlans| vlans.is_none()) {
-        return;
-    }
-    for engine in engines {
-        for (id, vlans) in all.iter().enumerate() {
-            let vlans = (*vlans).clone().unwrap_or_default();
-            engine.fabric.switch.set_vlans(id, vlans);
-        }
-    }
-}
-
-/// Adds external ports, whose numbers follow those of the NICs, to the first engine.
-fn add_ports(engines: &mut [SimEngine], nics: usize, ports: &[PortShape]) -> Vec<PeerHandle> {
-    let mut peers = Vec::new();
-    let Some(engine) = engines.first_mut() else {
-        return peers;
-    };
-    for (index, port) in ports.iter().enumerate() {
-        let id = nics.saturating_add(index);
-        let (peer, handle) = SimPeer::new(port.room);
-        let external = ExternalPort::new(format!("port{index}"), port.mtu, port.hold, peer);
-        engine.fabric.externals.push(external);
-        engine.fabric.switch.allow_any_source(id);
-        engine.fabric.links.add(id, port.links);
-        peers.push(handle);
-    }
-    peers
-}
-
-impl ProcessHost {
-    /// A queue pair (RC) for 2^`log_depth` requests and as many receives, and the completion queue of both.
-    ///
-    /// # Errors
-    /// The NIC refuses a command.
-    pub fn rc_pair(&mut self, log_depth: u8) -> Result<(Cq, Qp), crate::driver::Error> {
-        let cq = self.driver.create_cq(CqConfig {
-            log_depth: 8,
-            eqn: self.eqn,
-            uctx: 0,
-        })?;
-        let qp = self.driver.create_qp(&QpConfig {
-            kind: QPT_RC,
-            pd: self.pd,
-            uctx: 0,
-            send_cqn: cq.cqn,
-            recv_cqn: cq.cqn,
-            srqn: None,
-            log_depth,
-            max_sge: 1,
-            flags: QP_FLAG_SIG_ALL,
-        })?;
-        Ok((cq, qp))
-    }
-
-    /// The way of others to a queue pair of this host.
-    pub fn path(&self, qp: &Qp) -> Connect {
-        Connect::to(self.gid, self.mac, qp.qpn)
-    }
 }
 
 impl Process {
@@ -392,7 +83,7 @@ impl Process {
             let last = u8::try_from(address).unwrap_or(u8::MAX).saturating_add(1);
             let gid = Gid::from_ipv4([10, 0, 0, last]);
             let bus = ProcessBus::new(Rc::clone(&state), id);
-            ProcessHost::start(bus, mac_of(address), gid)
+            Host::start(bus, mac_of(address), gid)
         };
         let hosts: Result<Vec<_>, crate::driver::Error> = (0..shape.nics.len()).map(host).collect();
         Ok(Self {
@@ -497,24 +188,7 @@ impl Process {
             engine.drain(now);
         }
         for nic in nics {
-            move_nic(&mut state, *nic, to);
-        }
-    }
-}
-
-fn move_nic(state: &mut RefMut<'_, State>, nic: PortId, to: usize) {
-    if to >= state.engines.len() || state.owners.get(nic) == Some(&to) {
-        return;
-    }
-    let taken = state.engine_of(nic).and_then(|engine| engine.take_nic(nic));
-    if let (Some(taken), Some(engine)) = (taken, state.engines.get_mut(to)) {
-        engine.put_nic(taken);
-        if let Some(owner) = state.owners.get_mut(nic) {
-            *owner = to;
-        }
-        let owners = state.owners.clone();
-        for engine in &mut state.engines {
-            engine.set_owners(&owners);
+            state::move_nic(&mut state, *nic, to);
         }
     }
 }

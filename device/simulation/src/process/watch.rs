@@ -40,7 +40,7 @@ struct Summary {
 #[derive(Debug)]
 pub(crate) struct Watch {
     nics: usize,
-    /// Times of the oracle are since then.
+    /// Origin of the times of the packet checker.
     start: u64,
     pub(crate) oracle: Option<Oracle>,
     summary: Option<Summary>,
@@ -185,7 +185,7 @@ impl Watch {
         if let Some(record) = &mut self.record {
             record.packet(now.0, sight, bytes);
         }
-        // What is lost later was sent all the same.
+        // A packet that is lost later was sent, too.
         if dir == Direction::Tx
             && let Some(summary) = &mut self.summary
         {

@@ -8,7 +8,7 @@ use super::report::Failure;
 use crate::driver::Driver;
 use crate::process::ProcessBus;
 
-/// What may be in an octet of a sink: nothing was written to it, perhaps, or certainly.
+/// Whether an octet of a sink was written: no, perhaps, or yes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Written {
     Not,
@@ -101,7 +101,7 @@ fn written(connection: &Connection<'_>, which: u64) -> Vec<Written> {
     written
 }
 
-/// Each atomic has returned the counter as those before have left it.
+/// Each atomic has returned the value of the counter after the atomics before it.
 fn results(connection: &Connection<'_>, found: impl Iterator<Item = u64>) -> Result<(), Failure> {
     for (index, found) in found.enumerate() {
         let is_atomic = matches!(

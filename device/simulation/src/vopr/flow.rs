@@ -1,6 +1,6 @@
 //! A connection of a flow: from its making until its queue pairs are destroyed. A flow has another one after a reset.
 
-use faultline_abi::admin::{DESTROY_MKEY, DESTROY_QP, QP_FLAG_SIG_ALL};
+use faultline_abi::admin::{DESTROY_MKEY, DESTROY_QP};
 use faultline_abi::cqe::{
     COMP_SWAP, Cqe, FETCH_ADD, LOC_PROT_ERR, RDMA_READ, RDMA_WRITE, RECV, REM_ACCESS_ERR,
     REM_OP_ERR, RETRY_EXC_ERR, SEND, SUCCESS, WR_FLUSH_ERR,
@@ -14,8 +14,9 @@ use super::places::{COUNTER, LEN, RESULTS, SLOTS, octet, operands, sink, slot};
 use super::plan::{Flow, GRH, MESSAGE, PART, Plan, Request, Transport};
 use super::processes::Processes;
 use super::report::{Failure, Report};
-use crate::driver::{Connect, Cq, CqConfig, Driver, Qp, QpConfig, Send, Srq};
-use crate::process::{ProcessBus, ProcessHost};
+use crate::driver::{Connect, Cq, Driver, Qp, QpConfig, Send, Srq};
+use crate::host::Host;
+use crate::process::ProcessBus;
 
 /// Addresses of regions.
 const VA: u64 = 0x7f00_0000_0000;
@@ -75,16 +76,12 @@ pub(super) struct Connection<'a> {
 impl Side {
     /// A side without queue pair.
     fn new(
-        host: &mut ProcessHost,
+        host: &mut Host<ProcessBus>,
         index: usize,
         on_demand: bool,
         octet: impl Fn(u64) -> u8,
     ) -> Result<Self, Failure> {
-        let cq = host.driver.create_cq(CqConfig {
-            log_depth: 8,
-            eqn: host.eqn,
-            uctx: 0,
-        })?;
+        let cq = host.cq(8)?;
         let mut region = Region::new(&mut host.driver, host.pd, (VA, LEN), on_demand)?;
         region.fill(&host.driver, |offset| match offset < PART {
             true => octet(offset),
@@ -103,17 +100,12 @@ impl Side {
         })
     }
 
-    fn create_qp(&mut self, host: &mut ProcessHost, kind: u8) -> Result<(), Failure> {
+    fn create_qp(&mut self, host: &mut Host<ProcessBus>, kind: u8) -> Result<(), Failure> {
         let qp = host.driver.create_qp(&QpConfig {
-            kind,
-            pd: host.pd,
-            uctx: 0,
-            send_cqn: self.cq.cqn,
-            recv_cqn: self.cq.cqn,
             srqn: self.srq.as_ref().map(|srq| srq.srqn),
             log_depth: LOG_DEPTH,
             max_sge: 2,
-            flags: QP_FLAG_SIG_ALL,
+            ..host.qp_config(kind, &self.cq)
         })?;
         self.qpn = qp.qpn;
         self.qp = Some(qp);
@@ -123,7 +115,7 @@ impl Side {
     /// Makes what receives.
     fn create_receiver(
         &mut self,
-        host: &mut ProcessHost,
+        host: &mut Host<ProcessBus>,
         transport: Transport,
     ) -> Result<(), Failure> {
         if transport == Transport::Xrc {
@@ -146,7 +138,7 @@ impl Side {
         });
     }
 
-    fn post_receives(&mut self, host: &mut ProcessHost, transport: Transport) {
+    fn post_receives(&mut self, host: &mut Host<ProcessBus>, transport: Transport) {
         for index in 0..SLOTS {
             let place = self.region.sge(slot(index), MESSAGE);
             let tag = u32::try_from(index).unwrap_or(0);
@@ -178,13 +170,13 @@ impl<'a> Connection<'a> {
         let source = |side| move |offset| octet((index, generation), side, offset);
         let mut requester = Side::new(host, flow.from, on_demand(flow.from), source(0))?;
         requester.create_qp(host, flow.transport.requester())?;
-        let to_requester = Connect::to(host.gid, host.mac, requester.qpn);
+        let to_requester = host.path(requester.qpn);
         let Some(host) = processes.host(flow.to) else {
             return Ok(None);
         };
         let mut responder = Side::new(host, flow.to, on_demand(flow.to), source(1))?;
         responder.create_receiver(host, flow.transport)?;
-        let to_responder = Connect::to(host.gid, host.mac, responder.qpn);
+        let to_responder = host.path(responder.qpn);
         let psn = u32::try_from(generation.saturating_mul(0x10_0000)).unwrap_or(0) & 0xff_ffff;
         let along = |path: Connect| Connect {
             path_mtu: flow.path_mtu,
@@ -254,7 +246,7 @@ impl<'a> Connection<'a> {
         self.requester.host == nic || self.responder.host == nic
     }
 
-    /// The NIC of a side was reset. What was requested ends, and nothing more is.
+    /// The NIC of a side was reset: outstanding requests end, and no more are posted.
     pub(super) fn cut(&mut self, nic: usize) {
         self.requests = self.requests.get(..self.posted).unwrap_or(&[]);
         for side in self.sides() {
@@ -549,7 +541,7 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    /// Destroys what the connection has, after [`Connection::close`].
+    /// Destroys the objects of the connection, after [`Connection::close`].
     pub(super) fn destroy(&mut self, processes: &mut Processes) -> Result<(), Failure> {
         for side in self.sides() {
             if !side.is_gone
@@ -563,7 +555,7 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    /// What must hold of a closed connection.
+    /// Checks a closed connection.
     pub(super) fn judge(&self, report: &mut Report) -> Result<(), Failure> {
         if !self.is_over() {
             let wanted = self.requests.len();

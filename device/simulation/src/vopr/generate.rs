@@ -2,6 +2,7 @@
 
 use faultline_fabric::link_model::LinkModel;
 use faultline_nic::FaultPolicy;
+use faultline_scenario::random::Rng;
 use faultline_scenario::trigger::Direction;
 use faultline_wire::PrioritySet;
 
@@ -9,7 +10,6 @@ use super::plan::{
     Event, Flow, GRH, MAX_REQUESTS, MESSAGE, PART, Plan, PlanNic, PlanPort, Request, Transport,
     What,
 };
-use crate::rng::Rng;
 
 /// A number from `from` to `to`.
 fn between(random: &mut Rng, from: u64, to: u64) -> u64 {
@@ -34,12 +34,15 @@ fn link(random: &mut Rng) -> Option<LinkModel> {
     let mut model = LinkModel {
         rate_mbps: rates.get(index(random, 4)).copied().unwrap_or(0),
         delay_ns: random.below(50_000),
+        queue_bytes: 0,
+        ecn_bytes: 0,
+        pause_bytes: 0,
+        pfc: PrioritySet::NONE,
         loss: rarely(random, 20_000),
         duplicate: rarely(random, 20_000),
         reorder: rarely(random, 20_000),
         corrupt: rarely(random, 10_000),
         seed: random.next_u64(),
-        ..LinkModel::default()
     };
     if model.rate_mbps > 0 && random.chance(300) {
         model.ecn_bytes = u32::try_from(between(random, 2000, 40_000)).unwrap_or(0);

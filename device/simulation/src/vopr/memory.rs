@@ -13,7 +13,7 @@ use crate::process::ProcessBus;
 const PAGE: u64 = 4096;
 /// The same as the length of a page.
 const OCTETS: usize = 4096;
-/// What a page has while it is not mapped. What the device does to it then shows.
+/// Content of a page that is not mapped: a write of the device shows.
 const POISON: u8 = 0xdb;
 
 /// A region whose pages are at a fixed place. While a page is not mapped its content is in `swap`. Behind the last one is a page that is
@@ -29,7 +29,7 @@ pub(super) struct Region {
     swap: BTreeMap<u64, Vec<u8>>,
 }
 
-/// What memory had at some time.
+/// A copy of memory.
 #[derive(Debug)]
 pub(super) struct Copy {
     addr: u64,
@@ -37,7 +37,7 @@ pub(super) struct Copy {
 }
 
 impl Copy {
-    /// True if the memory still has it.
+    /// True if the memory has not changed since.
     pub(super) fn is_current(&self, driver: &Driver<ProcessBus>) -> bool {
         let mut octets = vec![0; self.octets.len()];
         driver.bus.read(self.addr, &mut octets);
@@ -112,7 +112,7 @@ impl Region {
         all
     }
 
-    /// Fills all pages with what `octet` says of each offset.
+    /// Fills all pages. `octet` returns the value at an offset.
     pub(super) fn fill(&mut self, driver: &Driver<ProcessBus>, octet: impl Fn(u64) -> u8) {
         for page in 0..self.len / PAGE {
             let first = page.saturating_mul(PAGE);
@@ -167,7 +167,7 @@ impl Region {
         found
     }
 
-    /// What the memory of the region has at this time, whether it is mapped or not, with the page behind it.
+    /// Copies the memory of the region, mapped or not, with the page behind it.
     pub(super) fn copy(&self, driver: &Driver<ProcessBus>) -> Copy {
         let len = self.len.saturating_add(PAGE);
         let mut octets = vec![0; usize::try_from(len).unwrap_or(0)];

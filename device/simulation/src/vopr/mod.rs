@@ -2,7 +2,7 @@
 //!
 //! A seed gives a [`Plan`]: engines, NICs with link models, VLANs and memory on demand, perhaps two processes whose external ports are
 //! connected, flows of all transports, and what happens meanwhile: NICs move between engines, packets are dropped, links go down, pages
-//! are taken away, fault policies change, guests reboot. In each run must hold:
+//! are taken away, fault policies change, guests reboot. Each run must satisfy:
 //!
 //! - no packet of a NIC violates the specification ([`faultline_oracle`])
 //! - each request ends: with success, or with the status that follows from policy `terminate`, a reboot of the responder's guest or VLANs
@@ -36,14 +36,14 @@ pub use run::run;
 const OTHER_LINKS: u64 = 4;
 
 /// Makes a plan that fails smaller, as long as it fails in the same way. Returns the smallest one that was found, and its failure; `None` if the plan
-/// does not fail. At most so many runs are made.
+/// does not fail. At most `runs` runs are made.
 pub fn shrink(plan: &Plan, mut runs: usize) -> Option<(Plan, Failure)> {
     let mut smallest = plan.clone();
     let mut failure = run(plan).err()?;
     let kind = failure.kind();
     loop {
         let mut found = None;
-        // Links that lose other packets may show what is lost on these no more: some others are tried.
+        // A smaller plan may lose other packets, and then the failure may not show. So each is tried with some other seeds of its links.
         let smaller = smallest.smaller();
         let mut plans = smaller
             .iter()

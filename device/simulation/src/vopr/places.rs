@@ -11,7 +11,7 @@ pub(super) const RESULTS: u64 = COUNTER + 64;
 /// Octets of a region.
 pub(super) const LEN: u64 = COUNTER + 4096;
 
-/// What an octet of a source is.
+/// The value of an octet of a source.
 pub(super) fn octet((flow, generation): (usize, usize), side: u64, offset: u64) -> u8 {
     let mixed = offset
         .wrapping_mul(0x9e37_79b9)
@@ -21,18 +21,18 @@ pub(super) fn octet((flow, generation): (usize, usize), side: u64, offset: u64) 
     (mixed ^ (mixed >> 13)).to_le_bytes()[0]
 }
 
-/// The place in the sink of what is at this place of a source.
+/// The offset in the sink of the octet at this offset of a source.
 pub(super) fn sink(at: u32) -> u64 {
     PART.saturating_add(at.into())
 }
 
-/// The place of a message.
+/// The offset of the slot of a message.
 pub(super) fn slot(index: usize) -> u64 {
     let before = (index as u64).saturating_mul(MESSAGE.into());
     PART.saturating_mul(2).saturating_add(before)
 }
 
-/// The counter after so many of the requests.
+/// The counter after the first `count` requests.
 pub(super) fn counter_after(requests: &[Request], count: usize) -> u64 {
     let mut counter = 0u64;
     for (index, request) in requests.iter().enumerate().take(count) {
@@ -45,14 +45,14 @@ pub(super) fn counter_after(requests: &[Request], count: usize) -> u64 {
     counter
 }
 
-/// What a request to compare and swap writes.
+/// The value that a compare-and-swap request writes.
 fn swapped(index: usize) -> u64 {
     (index as u64)
         .wrapping_add(1)
         .wrapping_mul(0x0101_0101_0101_0101)
 }
 
-/// The operands of an atomic: what is added or compared, and what is written.
+/// The operands of an atomic: addend or compare value, and swap value.
 pub(super) fn operands(requests: &[Request], index: usize) -> (u64, u64) {
     let counter = counter_after(requests, index);
     match requests.get(index) {

@@ -112,7 +112,7 @@ impl Transport {
         }
     }
 
-    /// What is counted of its requests.
+    /// Name of the count of its requests.
     pub(super) fn count(self) -> &'static str {
         match self {
             Self::Rc => "RC requests",

@@ -4,7 +4,8 @@ use faultline_fabric::nic_port::NicPort;
 
 use super::plan::Plan;
 use super::report::Failure;
-use crate::process::{Process, ProcessHost, Watched};
+use crate::host::Host;
+use crate::process::{Process, ProcessBus, Watched};
 
 /// The processes of a plan, whose NICs have the numbers of the plan.
 #[derive(Debug)]
@@ -59,7 +60,7 @@ impl Processes {
     }
 
     /// The host of a NIC.
-    pub(super) fn host(&mut self, nic: usize) -> Option<&mut ProcessHost> {
+    pub(super) fn host(&mut self, nic: usize) -> Option<&mut Host<ProcessBus>> {
         let (process, own) = self.place_mut(nic)?;
         process.hosts.get_mut(own)
     }

@@ -8,7 +8,7 @@ use crate::driver::Error;
 /// What a run has done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// How often what has happened, by its name.
+    /// Numbers of events, by name.
     pub counts: BTreeMap<&'static str, u64>,
     /// When it has ended, in nanoseconds.
     pub time: u64,
@@ -36,13 +36,13 @@ impl Report {
 pub enum Failure {
     /// Packets that violate a rule of the specification.
     Packets(Vec<String>),
-    /// Memory has not what it should have: the flow, what it is, and the first offset.
+    /// Memory has wrong content: the flow, the kind of memory, and the first wrong offset.
     Data(usize, &'static str, usize),
-    /// The device has changed memory of this NIC that it may not write: what it is.
+    /// The device has changed memory of this NIC that it may not write: the kind of memory.
     Forbidden(usize, &'static str),
-    /// A side of a flow has so many completions instead of so many.
+    /// A side of a flow has a wrong number of completions: the flow, the number found, and the number expected.
     Completions(usize, usize, usize),
-    /// A completion of a flow is not the next one: what is wrong with it, and the values found and wanted.
+    /// A completion of a flow is not the next one: the flow, the wrong property, the value found, and the value expected.
     Order(usize, &'static str, u64, u64),
     /// A request of a flow has ended with this status and vendor error.
     Status(usize, u8, u8),

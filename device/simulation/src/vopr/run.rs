@@ -32,9 +32,9 @@ struct RunningFlow<'a> {
     done: usize,
 }
 
-/// The software of a host: its pager.
+/// A host with its pager.
 #[derive(Debug)]
-struct Host {
+struct RunningHost {
     eq: Option<Eq>,
     waiting: VecDeque<(u64, Eqe)>,
     delay: u64,
@@ -59,7 +59,7 @@ struct Run<'a> {
     plan: &'a Plan,
     processes: Processes,
     flows: Vec<RunningFlow<'a>>,
-    hosts: Vec<Host>,
+    hosts: Vec<RunningHost>,
     events: VecDeque<Event>,
     /// NICs whose links come up again, by time.
     links_up: BTreeMap<u64, Vec<usize>>,
@@ -68,7 +68,7 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn new(plan: &'a Plan) -> Result<Self, Failure> {
-        let host = |nic: &PlanNic| Host {
+        let host = |nic: &PlanNic| RunningHost {
             eq: None,
             waiting: VecDeque::new(),
             delay: nic.pager_delay,
@@ -335,7 +335,7 @@ impl<'a> Run<'a> {
         found
     }
 
-    /// True if the memory of a host has what it had.
+    /// True if the memory of a host has not changed since its copies.
     fn is_current(&mut self, nic: usize, memory: &[Copy]) -> bool {
         match self.processes.host(nic) {
             Some(host) => memory.iter().all(|copy| copy.is_current(&host.driver)),

@@ -67,29 +67,21 @@ impl Nic {
             return;
         }
         let payload = frame.view(sender);
-        match &frame.kind {
-            FrameKind::Roce(header) => {
-                self.count_received(frame.packets, len);
-                let arrived = RocePackets {
-                    packets: Packets {
-                        first: header,
-                        count: frame.packets,
-                        targets: &frame.targets,
-                    },
-                    origin: frame.origin(),
-                    payload,
-                    is_reserved: false,
-                };
-                self.receive_roce(now, mem, arrived);
-            }
-            FrameKind::Raw { checked, .. } => {
-                let checked = *checked;
-                let frame = Frame {
-                    checked,
-                    ..payload.into()
-                };
-                self.receive_raw(now, mem, frame);
-            }
+        if let Some(packets) = frame.roce_packets() {
+            self.count_received(frame.packets, len);
+            let arrived = RocePackets {
+                packets,
+                origin: frame.origin(),
+                payload,
+                is_reserved: false,
+            };
+            self.receive_roce(now, mem, arrived);
+        } else if let FrameKind::Raw { checked, .. } = frame.kind {
+            let frame = Frame {
+                checked,
+                ..payload.into()
+            };
+            self.receive_raw(now, mem, frame);
         }
         self.report_fatal(now);
     }

@@ -8,7 +8,7 @@ use anyhow::Context;
 use faultline_daemon::log::output::is_coloured;
 use faultline_scenario::lumina::{MAX_BYTES, import};
 
-use crate::commands::status::UNUSABLE;
+use crate::commands::status::{UNUSABLE, UnusableInput};
 use crate::commands::{complain, files, print};
 
 /// Make a scenario of a test file of Lumina (YAML).
@@ -31,7 +31,7 @@ impl Import {
         }
         let name = self.file.display().to_string();
         let text = files::read(&self.file, MAX_BYTES);
-        let text = text.with_context(|| format!("can't read {name}"))?;
+        let text = text.with_context(|| UnusableInput::unread(&name))?;
         let styled = is_coloured(&std::io::stderr());
         let imported = match import(&name, &text) {
             Ok(imported) => imported,

@@ -1,16 +1,18 @@
-//! Hosts: a driver, its queues, and the pager.
+//! The software of hosts: a driver, its queues, and the pager.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
 use faultline_abi::event::{COMPLETION, DEVICE_FATAL};
 use faultline_scenario::traffic::Simulator;
 use faultline_wire::Gid;
 
-use crate::driver::{ALL_ACCESS, Connect, Driver, Eq, Error, Mr};
+use crate::driver::{ALL_ACCESS, Connect, Error, Mr};
 use crate::error::SimulationError;
 use crate::event::What;
+use crate::host::Host;
 use crate::pager::{PAGE, Pager};
 use crate::process::{ProcessBus, RAM, State, mac_of};
 
@@ -23,14 +25,11 @@ const FAULTS: u64 = 1 << 2;
 /// First I/O virtual address of the host's regions.
 const FIRST_VA: u64 = 0x7f00_0000_0000;
 
-/// A host.
+/// A host with its software.
 #[derive(Debug)]
-pub(crate) struct Host {
-    pub driver: Driver<ProcessBus>,
-    pub pd: u32,
+pub(crate) struct Software {
+    host: Host<ProcessBus>,
     pager: Pager,
-    /// Queue of completion events.
-    pub eq: Eq,
     gids: Vec<Gid>,
     has_full_table: bool,
     next_va: u64,
@@ -84,7 +83,21 @@ pub(crate) fn failed(host: usize, what: &str) -> impl FnOnce(Error) -> Simulatio
     }
 }
 
-impl Host {
+impl Deref for Software {
+    type Target = Host<ProcessBus>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.host
+    }
+}
+
+impl DerefMut for Software {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.host
+    }
+}
+
+impl Software {
     /// Starts the driver of a host and its pager.
     pub(crate) fn new(
         state: &Rc<RefCell<State>>,
@@ -94,32 +107,27 @@ impl Host {
     ) -> Result<Self, SimulationError> {
         let bus = ProcessBus::new(Rc::clone(state), host);
         let refused = |what| failed(host, what);
-        let mut driver = Driver::new(bus).map_err(refused("start of the driver"))?;
-        let eq = driver.create_eq(0, 1, 10).map_err(refused("event queue"))?;
-        driver.arm_eq(&eq);
+        let started = Host::start(bus, mac_of(host), gid_of(host));
+        let mut started = started.map_err(refused("start of the driver"))?;
+        let driver = &mut started.driver;
+        driver.arm_eq(&started.eq);
         driver.arm_events();
-        let (mac, gid) = (mac_of(host), gid_of(host));
-        driver.set_gid(0, gid, mac).map_err(refused("GID"))?;
-        driver.set_netdev(mac, 9000, 0).map_err(refused("netdev"))?;
-        let pd = driver.alloc_pd().map_err(refused("protection domain"))?;
         let log_depth = u8::try_from(simulator.fault_queue.max(1).ilog2()).unwrap_or(u8::MAX);
         let service_time = simulator
             .fault_service
             .map_or(default_service, |time| time.nanos());
         // One more than pages are present: the frame of the last page that was evicted shows whether the device writes to it.
         let frames = simulator.page_frames.saturating_add(1);
-        let mut pager = Pager::new(&mut driver, frames, log_depth)
+        let mut pager = Pager::new(driver, frames, log_depth)
             .map_err(refused("page frames and fault queue"))?;
         pager.spare = 1;
         pager.delay = service_time;
         pager.service = simulator.faults;
         pager.maps_again = true;
         Ok(Self {
-            driver,
-            pd,
+            gids: vec![started.gid],
+            host: started,
             pager,
-            eq,
-            gids: vec![gid],
             has_full_table: false,
             next_va: FIRST_VA,
             qpns: Vec::new(),
@@ -137,6 +145,7 @@ impl Host {
     /// READs and atomics that may be outstanding on a queue pair.
     pub(crate) fn max_rd_atomic(&self) -> u8 {
         let limit = self
+            .host
             .driver
             .bus
             .with_nic(|nic| nic.config().limits.max_rd_atomic);
@@ -150,12 +159,14 @@ impl Host {
         let pages = len.div_ceil(PAGE).saturating_add(1);
         self.next_va = va.saturating_add(pages.saturating_mul(PAGE));
         if on_demand {
-            let index = self.pager.register(&mut self.driver, pd, (va, len), 0)?;
+            let index = self
+                .pager
+                .register(&mut self.host.driver, pd, (va, len), 0)?;
             let (_, _, key) = self.pager.sge(index, 0, 0);
             let memory = BufferMemory::OnDemand(index);
             return Ok(Buffer { key, va, memory });
         }
-        let region = self.driver.reg_mr(pd, va, len, ALL_ACCESS)?;
+        let region = self.host.driver.reg_mr(pd, va, len, ALL_ACCESS)?;
         Ok(Buffer {
             key: region.key,
             va,
@@ -163,21 +174,24 @@ impl Host {
         })
     }
 
-    /// What the host's processor writes into a buffer.
+    /// Writes to a buffer as the host's processor does.
     pub(crate) fn write(&mut self, buffer: &Buffer, offset: u64, data: &[u8]) {
         match buffer.memory {
-            BufferMemory::Pinned(region) => self.driver.write_mr(&region, offset, data),
-            BufferMemory::OnDemand(index) => self.pager.write(&self.driver, index, offset, data),
+            BufferMemory::Pinned(region) => self.host.driver.write_mr(&region, offset, data),
+            BufferMemory::OnDemand(index) => {
+                self.pager.write(&self.host.driver, index, offset, data)
+            }
         }
     }
 
-    /// What the host's processor reads of a buffer.
+    /// Reads a buffer as the host's processor does.
     pub(crate) fn read(&self, buffer: &Buffer, offset: u64, len: usize) -> Vec<u8> {
         match buffer.memory {
-            BufferMemory::Pinned(region) => self.driver.read_mr(&region, offset, len),
+            BufferMemory::Pinned(region) => self.host.driver.read_mr(&region, offset, len),
             BufferMemory::OnDemand(index) => {
                 let mut bytes = vec![0; len];
-                self.pager.read(&self.driver, index, offset, &mut bytes);
+                self.pager
+                    .read(&self.host.driver, index, offset, &mut bytes);
                 bytes
             }
         }
@@ -196,22 +210,22 @@ impl Host {
         }
         if interrupts & ASYNC != 0 {
             self.read_events();
-            self.driver.arm_events();
+            self.host.driver.arm_events();
         }
         if interrupts & COMPLETIONS != 0 {
-            while let Some(event) = self.driver.poll_event(&mut self.eq) {
+            while let Some(event) = self.host.driver.poll_event(&mut self.host.eq) {
                 self.count_event(event.kind);
                 if event.kind == COMPLETION {
                     self.notified.insert(event.object.get());
                 }
             }
-            self.driver.arm_eq(&self.eq);
+            self.host.driver.arm_eq(&self.host.eq);
         }
         if interrupts & FAULTS != 0 {
-            self.pager.collect(&mut self.driver, now);
-            self.pager.arm(&mut self.driver);
+            self.pager.collect(&mut self.host.driver, now);
+            self.pager.arm(&mut self.host.driver);
         }
-        let answered = self.pager.answer_due(&mut self.driver, now);
+        let answered = self.pager.answer_due(&mut self.host.driver, now);
         let any = matches!(answered, Ok(true));
         if let Err(error) = answered {
             self.failure = Some(format!("a command of the pager: {error}"));
@@ -221,7 +235,7 @@ impl Host {
 
     /// True if the device has written to a page after its invalidation.
     pub(crate) fn has_stray_writes(&self) -> bool {
-        self.pager.has_stray_writes(&self.driver)
+        self.pager.has_stray_writes(&self.host.driver)
     }
 
     fn count_event(&mut self, kind: u8) {
@@ -231,9 +245,9 @@ impl Host {
 
     /// Reads asynchronous events.
     pub(crate) fn read_events(&mut self) {
-        for (kind, _) in self.driver.async_events() {
+        for (kind, _) in self.host.driver.async_events() {
             self.count_event(kind);
-            self.driver.bus.event(What::Asynchronous(kind));
+            self.host.driver.bus.event(What::Asynchronous(kind));
             if kind == DEVICE_FATAL {
                 self.failure = Some("the device has stopped with a fatal error".to_owned());
             }
@@ -253,13 +267,13 @@ impl Host {
             .zip(&self.gids)
             .filter(|(_, gid)| **gid != Gid::ZERO);
         for (index, gid) in moved {
-            let set = self.driver.set_gid(index, *gid, mac);
+            let set = self.host.driver.set_gid(index, *gid, mac);
             self.has_full_table = set.is_err();
             set?;
         }
         for (index, (before, now)) in (0_u32..).zip(before.iter().zip(&self.gids)) {
             if *before != Gid::ZERO && *now == Gid::ZERO {
-                self.driver.clear_gid(index)?;
+                self.host.driver.clear_gid(index)?;
             }
         }
         Ok(())
