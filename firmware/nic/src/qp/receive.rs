@@ -75,9 +75,15 @@ impl Qp {
     ) -> u32 {
         let each = payload.len().checked_div(packets.count as usize);
         let (mut header, mut rest) = (*packets.first, payload);
+        let done = self
+            .responder
+            .receive_train(&self.endpoint, cx, packets, &mut rest);
+        if self.responder.has_replies() {
+            self.wake(cx.core);
+        }
         let asks = header.bth.ack_req;
         let mut loses = cx.core.has_lost_completion(self.endpoint.number);
-        for index in 0..packets.count {
+        for index in done..packets.count {
             packets.set_place(&mut header, index);
             let is_last = index.wrapping_add(1) == packets.count;
             header.bth.ack_req = asks && is_last;

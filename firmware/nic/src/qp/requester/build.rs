@@ -17,7 +17,7 @@ use super::Requester;
 use crate::core::Core;
 use crate::fault::Need;
 use crate::frame::{FrameKind, TxFrame};
-use crate::mkey::{Access, Miss};
+use crate::mkey::{Access, KeyRange, Miss, Mkeys};
 use crate::number::low32;
 use crate::qp::endpoint::Endpoint;
 use crate::qp::sge::{self, SgPart};
@@ -117,11 +117,23 @@ impl Requester {
         range: MessageRange,
         out: &mut Segments,
     ) -> Result<(), BuildError> {
+        self.gather_by(Mkeys::translate, qp, core, (wr, range), out)
+    }
+
+    /// The same with a function that translates.
+    #[inline(always)]
+    pub(super) fn gather_by(
+        &self,
+        translate: impl Fn(&Mkeys, &KeyRange, &mut Segments) -> Result<(), Miss>,
+        qp: &Endpoint,
+        core: &Core,
+        (wr, range): (&SendWr, MessageRange),
+        out: &mut Segments,
+    ) -> Result<(), BuildError> {
         let user = wr.key_user(qp);
         let (offset, len) = gather_inline(wr, range.offset, range.len, out);
         for part in sge::parts(&wr.sges, offset, len) {
-            core.mkeys
-                .translate(&part.range(user, range.access), out)
+            translate(&core.mkeys, &part.range(user, range.access), out)
                 .map_err(|miss| build_error(miss, &part, self.cursor_psn().get()))?;
         }
         Ok(())
