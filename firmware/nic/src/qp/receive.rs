@@ -50,6 +50,7 @@ impl Qp {
             return self.receive_train(cx, packets, payload);
         }
         if self.receive_run(cx, header, count, payload) {
+            cx.core.last_run = Some((self.endpoint.number, header.bth.psn.add(count)));
             return count;
         }
         let each = payload.len().checked_div(count as usize).unwrap_or(0);
@@ -229,7 +230,7 @@ impl Qp {
 
     /// Executes a run as a whole, if it is the expected one and has no error. Returns false without a change if the packets must be
     /// examined one by one.
-    fn receive_run<M: Dma>(
+    pub(super) fn receive_run<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
         header: &RoceHeader,
