@@ -40,7 +40,7 @@ use crate::switch::{Clash, Egress, PortId, Route};
 
 impl<O: Outside> Fabric<O> {
     /// A NIC sends a frame, of length `len`. It goes to NICs by reference, which copy the payload during the call, and to external
-    /// ports as octets. The frame is not changed afterwards.
+    /// ports as octets. The frame is not changed afterwards. Returns the NIC if there is one destination and it has received the frame.
     #[inline(always)]
     pub(crate) fn leave_nic(
         &mut self,
@@ -49,7 +49,7 @@ impl<O: Outside> Fabric<O> {
         from: PortId,
         sent: &mut TxFrame,
         len: usize,
-    ) {
+    ) -> Option<PortId> {
         let port = self.nics.awake_port(from);
         let sender = port.as_ref().map_or(0, |port| port.nic.last_sender());
         let mut frame = FrameMut::ByReference(sent);
@@ -89,6 +89,7 @@ impl<O: Outside> Fabric<O> {
             to,
         };
         out.seen(now, seen);
+        to
     }
 
     /// A packet that rules have kept leaves a NIC.

@@ -7,7 +7,7 @@
 //!
 //! A NIC that [rests](crate::nics) and has no doorbells needs no turn.
 
-use faultline_nic::{Dma, Instant};
+use faultline_nic::{Dma, Instant, TxFrame};
 use faultline_scenario::rules::{Late, Rules};
 use faultline_wire::PrioritySet;
 
@@ -16,10 +16,23 @@ use crate::fabric::Fabric;
 use crate::nic_port::NicPort;
 use crate::outside::{Outside, Seen};
 use crate::switch::{PortId, Switch};
+use crate::turn_limit::TurnLimit;
 
 /// Further turns of a NIC after its first one in a pass, while nothing else waits: together 256 KiB, or some tens of microseconds. So a pass has an end,
 /// and its time is not much older than the frames that it sends.
 const FURTHER_TURNS: u32 = 15;
+
+/// Turns for which a NIC prepares what follows in a message. What is not taken then is prepared again.
+const TURNS_AT_ONCE: u32 = 8;
+
+/// What a NIC may still send in a pass.
+#[derive(Debug)]
+struct Turns {
+    /// The rest of its turn.
+    limit: TurnLimit,
+    /// Turns that it may have behind it.
+    further: u32,
+}
 
 /// The turn of a NIC up to what it sends.
 #[derive(Debug)]
@@ -132,33 +145,159 @@ impl<O: Outside> Fabric<O> {
             .get(id)
             .is_some_and(|port| port.faults.drops_packets());
         let single = drops || self.passes_single_packets();
-        let mut turn = self.begin_turn();
-        let mut further = FURTHER_TURNS;
+        let mut turns = Turns {
+            limit: self.begin_turn(),
+            further: FURTHER_TURNS,
+        };
         let mut worked = false;
         let mut frame = self.sent.take().unwrap_or_default();
         while let (Some(port), Some(memory)) = (self.nics.awake_port(id), self.memories.get(id)) {
             let before = port.nic.work();
-            let most = if single { 0 } else { turn.octets() };
+            let most = if single { 0 } else { turns.limit.octets() };
             if !port.nic.poll_transmit(now, memory, most, &mut frame) {
                 break;
             }
             let built = port.nic.work().wrapping_sub(before);
             let len = port.nic.last_len();
-            self.leave_nic(out, now, id, &mut frame, len);
-            turn.take(frame.packets, len, built);
+            let to = self.leave_nic(out, now, id, &mut frame, len);
+            turns.limit.take(frame.packets, len, built);
             worked = true;
             if out.is_held(id) {
                 break;
             }
-            if !self.may_go_on(&turn) {
-                if further == 0 || !turn.extend(self.received_work) || self.others_wait(out, id) {
-                    break;
-                }
-                further = further.saturating_sub(1);
+            if self.may_go_on(&turns.limit) {
+                continue;
+            }
+            if !self.begin_further_turn(out, id, &mut turns) {
+                break;
+            }
+            let goes_on = frame.packets > 1 && !single && !out.watches_frames();
+            if let Some(to) = to.filter(|to| goes_on && *to != id)
+                && !self.pass_next_runs(out, now, (id, to), &mut turns, &mut frame)
+            {
+                break;
             }
         }
         self.sent = Some(frame);
         worked
+    }
+
+    /// Begins a further turn of NIC `id`. Returns false if its turns are over.
+    #[inline]
+    fn begin_further_turn(&self, out: &O, id: PortId, turns: &mut Turns) -> bool {
+        let begins = turns.further > 0
+            && turns.limit.extend(self.received_work)
+            && !self.others_wait(out, id);
+        turns.further = turns.further.saturating_sub(1);
+        begins
+    }
+
+    /// Passes what follows a frame in its message to the NIC that has just received the frame, a turn at a time, as long as that needs no look
+    /// at the rest of the way: whoever could do something to it there keeps a NIC from further turns ([`Fabric::others_wait`]). Returns
+    /// false if the turns of the sender are over.
+    #[inline(never)]
+    fn pass_next_runs(
+        &mut self,
+        out: &mut O,
+        now: Instant,
+        (from, to): (PortId, PortId),
+        turns: &mut Turns,
+        frame: &mut TxFrame,
+    ) -> bool {
+        loop {
+            let (Some(port), Some(memory)) = (self.nics.awake_port(from), self.memories.get(from))
+            else {
+                return true;
+            };
+            let octets = turns.limit.octets();
+            let at_once = turns.further.saturating_add(1).min(TURNS_AT_ONCE);
+            let most = octets.saturating_mul(at_once as usize);
+            if !port.nic.poll_next_run(now, memory, most, frame) {
+                return true;
+            }
+            let (taken, goes_on) = self.receive_next_runs(out, now, (from, to), turns, frame);
+            let is_refused = taken < frame.packets && goes_on;
+            if taken > 0 {
+                frame.keep_packets(taken);
+                self.next_runs_sent(out, now, (from, to), turns, frame);
+            }
+            if !goes_on {
+                return false;
+            }
+            if is_refused {
+                return true;
+            }
+        }
+    }
+
+    /// Lets a NIC receive a run turn by turn. Returns how many packets of it it has received, and whether the next turn of the sender has begun.
+    #[inline]
+    fn receive_next_runs(
+        &mut self,
+        out: &O,
+        now: Instant,
+        (from, to): (PortId, PortId),
+        turns: &mut Turns,
+        frame: &TxFrame,
+    ) -> (u32, bool) {
+        let octets = turns.limit.octets() as u64;
+        let in_turn = u64::from(frame.packets).saturating_mul(octets);
+        let in_turn = in_turn.checked_div(frame.payload_len as u64).unwrap_or(0);
+        let in_turn = u32::try_from(in_turn).unwrap_or(u32::MAX).max(1);
+        let mut taken = 0;
+        while taken < frame.packets {
+            let packets = in_turn.min(frame.packets.saturating_sub(taken));
+            let (Some(port), Some(memory), Some(source)) = (
+                self.nics.get_mut(to),
+                self.memories.get(to),
+                self.memories.get(from),
+            ) else {
+                break;
+            };
+            let before = port.nic.work();
+            let part = (taken, packets);
+            if !port
+                .nic
+                .receive_next_run(now, memory, (frame, source), part)
+            {
+                break;
+            }
+            let work = port.nic.work().wrapping_sub(before);
+            self.received_work = self.received_work.saturating_add(work);
+            taken = taken.saturating_add(packets);
+            if !self.begin_further_turn(out, from, turns) {
+                return (taken, false);
+            }
+        }
+        (taken, true)
+    }
+
+    /// A NIC has sent a run, and another one has received it.
+    #[inline]
+    fn next_runs_sent(
+        &mut self,
+        out: &mut O,
+        now: Instant,
+        (from, to): (PortId, PortId),
+        turns: &mut Turns,
+        frame: &TxFrame,
+    ) {
+        let (Some(port), Some(memory)) = (self.nics.awake_port(from), self.memories.get(from))
+        else {
+            return;
+        };
+        let before = port.nic.work();
+        port.nic.next_run_sent(now, memory, frame);
+        let built = port.nic.work().wrapping_sub(before);
+        turns.limit.take(0, 0, built);
+        let seen = Seen::Sent {
+            nic: from,
+            sender: port.nic.last_sender(),
+            frame,
+            len: port.nic.last_len(),
+            to: Some(to),
+        };
+        out.seen(now, seen);
     }
 
     /// True if something waits for the end of the turns of NIC `id`.

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use faultline_abi::admin::Counter;
 use faultline_abi::regs;
 use faultline_wire::MacAddr;
+use faultline_wire::bth::Psn;
 use faultline_wire::packet::RoceHeader;
 
 use crate::budget::Budget;
@@ -122,6 +123,8 @@ pub(crate) struct Core {
     pub(crate) frame_copy: Vec<u8>,
     /// Memory of packets that wait for pages.
     pub(crate) park: Park,
+    /// If the last frame by reference was a run that was taken as a whole: its queue pair, and the PSN behind it.
+    pub(crate) last_run: Option<(u32, Psn)>,
     /// The NIC is busy until then, with look-ups in page tables and other simulated latency.
     busy_until: Instant,
     /// Cached queue pair state in the model of latency.
@@ -191,6 +194,7 @@ impl Core {
             flow_control: FlowControl::default(),
             frame_copy: Vec::new(),
             park: Park::default(),
+            last_run: None,
             busy_until: Instant(0),
             qp_cache: QpCache::default(),
             work: 0,

@@ -36,6 +36,7 @@ pub(crate) fn longest_frame(netdev: &Netdev) -> usize {
 impl Nic {
     /// Delivers a frame that a queue pair sends to receivers of the same NIC, because no switch returns a frame to its
     /// port: a datagram to a group with members here (IBTA 10.5.2.1), and a raw frame of a process that a flow matches.
+    #[inline(always)]
     pub(crate) fn loop_back<M: Dma>(
         &mut self,
         now: Instant,
@@ -43,6 +44,17 @@ impl Nic {
         number: u32,
         frame: &TxFrame,
     ) {
+        let is_for_one = match &frame.kind {
+            FrameKind::Roce(header) => header.bth.dest_qp != MULTICAST_QPN,
+            FrameKind::Raw { .. } => false,
+        };
+        if !is_for_one || self.steering.has_sniffers() {
+            self.loop_back_copies(now, mem, number, frame);
+        }
+    }
+
+    #[inline(never)]
+    fn loop_back_copies<M: Dma>(&mut self, now: Instant, mem: &M, number: u32, frame: &TxFrame) {
         self.sniff(now, mem, frame, mem);
         let payload = frame.view(mem);
         match &frame.kind {

@@ -32,9 +32,10 @@ use smallvec::SmallVec;
 
 use crate::dma::{Dma, DmaError};
 use crate::headers::Head;
+use crate::number::len32;
 use crate::origin::Origin;
 use crate::payload::Payload;
-use crate::segments::Segments;
+use crate::segments::{Segments, truncate_segments};
 use crate::tag::message::HEADERS;
 
 /// Bytes of the two addresses, which precede the VLAN tag.
@@ -155,7 +156,7 @@ fn is_only(opcode: Opcode) -> bool {
 }
 
 /// Opcode of the packets of a run behind the first.
-fn following(first: Opcode) -> Opcode {
+pub(crate) fn following(first: Opcode) -> Opcode {
     first.middle().unwrap_or(first)
 }
 
@@ -201,6 +202,20 @@ impl TxFrame {
         self.packets = 1;
         self.targets.clear();
         self.own.clear();
+    }
+
+    /// Keeps the first packets of a run.
+    pub fn keep_packets(&mut self, packets: u32) {
+        let each = self.payload_len / self.packets.max(1) as usize;
+        if packets < self.packets
+            && let FrameKind::Roce(header) = &mut self.kind
+        {
+            // Only the last packet of a run may request an acknowledgement.
+            header.bth.ack_req = false;
+            self.packets = packets;
+            self.payload_len = packets as usize * each;
+            truncate_segments(&mut self.payload, len32(self.payload_len));
+        }
     }
 
     /// Destination MAC address.
@@ -272,10 +287,10 @@ impl TxFrame {
                 let each = self.payload_len / self.packets as usize;
                 let others = self.packets as usize - 1;
                 let first = header.frame_len(each);
-                if is_only(header.bth.opcode) {
+                // Only the first may have headers that the others do not have.
+                if is_only(header.bth.opcode) || !header.bth.opcode.is_first_or_only() {
                     return first * self.packets as usize;
                 }
-                // Only the first may have headers that the others do not have.
                 let other = following(header.bth.opcode).info();
                 let saved = header.transport_len() - other.transport_len;
                 first + others * (first - saved)

@@ -1,5 +1,6 @@
 //! The state of a NIC, and the calls of its user: doorbells, frames to send, interrupts and deadlines. Received frames are in
-//! `receive`, register accesses in `registers`, answers to page faults in `faults`, what holds senders in `senders`.
+//! `receive`, the next frame in `transmit`, register accesses in `registers`, answers to page faults in `faults`, what holds senders in
+//! `senders`.
 
 mod faults;
 mod gate;
@@ -7,14 +8,14 @@ mod operator;
 mod receive;
 mod registers;
 mod senders;
+mod transmit;
 
 use faultline_abi::U32;
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe::Cqe;
 use faultline_abi::doorbell::{self, Doorbell};
 use faultline_abi::event;
-use faultline_wire::packet::RoceHeader;
-use faultline_wire::{MacAddr, priority};
+use faultline_wire::MacAddr;
 
 use crate::command_ring::CommandRings;
 use crate::config::NicConfig;
@@ -23,7 +24,6 @@ use crate::core::Core;
 use crate::counters::{CounterSet, Counters};
 use crate::diagnostic::{Diagnostic, DropCause};
 use crate::dma::Dma;
-use crate::frame::TxFrame;
 use crate::ingress::Ingress;
 use crate::multicast::Groups;
 use crate::qp::{Qp, StateCounts};
@@ -97,6 +97,8 @@ const BURST: u32 = 32;
 /// - *[`hold_sender`](Nic::hold_sender)*: without it no connection is held. Each one that is held is to be
 ///   [released](Nic::release).
 /// - *[`accepts`](Nic::accepts)* saves calls. A frame to another address is dropped by `receive`, too.
+/// - *[`poll_next_run`](Nic::poll_next_run)*, [`next_run_sent`](Nic::next_run_sent) and [`receive_next_run`](Nic::receive_next_run) spare
+///   long messages most of the work for a frame.
 /// - *[`work`](Nic::work)* serves callers that limit turns. Each call is limited to about [`TURN_WORK`](crate::TURN_WORK).
 /// - *[`poll_diagnostic`](Nic::poll_diagnostic)*: the NIC keeps the newest 8192 diagnostics, as many as a turn can have, and counts those
 ///   that it has dropped. [`diagnostics`](Nic::diagnostics) and [`clear_diagnostics`](Nic::clear_diagnostics) do the same without a copy.
@@ -424,123 +426,6 @@ impl Nic {
         self.context(now, mem).notify_waiting(bell.object);
         self.retry_for_room(now, mem);
         true
-    }
-
-    /// Makes `frame` the next one to send. Returns false if there is none. The caller has delivered or copied the frame of the
-    /// call before.
-    ///
-    /// With `most` of 0 each frame is one packet, for wires that need octets. For receivers that take frames by reference it
-    /// is a run or train where that is possible: as many packets as carry `most` bytes, and at least one.
-    ///
-    /// A frame that [`Nic::last_barred`] names does not leave.
-    pub fn poll_transmit<M: Dma>(
-        &mut self,
-        now: Instant,
-        mem: &M,
-        most: usize,
-        frame: &mut TxFrame,
-    ) -> bool {
-        if self.core.is_busy(now) {
-            return false;
-        }
-        self.core.end_lookups(now);
-        if self.core.ingress.has_work() {
-            self.receive_held(now, mem);
-        }
-        if self.core.flow_control.has_released() {
-            self.end_pauses(now);
-        }
-        let paused = self.core.flow_control.paused();
-        let may_leave =
-            |(header, _): &mut (RoceHeader, _)| !paused.contains(priority::of_packet(header));
-        if self.is_running()
-            && let Some((header, source)) = self.core.final_acks.pop_front_if(may_leave)
-        {
-            frame.set_packet(header);
-            let barred = self.core.bars_sent(frame, source);
-            (self.last_sender, self.last_len, self.last_barred) = (0, frame.len(), barred);
-            if let Some(cause) = barred {
-                self.note_barred(now, 0, cause, 1);
-                return true;
-            }
-            self.count_sent(CounterSet::DEVICE, frame);
-            self.sniff(now, mem, frame, mem);
-            return true;
-        }
-        let turn = self.core.begin_turn();
-        while self.is_running()
-            && let Some(number) = self.core.first_ready()
-        {
-            let Some((queue, mut cx)) = self.queue_in_context(now, mem, number) else {
-                // A queue that was destroyed while it was in the ready queue.
-                self.core.pop_ready();
-                self.core.charge(work::LOOK);
-                if self.core.is_over(turn) {
-                    self.core.defer(now);
-                    return false;
-                }
-                continue;
-            };
-            let set = queue.counters();
-            if !queue.poll_transmit(&mut cx, most, frame) {
-                // `Qp::wake` has no effect while the queue pair is in the ready queue, and may have been called.
-                self.core.pop_ready();
-                if let Some(queue) = self.queues.get_mut(number) {
-                    queue.left_ready_queue(&mut self.core);
-                }
-                self.burst = 0;
-                self.core.charge(work::OPERATION);
-                // Registrations send nothing, and the ready queue may be long.
-                if self.core.is_over(turn) {
-                    self.core.defer(now);
-                    return false;
-                }
-                continue;
-            }
-            let barred = cx.core.bars_sent(frame, queue.source());
-            let len = frame.len();
-            if barred.is_none()
-                && let Some(traffic) = queue.traffic_mut()
-            {
-                traffic.tx_packets = traffic.tx_packets.wrapping_add(u64::from(frame.packets));
-                traffic.tx_bytes = traffic.tx_bytes.wrapping_add(len as u64);
-            }
-            self.core.charge(work::of_frames(frame.packets, 0));
-            self.burst = self.burst.saturating_add(frame.packets);
-            if self.burst >= BURST {
-                self.burst = 0;
-                self.core.rotate_ready();
-            }
-            (self.last_sender, self.last_len, self.last_barred) = (number, len, barred);
-            if let Some(cause) = barred {
-                self.note_barred(now, number, cause, frame.packets);
-                return true;
-            }
-            self.count_sent(set, frame);
-            self.core.charge_lookups(now);
-            self.core.charge_queue_pair(now, number);
-            self.core
-                .charge_payload(now, frame.payload_len, frame.packets);
-            self.loop_back(now, mem, number, frame);
-            return true;
-        }
-        self.report_fatal(now);
-        false
-    }
-
-    /// Wakes the queue pairs that have waited for priorities which are not paused any more.
-    fn end_pauses(&mut self, now: Instant) {
-        let turn = self.core.begin_turn();
-        while let Some((priority, number)) = self.core.flow_control.pop_released() {
-            self.core.charge(work::LOOK);
-            if let Some(qp) = self.queues.qp_mut(number) {
-                qp.pause_ended(&mut self.core, priority);
-            }
-            if self.core.is_over(turn) {
-                self.core.defer(now);
-                return;
-            }
-        }
     }
 
     /// The work of this NIC since it was created, in units of some nanoseconds.

@@ -126,6 +126,36 @@ impl<'a, M: Dma> Payload<'a, M> {
         (first, rest)
     }
 
+    /// Copies the first bytes to a segment of guest memory, and removes them.
+    #[inline]
+    pub(crate) fn move_to(&mut self, to: &M, segment: &Segment) -> Result<(), CopyError> {
+        let n = segment.len as usize;
+        // Nearly all: they are in one segment, and there is no head.
+        if let Self::Guest {
+            head: [],
+            mem,
+            segments,
+            skip,
+            len,
+        } = self
+            && let Some((first, later)) = segments.split_first()
+            && *skip + n <= first.len as usize
+        {
+            let src = first.addr.wrapping_add(*skip as u64);
+            to.copy_from(segment.addr, *mem, src, n)
+                .map_err(|_| CopyError::Destination)?;
+            *len -= n;
+            *skip += n;
+            if *skip == first.len as usize {
+                (*segments, *skip) = (later, 0);
+            }
+            return Ok(());
+        }
+        let (part, rest) = self.split_at(n);
+        *self = rest;
+        part.copy_to(0, to, segment.addr, n)
+    }
+
     /// Copies `len` bytes from offset `skip` to guest memory at `dst`. Bytes beyond the payload are left out.
     #[inline]
     pub fn copy_to(&self, skip: usize, to: &M, dst: u64, len: usize) -> Result<(), CopyError> {

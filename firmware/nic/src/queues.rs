@@ -153,6 +153,24 @@ impl Queue {
         }
     }
 
+    /// The packets of `frame`, which it has made by [`Qp::poll_next_run`], are sent.
+    #[inline]
+    pub(crate) fn next_run_sent<M: Dma>(&mut self, cx: &mut Context<'_, M>, frame: &TxFrame) {
+        match self {
+            Self::Pair(qp) => qp.next_run_sent(cx, frame),
+            Self::Work(_) | Self::Rss(_) => {}
+        }
+    }
+
+    /// True if after a frame another poll would find none, and nothing to complete. False if that is not known.
+    #[inline]
+    pub(crate) fn has_sent_all(&self) -> bool {
+        match self {
+            Self::Pair(qp) => qp.has_sent_all(),
+            Self::Work(_) | Self::Rss(_) => false,
+        }
+    }
+
     /// Records that it was removed from the ready queue.
     pub(crate) fn left_ready_queue(&mut self, core: &mut Core) {
         match self {

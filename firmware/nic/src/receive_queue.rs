@@ -161,29 +161,46 @@ impl RecvRing {
         wr
     }
 
+    /// The oldest request, which is not taken. `None` if there is none, or it is broken: see [`RecvRing::take`].
+    #[inline]
+    pub(crate) fn peek<M: Dma>(&mut self, mem: &M) -> Option<RecvWr> {
+        match self.posted(mem, 1) {
+            Ok(1..) => self.parse(mem).ok(),
+            Ok(0) | Err(_) => None,
+        }
+    }
+
+    /// Takes the request that [`RecvRing::peek`] has returned. After an error it is not taken.
+    #[inline]
+    pub(crate) fn consume<M: Dma>(&mut self, mem: &M) -> Result<(), DmaError> {
+        let consumer = self.consumer.wrapping_add(1);
+        mem.store_u32(self.ring.consumer_word(), consumer)?;
+        self.consumer = consumer;
+        Ok(())
+    }
+
     fn parse<M: Dma>(&self, mem: &M) -> Result<RecvWr, TakeError> {
-        let mut bytes = [0; MAX_STRIDE];
+        /// Bytes of the header and two entries: all of nearly all requests.
+        const FIRST: usize = RQ_WQE_DATA as usize + 2 * size_of::<Sge>();
+        const DATA: usize = RQ_WQE_DATA as usize;
         let addr = self.ring.entry(self.consumer);
-        // One read for the header and two entries covers nearly all of them.
-        let first = self
-            .ring
-            .stride()
-            .min(RQ_WQE_DATA as usize + 2 * size_of::<Sge>());
-        let read = |range: core::ops::Range<usize>, bytes: &mut [u8; MAX_STRIDE]| {
-            let start = range.start as u64;
-            let buf = bytes.get_mut(range).ok_or(TakeError::Broken)?;
-            mem.read(addr + start, buf).map_err(|_| TakeError::Broken)
-        };
-        read(0..first, &mut bytes)?;
-        let (header, _) = RqWqe::read_from_prefix(&bytes).map_err(|_| TakeError::Broken)?;
+        let mut first = [0; FIRST];
+        let len = FIRST.min(self.ring.stride());
+        let part = first.get_mut(..len).ok_or(TakeError::Broken)?;
+        mem.read(addr, part).map_err(|_| TakeError::Broken)?;
+        let (header, _) = RqWqe::ref_from_prefix(&first).map_err(|_| TakeError::Broken)?;
         if header.num_sge > self.max_sge || header.reserved != [0; 11] {
             return Err(TakeError::Broken);
         }
-        let end = RQ_WQE_DATA as usize + usize::from(header.num_sge) * size_of::<Sge>();
-        if end > first {
-            read(first..end, &mut bytes)?;
-        }
-        let sges = parse_sges(bytes.get(RQ_WQE_DATA as usize..end).unwrap_or(&[]));
+        let end = DATA + usize::from(header.num_sge) * size_of::<Sge>();
+        let sges = if end <= len {
+            parse_sges(first.get(DATA..end).unwrap_or(&[]))
+        } else {
+            let mut whole = [0; MAX_STRIDE];
+            let whole = whole.get_mut(..end).ok_or(TakeError::Broken)?;
+            mem.read(addr, whole).map_err(|_| TakeError::Broken)?;
+            parse_sges(whole.get(DATA..).unwrap_or(&[]))
+        };
         Ok(RecvWr {
             tag: header.tag.get(),
             capacity: sges.iter().map(|sge| u64::from(sge.len)).sum(),
@@ -205,14 +222,17 @@ impl RecvRing {
 }
 
 /// Scatter/gather entries from the bytes of a work request.
+#[inline]
 pub(crate) fn parse_sges(bytes: &[u8]) -> SgList {
-    bytes
-        .chunks_exact(size_of::<Sge>())
-        .filter_map(|chunk| Sge::read_from_bytes(chunk).ok())
-        .map(|sge| SgEntry {
-            addr: sge.addr.get(),
-            len: sge.length.get(),
-            lkey: sge.lkey.get(),
-        })
-        .collect()
+    let mut list = SgList::new();
+    for chunk in bytes.chunks_exact(size_of::<Sge>()) {
+        if let Ok(sge) = Sge::ref_from_bytes(chunk) {
+            list.push(SgEntry {
+                addr: sge.addr.get(),
+                len: sge.length.get(),
+                lkey: sge.lkey.get(),
+            });
+        }
+    }
+    list
 }

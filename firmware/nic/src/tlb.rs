@@ -97,6 +97,13 @@ impl Tlb {
         Some(leaf)
     }
 
+    /// The page of the last miss is absent and will be looked up again, which counts.
+    #[cold]
+    pub(crate) fn forget_miss(&self) {
+        self.misses.set(self.misses.get().saturating_sub(1));
+        self.new_misses.set(self.new_misses.get().saturating_sub(1));
+    }
+
     /// Hits and misses so far.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.hits.get(), self.misses.get())

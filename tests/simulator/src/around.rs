@@ -1,5 +1,6 @@
 //! Around the fabrics of a world: the wire between them, and observers of what happens at the ports of NICs.
 
+use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash};
 
@@ -10,12 +11,18 @@ use faultline_fabric::{Fate, PortId};
 use faultline_nic::{Diagnostic, Instant, Nic, Origin, TxFrame};
 use faultline_oracle::{Oracle, Place, QueuePair, Rule};
 use faultline_scenario::trigger::Direction;
+use faultline_simulation::Rng;
 use faultline_simulation::process::{Crossing, SimPeer};
 use faultline_wire::packet::RoceHeader;
 
 use crate::memory::GuestMemory;
 use crate::meter::Meter;
 use crate::wire::Wire;
+
+/// Octets of a turn.
+const TURN: usize = 16 << 10;
+/// Of 1000 looks during the turns of a sender, those that find that something waits.
+const STOPS: u32 = 200;
 
 /// Says of a packet, by sender and header, whether it is lost.
 pub(crate) type Filter = Box<dyn FnMut(PortId, &RoceHeader) -> bool>;
@@ -30,6 +37,12 @@ pub(crate) struct Around {
     pub(crate) is_typed: bool,
     /// All NICs are in one fabric.
     pub(crate) is_gathered: bool,
+    /// Nobody observes frames: no test, no packet checker.
+    pub(crate) is_unseen: bool,
+    /// Decides by chance that something waits for the end of a sender's turns.
+    pub(crate) stops: Option<RefCell<Rng>>,
+    /// Frames that each NIC has sent with more than a turn's payload.
+    pub(crate) long_runs: Vec<u64>,
     /// Frames between fabrics, and the port with the destination address of each.
     pub(crate) crossing: VecDeque<(Option<PortId>, Crossing)>,
     /// Packets that are lost whatever the wire does.
@@ -63,6 +76,9 @@ impl Around {
             wire: Wire::new(seed),
             is_typed: false,
             is_gathered: false,
+            is_unseen: false,
+            stops: None,
+            long_runs: vec![0; hosts],
             crossing: VecDeque::new(),
             filter: None,
             change: None,
@@ -267,11 +283,12 @@ impl Outside for Around {
     }
 
     fn is_awaited(&self, _: &Nics) -> bool {
-        false
+        let stops = self.stops.as_ref();
+        stops.is_some_and(|rng| rng.borrow_mut().chance(STOPS))
     }
 
     fn watches_frames(&self) -> bool {
-        true
+        !self.is_unseen
     }
 
     fn names_faults(&self) -> bool {
@@ -282,6 +299,9 @@ impl Outside for Around {
         match seen {
             Seen::Sent { nic, frame, .. } if frame.is_train() => {
                 self.in_trains[nic] += u64::from(frame.packets);
+            }
+            Seen::Sent { nic, frame, .. } if frame.payload_len > TURN => {
+                self.long_runs[nic] += 1;
             }
             Seen::Frame(sight) => self.frame(now, &sight),
             Seen::Diagnostic {

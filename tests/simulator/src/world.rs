@@ -13,7 +13,7 @@ use faultline_fabric::link_model::{LinkModel, LinkModelCounts, ModelledLink};
 use faultline_nic::{Diagnostic, Dma, Instant, Nic, NicConfig, Origin, State as QpState};
 use faultline_oracle::{Finding, Rule};
 use faultline_scenario::trigger::Direction;
-use faultline_simulation::{Bus, Connect, Cq, Mr, Qp, Send};
+use faultline_simulation::{Bus, Connect, Cq, Mr, Qp, Rng, Send};
 use faultline_wire::packet::{RoceHeader, seal};
 use faultline_wire::{Gid, MacAddr, PrioritySet};
 
@@ -190,6 +190,20 @@ impl World {
     /// Moves all NICs to one fabric, where frames pass by reference and at once.
     pub fn hand_over_by_reference(&self) {
         self.state.borrow_mut().gather();
+    }
+
+    /// The same without observers of frames and without the packet checker, for which each frame ends with a turn. `stops`: a seed, by which
+    /// something waits now and then for the end of a sender's turns.
+    pub fn hand_over_unseen(&self, stops: Option<u64>) {
+        let mut state = self.state.borrow_mut();
+        state.gather();
+        state.around.is_unseen = true;
+        state.around.stops = stops.map(|seed| RefCell::new(Rng::new(seed)));
+    }
+
+    /// Frames of a host with more payload than a turn.
+    pub fn long_runs(&self, host: usize) -> u64 {
+        self.state.borrow().around.long_runs[host]
     }
 
     /// Lets frames pass between fabrics at once and with typed headers, as between the engines of a process. [`World::lose`] loses

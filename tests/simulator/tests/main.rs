@@ -27,6 +27,7 @@ mod interleaved;
 mod invalidation;
 mod keys;
 mod latency;
+mod long_messages;
 mod loopback;
 mod many_nics;
 mod matrix;

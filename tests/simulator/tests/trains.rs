@@ -1,5 +1,6 @@
 //! Trains: the results of bursts of small messages, compared with those of the same messages as single packets.
 
+use faultline_abi::admin::Counter;
 use faultline_abi::cqe::{Cqe, SUCCESS};
 use faultline_abi::qp::{QPS_RTS, QPT_RC, QPT_UC};
 use faultline_abi::wqe as wr;
@@ -322,6 +323,43 @@ fn the_messages_before_an_absent_page_are_acknowledged_at_once() {
     assert_eq!(done.len(), 3, "{done:?}");
     pager::run(&mut world, &mut [&mut pager]);
     assert_eq!(world.completions(0, &mut pair.cq[0]).len(), 2);
+}
+
+/// A message whose page is absent is looked at as a part of the train, and then again by itself. That is one miss, on either side.
+#[test]
+fn an_absent_page_behind_other_messages_is_one_miss() {
+    let misses = |host: usize| {
+        let mut world = World::with_config(2, 1, |config| config.fault_policy = FaultPolicy::Drop);
+        world.hand_over_by_reference();
+        let mut pair = world.connect(QPT_RC, REGION, |c| c.timeout = 16);
+        let mut pager = HostPager::new(&mut world, host, 8, 4);
+        let on_demand = pager.register(&mut world, VA, LANDING);
+        pager.map_page(&mut world, on_demand, VA >> 12, true);
+        let key = pager.regions[on_demand].key;
+        let [source, target] = pair.mr;
+        for at in [0, 8, 4096] {
+            let (from, to) = match host {
+                0 => ((VA + at, key), (target.va, target.key)),
+                _ => ((source.va, source.key), (VA + at, key)),
+            };
+            let send = Send {
+                opcode: wr::WR_WRITE,
+                sges: &[(from.0, 8, from.1)],
+                remote_addr: to.0,
+                rkey: to.1,
+                ..Send::default()
+            };
+            world.hosts[0].driver.write_send(&mut pair.qp[0], &send);
+        }
+        world.hosts[0].driver.ring_sends(&pair.qp[0]);
+        world.run_for(100_000);
+        let trains = world.messages_in_trains(0);
+        let misses = world.with_nic(host, |nic| nic.counters().get(Counter::tlb_misses));
+        (trains > 0, misses)
+    };
+    for host in [0, 1] {
+        assert_eq!(misses(host), (true, 2), "host {host}");
+    }
 }
 
 /// The completion of a SEND in the middle of a train is lost. The SENDs before it are complete on both sides.

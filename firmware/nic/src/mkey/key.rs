@@ -302,6 +302,7 @@ impl Mkey {
     }
 
     /// Checks the access right and the bounds of a range.
+    #[inline]
     pub(super) fn check(&self, va: u64, len: u32, access: Access) -> Result<(), Miss> {
         let right = access.right();
         if self.access & right != right {

@@ -15,6 +15,17 @@ const MAX_RANGES: usize = 256;
 
 const PAGE_SIZE: u64 = 1 << PAGE_SHIFT;
 
+/// How much of a range is translated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extent {
+    /// All of it.
+    All,
+    /// All of it, or the caller translates it again.
+    AllOrAgain,
+    /// As much as [`Segments`] takes without an allocation, or the caller translates it again.
+    WithoutAllocation,
+}
+
 /// A step of a page walk: the part of a range that one leaf holds, or a part without a leaf, up to the end of its page.
 struct Step {
     va: u64,
@@ -61,25 +72,24 @@ impl<L: FnMut(u64) -> Option<Leaf>> Iterator for PageWalk<L> {
 
 impl Mkey {
     /// The leaf of a step, if it allows the access.
-    #[inline]
     fn require_leaf(&self, step: &Step, access: Access) -> Result<Leaf, Miss> {
         step.leaf
             .filter(|leaf| leaf.writable || !access.writes())
             .ok_or_else(|| self.miss(step.va, low32(step.left), access))
     }
 
-    /// Appends the segments of guest memory behind a range that has been checked, and begins at `va` in the region,
-    /// until `out` has `room` of them. Returns the number of bytes for which there was room.
+    /// Appends the segments of guest memory behind a range that has been checked, and begins at `va` in the region.
+    /// Returns the number of bytes for which there was room.
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
-        reason = "a step is not longer than what is left of the range"
+        reason = "a part is not longer than what is left of the range"
     )]
     fn append_segments(
         &self,
         va: u64,
         range: &KeyRange,
-        room: usize,
+        extent: Extent,
         tlb: &Tlb,
         out: &mut Segments,
     ) -> Result<u32, Miss> {
@@ -88,27 +98,45 @@ impl Mkey {
             push_segment(out, self.base.wrapping_add(va), len);
             return Ok(len);
         };
-        let walk = PageWalk {
-            va,
-            left: u64::from(len),
-            lookup: |va| {
-                tlb.lookup(self.epoch, va, || {
-                    tlb.see(|| SeenMiss {
-                        qpn: range.user.qpn,
-                        key: range.key,
-                        va,
-                    });
-                    table.lookup(va)
-                })
-            },
+        let lookup = |va| {
+            tlb.lookup(self.epoch, va, || {
+                tlb.see(|| SeenMiss {
+                    qpn: range.user.qpn,
+                    key: range.key,
+                    va,
+                });
+                table.lookup(va)
+            })
         };
-        for step in walk {
-            let leaf = self.require_leaf(&step, access)?;
-            if out.len() >= room && !follows(out, leaf.addr) {
-                return Ok(len - low32(step.left));
+        let (mut at, mut left) = (va, u64::from(len));
+        // Pages that follow each other become one segment here: the list is touched once for each segment.
+        let (mut addr, mut bytes) = (0u64, 0u32);
+        while left > 0 {
+            let leaf = match lookup(at) {
+                Some(leaf) if leaf.writable || !access.writes() => leaf,
+                found => {
+                    if found.is_none() && extent != Extent::All {
+                        tlb.forget_miss();
+                    }
+                    return Err(self.miss(at, low32(left), access));
+                }
+            };
+            let part = leaf.len.min(left);
+            if bytes > 0 && leaf.addr == addr.wrapping_add(u64::from(bytes)) {
+                bytes += low32(part);
+            } else {
+                push_segment(out, addr, bytes);
+                let is_full = extent == Extent::WithoutAllocation && out.len() >= out.inline_size();
+                if is_full && !follows(out, leaf.addr) {
+                    return Ok(len - low32(left));
+                }
+                (addr, bytes) = (leaf.addr, low32(part));
             }
-            push_segment(out, leaf.addr, low32(step.bytes));
+            // Only a region that ends at the last address can wrap, and then no bytes remain.
+            at = at.wrapping_add(part);
+            left -= part;
         }
+        push_segment(out, addr, bytes);
         Ok(len)
     }
 
@@ -168,18 +196,27 @@ impl Mkeys {
     pub fn translate(&self, range: &KeyRange, out: &mut Segments) -> Result<(), Miss> {
         let (region, at) = self.find(range)?;
         region
-            .append_segments(at, range, usize::MAX, &self.tlb, out)
+            .append_segments(at, range, Extent::All, &self.tlb, out)
             .map(drop)
             .map_err(|miss| miss.named(at.wrapping_sub(range.va)))
     }
 
-    /// As [`Mkeys::translate`], but stops when [`Segments`] would need an allocation. Returns the number of bytes.
+    /// As [`Mkeys::translate`], for a caller that translates the range again after an error. An absent page is counted then.
+    #[inline]
+    pub fn try_translate(&self, range: &KeyRange, out: &mut Segments) -> Result<(), Miss> {
+        let (region, at) = self.find(range)?;
+        region
+            .append_segments(at, range, Extent::AllOrAgain, &self.tlb, out)
+            .map(drop)
+            .map_err(|miss| miss.named(at.wrapping_sub(range.va)))
+    }
+
+    /// As [`Mkeys::try_translate`], but stops when [`Segments`] would need an allocation. Returns the number of bytes.
     #[inline]
     pub fn translate_part(&self, range: &KeyRange, out: &mut Segments) -> Result<u32, Miss> {
         let (region, at) = self.find(range)?;
-        let room = out.inline_size();
         region
-            .append_segments(at, range, room, &self.tlb, out)
+            .append_segments(at, range, Extent::WithoutAllocation, &self.tlb, out)
             .map_err(|miss| miss.named(at.wrapping_sub(range.va)))
     }
 

@@ -2,6 +2,7 @@
 
 use faultline_abi::admin::Counter;
 use faultline_abi::event;
+use faultline_wire::ip::CONGESTION_EXPERIENCED;
 use faultline_wire::opcode::Service;
 use faultline_wire::packet::{self, RoceHeader};
 use faultline_wire::{MULTICAST_QPN, MacAddr, WireError};
@@ -53,6 +54,7 @@ impl Nic {
 
     /// Receives a frame from another NIC of the process, by reference.
     pub fn receive<M: Dma>(&mut self, now: Instant, mem: &M, frame: &TxFrame, sender: &M) {
+        self.core.last_run = None;
         if !self.is_running() {
             return;
         }
@@ -84,6 +86,63 @@ impl Nic {
             self.receive_raw(now, mem, frame);
         }
         self.report_fatal(now);
+    }
+
+    /// Receives `packets` packets, from packet `first` on, of a run that [`Nic::poll_next_run`] of the sender has made. The packet before is the
+    /// last one that this NIC has received. Returns false without a change if they must come by [`Nic::receive`].
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "packets of a frame are equal parts of its payload"
+    )]
+    pub fn receive_next_run<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        (frame, sender): (&TxFrame, &M),
+        (first, packets): (u32, u32),
+    ) -> bool {
+        let FrameKind::Roce(header) = &frame.kind else {
+            return false;
+        };
+        let (qpn, psn) = (header.bth.dest_qp, header.bth.psn.add(first));
+        let is_next = self.core.last_run.take() == Some((qpn, psn))
+            && header.ip.ecn() != CONGESTION_EXPERIENCED;
+        let is_plain = self.is_running()
+            && self.core.netdev.is_up()
+            && !self.core.ingress.holds_frames()
+            && !self.steering.has_sniffers();
+        if !is_next || !is_plain {
+            return false;
+        }
+        let Some((qp, mut cx)) = self.qp_in_context(now, mem, qpn) else {
+            return false;
+        };
+        let mut header = *header;
+        header.bth.psn = psn;
+        header.bth.ack_req &= first + packets == frame.packets;
+        let each = frame.payload_len / frame.packets.max(1) as usize;
+        let payload = frame
+            .view(sender)
+            .part(first as usize * each, packets as usize * each);
+        if !qp.receive_next_run(&mut cx, &header, packets, payload) {
+            return false;
+        }
+        let set = cx.counters;
+        let traffic = &mut qp.endpoint.traffic;
+        traffic.rx_packets = traffic.rx_packets.wrapping_add(u64::from(packets));
+        traffic.rx_bytes = traffic.rx_bytes.wrapping_add(payload.len() as u64);
+        let core = &mut self.core;
+        core.last_run = Some((qpn, psn.add(packets)));
+        let len = packets as usize * header.frame_len(each);
+        core.charge(work::of_frames(packets, len));
+        core.counters
+            .add_in(set, Counter::rx_roce_packets, u64::from(packets));
+        core.charge_lookups(now);
+        core.charge_queue_pair(now, qpn);
+        core.charge_payload(now, payload.len(), packets);
+        self.count_received(packets, len);
+        self.report_fatal(now);
+        true
     }
 
     /// Receives a frame as octets, without FCS, from a wire on which other adapters can be.
@@ -360,6 +419,7 @@ impl Nic {
         clippy::arithmetic_side_effects,
         reason = "packets of a frame are equal parts of its payload"
     )]
+    #[inline(always)]
     fn deliver_to_qp<M: Dma>(
         &mut self,
         now: Instant,

@@ -11,7 +11,7 @@ use faultline_wire::opcode::Opcode;
 use faultline_wire::packet::RoceHeader;
 
 use super::fault_policy::FaultPolicy;
-use super::types::{Failure, QpConfig, State, StateCause};
+use super::types::{Failure, QpConfig, QpType, State, StateCause};
 use crate::context::Context;
 use crate::core::Core;
 use crate::counters::{CounterSet, Traffic};
@@ -206,7 +206,11 @@ impl Endpoint {
     }
 
     /// The opcode of this QP's service that corresponds to an opcode of RC; `None` if the service does not have the operation.
+    #[inline]
     pub(crate) fn opcode(&self, rc: Opcode) -> Option<Opcode> {
+        if self.config.kind == QpType::Rc {
+            return Some(rc);
+        }
         rc.with_service(self.config.kind.service()?)
     }
 

@@ -10,6 +10,7 @@ mod congested;
 mod datagram;
 mod endpoint;
 mod fault_policy;
+mod next_run;
 mod page_wait;
 mod raw;
 mod ready;
@@ -239,6 +240,18 @@ impl Qp {
         }
         let room = self.room(most);
         self.poll_packet(cx, room, frame)
+    }
+
+    /// True if after a frame another poll would find none, and nothing to complete. The next poll of an unreliable queue pair completes what
+    /// this frame has sent.
+    #[inline]
+    pub(crate) fn has_sent_all(&self) -> bool {
+        self.endpoint.is_reliable()
+            && !self.is_flushing
+            && self.congestion.is_none()
+            && !self.responder.has_replies()
+            && !self.responder.has_parked_to_deliver()
+            && !self.requester.has_more(&self.endpoint)
     }
 
     /// The entry of the GID table from which its last packet is sent.

@@ -50,6 +50,7 @@ impl Qp {
             return self.receive_train(cx, packets, payload);
         }
         if self.receive_run(cx, header, count, payload) {
+            cx.core.last_run = Some((self.endpoint.number, header.bth.psn.add(count)));
             return count;
         }
         let each = payload.len().checked_div(count as usize).unwrap_or(0);
@@ -75,9 +76,15 @@ impl Qp {
     ) -> u32 {
         let each = payload.len().checked_div(packets.count as usize);
         let (mut header, mut rest) = (*packets.first, payload);
+        let done = self
+            .responder
+            .receive_train(&self.endpoint, cx, packets, &mut rest);
+        if self.responder.has_replies() {
+            self.wake(cx.core);
+        }
         let asks = header.bth.ack_req;
         let mut loses = cx.core.has_lost_completion(self.endpoint.number);
-        for index in 0..packets.count {
+        for index in done..packets.count {
             packets.set_place(&mut header, index);
             let is_last = index.wrapping_add(1) == packets.count;
             header.bth.ack_req = asks && is_last;
@@ -223,7 +230,7 @@ impl Qp {
 
     /// Executes a run as a whole, if it is the expected one and has no error. Returns false without a change if the packets must be
     /// examined one by one.
-    fn receive_run<M: Dma>(
+    pub(super) fn receive_run<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
         header: &RoceHeader,

@@ -655,12 +655,12 @@ impl Requester {
             let fin = qp.fin_after(cx.core, wr, self.fetched);
             qp.complete_send(cx, wr, None);
             self.pending.drop_front();
-            self.account();
             self.cursor = self.cursor.saturating_sub(1);
             if let Some(fin) = fin {
                 self.append(&cx.core.budget, SendWr { psns: 1, ..fin });
             }
         }
+        self.account();
         Ok(())
     }
 }

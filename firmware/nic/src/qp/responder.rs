@@ -18,6 +18,7 @@ mod place;
 mod refusal;
 mod reply;
 mod tag;
+mod train;
 mod unreliable;
 mod waits;
 
@@ -193,7 +194,7 @@ impl Responder {
     }
 
     /// Receives a request packet of a connection.
-    #[inline]
+    #[inline(always)]
     fn receive_request<M: Dma>(
         &mut self,
         qp: &Endpoint,

@@ -14,10 +14,12 @@ use faultline_wire::opcode::Opcode;
 use faultline_wire::reth::Reth;
 
 use super::Requester;
+use crate::context::Context;
 use crate::core::Core;
+use crate::dma::Dma;
 use crate::fault::Need;
-use crate::frame::{FrameKind, TxFrame};
-use crate::mkey::{Access, Miss};
+use crate::frame::{FrameKind, TxFrame, following};
+use crate::mkey::{Access, KeyRange, Miss, Mkeys};
 use crate::number::low32;
 use crate::qp::endpoint::Endpoint;
 use crate::qp::sge::{self, SgPart};
@@ -117,11 +119,23 @@ impl Requester {
         range: MessageRange,
         out: &mut Segments,
     ) -> Result<(), BuildError> {
+        self.gather_by(Mkeys::translate, qp, core, (wr, range), out)
+    }
+
+    /// The same with a function that translates.
+    #[inline(always)]
+    pub(super) fn gather_by(
+        &self,
+        translate: impl Fn(&Mkeys, &KeyRange, &mut Segments) -> Result<(), Miss>,
+        qp: &Endpoint,
+        core: &Core,
+        (wr, range): (&SendWr, MessageRange),
+        out: &mut Segments,
+    ) -> Result<(), BuildError> {
         let user = wr.key_user(qp);
         let (offset, len) = gather_inline(wr, range.offset, range.len, out);
         for part in sge::parts(&wr.sges, offset, len) {
-            core.mkeys
-                .translate(&part.range(user, range.access), out)
+            translate(&core.mkeys, &part.range(user, range.access), out)
                 .map_err(|miss| build_error(miss, &part, self.cursor_psn().get()))?;
         }
         Ok(())
@@ -190,6 +204,56 @@ impl Requester {
             false => wr.psns.saturating_sub(self.cursor_packet + 1),
         };
         most.min(left).min(window)
+    }
+
+    /// Makes `frame`, the last frame, the run of up to `most` packets behind it in the same message. Nothing is sent yet. Returns false, and
+    /// leaves `frame` undefined, if that needs a [poll](Requester::poll).
+    pub(in crate::qp) fn next_run<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &Context<'_, M>,
+        most: u32,
+        frame: &mut TxFrame,
+    ) -> bool {
+        let psn = self.cursor_psn();
+        let (FrameKind::Roce(header), Some(wr)) = (&mut frame.kind, self.pending.get(self.cursor))
+        else {
+            return false;
+        };
+        let waits = self.page.is_some()
+            || self.rnr_deadline.is_some()
+            || self.dammed.is_some()
+            || self.window.small().is_some();
+        let may_send = qp.state.sends() && wr.failed.is_none() && !self.credits.hold_back(psn);
+        let follows = self.cursor_packet > 0 && header.bth.psn.add(frame.packets) == psn;
+        // It ends with the packet that asks for an acknowledgement: a part of it asks for none.
+        let run = self.longest_run(qp, wr, most).min(before_asking(psn) + 1);
+        if waits || !may_send || !follows || run < 2 {
+            return false;
+        }
+        frame.payload.clear();
+        let Some(packets) = self.gather_run(qp, cx.core, wr, run, &mut frame.payload) else {
+            return false;
+        };
+        header.bth.psn = psn;
+        if header.bth.opcode.is_first_or_only() {
+            header.bth.opcode = following(header.bth.opcode);
+        }
+        header.bth.ack_req = asks_within(psn, packets);
+        header.reth = None;
+        frame.packets = packets;
+        frame.payload_len = (packets * qp.mtu) as usize;
+        true
+    }
+
+    /// These packets from the cursor on, which [`Requester::next_run`] has made, are sent.
+    pub(in crate::qp) fn next_run_sent<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        packets: u32,
+    ) {
+        self.after_send(qp, cx, packets);
     }
 
     /// Makes `frame` the packet at the cursor, or a run of up to `most` that begins there.
@@ -316,9 +380,14 @@ impl Requester {
 /// True if one of this number of PSNs, from `first` on, is one of those that ask for an acknowledgement.
 #[inline]
 fn asks_within(first: Psn, packets: u32) -> bool {
+    before_asking(first) < packets
+}
+
+/// Packets from this PSN on before the next one that asks for an acknowledgement.
+#[inline]
+fn before_asking(first: Psn) -> u32 {
     // PSNs wrap at a multiple of ACK_EVERY.
-    let before_next = (ACK_EVERY - first.get() % ACK_EVERY) % ACK_EVERY;
-    before_next < packets
+    (ACK_EVERY - first.get() % ACK_EVERY) % ACK_EVERY
 }
 
 /// Appends the inline data in a range of the message. Returns offset and number of the bytes that the SGEs hold.

@@ -13,6 +13,7 @@ use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
 use crate::frame::{Target, TxFrame};
+use crate::mkey::Mkeys;
 use crate::number::len32;
 use crate::qp::endpoint::Endpoint;
 use crate::qp::types::QpType;
@@ -123,10 +124,9 @@ impl Requester {
             return false;
         }
         let range = MessageRange::to_send(0, wr.length);
-        if self
-            .gather(qp, core, wr, range, &mut frame.payload)
-            .is_err()
-        {
+        let payload = &mut frame.payload;
+        let gathered = self.gather_by(Mkeys::try_translate, qp, core, (wr, range), payload);
+        if gathered.is_err() {
             truncate_segments(&mut frame.payload, len32(frame.payload_len));
             return false;
         }

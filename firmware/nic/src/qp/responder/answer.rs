@@ -18,7 +18,7 @@ use super::{Responder, report_rnr_nak};
 use crate::context::Context;
 use crate::dma::Dma;
 use crate::fault::Need;
-use crate::frame::TxFrame;
+use crate::frame::{FrameKind, TxFrame, following};
 use crate::mkey::{Access, KeyRange, Miss};
 use crate::qp::endpoint::Endpoint;
 use crate::qp::fault_policy::ReadReaction;
@@ -120,7 +120,9 @@ impl Responder {
             Some(last) => *last = ack,
             None => self.replies.push_back(ack),
         }
-        self.replies.extend(ready);
+        if let Some(ready) = ready {
+            self.replies.push_back(ready);
+        }
     }
 
     /// Queues the answer to a READ, atomic, FLUSH or atomic write that has been executed and takes `psns` PSNs from
@@ -327,6 +329,64 @@ impl Responder {
         frame.packets = run;
         frame.payload_len = bytes as usize;
         Ok(true)
+    }
+
+    /// Makes `frame`, the last frame, the run of up to `most` packets behind it in the answer to the same READ. Nothing is sent yet. Returns
+    /// false, and leaves `frame` undefined, if that needs a [poll](Responder::poll).
+    pub(in crate::qp) fn next_run<M: Dma>(
+        &self,
+        qp: &Endpoint,
+        cx: &Context<'_, M>,
+        most: u32,
+        frame: &mut TxFrame,
+    ) -> bool {
+        let (FrameKind::Roce(header), Some(reply)) = (&mut frame.kind, self.replies.front()) else {
+            return false;
+        };
+        let psn = reply.next_psn();
+        let Answer::Read { from, sent, .. } = reply.what else {
+            return false;
+        };
+        let before_last = from.len.div_ceil(qp.mtu) - 1;
+        let left = before_last - before_last.min(sent);
+        let run = most.min(left);
+        let follows = sent > 0 && header.bth.psn.add(frame.packets) == psn;
+        if self.waits.reply.is_some() || !follows || run < 2 {
+            return false;
+        }
+        let range = KeyRange {
+            key: from.rkey,
+            user: from.user,
+            va: from.addr.wrapping_add(u64::from(sent * qp.mtu)),
+            len: run * qp.mtu,
+            access: Access::RemoteRead,
+        };
+        frame.payload.clear();
+        let translated = cx.core.mkeys.translate_part(&range, &mut frame.payload);
+        let packets = translated.map_or(0, |bytes| bytes / qp.mtu);
+        if packets < 2 {
+            return false;
+        }
+        let bytes = truncate_segments(&mut frame.payload, packets * qp.mtu);
+        header.bth.psn = psn;
+        if header.bth.opcode.is_first_or_only() {
+            header.bth.opcode = following(header.bth.opcode);
+        }
+        header.aeth = None;
+        frame.packets = packets;
+        frame.payload_len = bytes as usize;
+        true
+    }
+
+    /// These packets of the answer to the first READ are sent, and are not its last ones.
+    pub(in crate::qp) fn next_run_sent(&mut self, packets: u32) {
+        if let Some(Reply {
+            what: Answer::Read { sent, .. },
+            ..
+        }) = self.replies.front_mut()
+        {
+            *sent += packets;
+        }
     }
 
     /// Handles a response of a READ that can't be read from memory: `left` bytes from `va` on are to be sent, from this
