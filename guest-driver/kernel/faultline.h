@@ -413,7 +413,7 @@ int faultline_check_caps(struct faultline_dev *dev,
 int faultline_check_number(struct faultline_dev *dev, u16 opcode, u32 number);
 int faultline_check_qp_attr(struct faultline_dev *dev,
 			    const struct faultline_qp_attr *attr);
-int faultline_check_connection(struct faultline_dev *dev, u16 len,
+int faultline_check_connection(struct faultline_dev *dev,
 			       const struct faultline_connection_info *info);
 
 /* faultline_eq.c */

@@ -148,18 +148,19 @@ int faultline_check_qp_attr(struct faultline_dev *dev,
 }
 
 /*
- * Checks the answer of QUERY_REQUEST and QUERY_CONNECTION to a command that has
- * asked for `len` bytes of private data.
+ * Checks the answer of QUERY_REQUEST and QUERY_CONNECTION. The peer may have
+ * sent more private data than the command has asked for.
  */
-int faultline_check_connection(struct faultline_dev *dev, u16 len,
+int faultline_check_connection(struct faultline_dev *dev,
 			       const struct faultline_connection_info *info)
 {
-	u16 private_len = le16_to_cpu(info->param.private_len);
+	u16 len = le16_to_cpu(info->param.private_len);
 
-	if (private_len <= len && info->close_reason <= FAULTLINE_CLOSE_ABORTED)
+	if (len <= FAULTLINE_MAX_PRIVATE_DATA &&
+	    info->close_reason <= FAULTLINE_CLOSE_ABORTED)
 		return 0;
-	faultline_err(dev, "connection: %u bytes of private data, at most %u expected; reason %u\n",
-		      private_len, len, info->close_reason);
+	faultline_err(dev, "connection: %u bytes of private data, reason %u\n",
+		      len, info->close_reason);
 	faultline_fail(dev, "invalid properties of a connection");
 	return -EIO;
 }

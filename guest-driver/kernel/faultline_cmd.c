@@ -344,8 +344,7 @@ static int faultline_query(struct faultline_dev *dev, u16 opcode, u32 handle,
 		     sizeof_field(struct faultline_admin_comp, body));
 	err = faultline_admin(dev, opcode, handle, params, sizeof(*params),
 			      NULL, info, sizeof(*info), FAULTLINE_WAIT_SLEEP);
-	return err ?: faultline_check_connection(dev, le16_to_cpu(params->len),
-						 info);
+	return err ?: faultline_check_connection(dev, info);
 }
 
 int faultline_cmd_query_request(struct faultline_dev *dev, u32 request,

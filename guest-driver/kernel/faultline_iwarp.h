@@ -19,6 +19,13 @@ struct faultline_peer {
 	u8 data[FAULTLINE_CM_PRIVATE_DATA];
 };
 
+/* The bytes of private data that are in `data`. */
+static inline u8 faultline_peer_len(const struct faultline_peer *peer)
+{
+	return min_t(u16, le16_to_cpu(peer->info.param.private_len),
+		     sizeof(peer->data));
+}
+
 static inline struct faultline_dev *faultline_cm_dev(struct iw_cm_id *cm_id)
 {
 	return to_fdev(cm_id->device);

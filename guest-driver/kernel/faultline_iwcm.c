@@ -448,7 +448,7 @@ static void faultline_conn_reply(struct faultline_conn *conn, int status,
 		event.ird = min_t(u16, le16_to_cpu(param->ord), U8_MAX);
 		event.ord = min_t(u16, le16_to_cpu(param->ird), U8_MAX);
 		event.private_data = peer->data;
-		event.private_data_len = le16_to_cpu(param->private_len);
+		event.private_data_len = faultline_peer_len(peer);
 	}
 	faultline_conn_upcall(conn, &event);
 }

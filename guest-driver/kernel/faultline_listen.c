@@ -165,7 +165,7 @@ static int faultline_request_report(struct faultline_cm *cm,
 		.provider_data = faultline_request_cookie(cm->generation,
 							  number),
 		.private_data = peer->data,
-		.private_data_len = le16_to_cpu(param->private_len),
+		.private_data_len = faultline_peer_len(peer),
 	};
 
 	if (!(le16_to_cpu(param->flags) & FAULTLINE_CONNECTION_ENHANCED)) {

@@ -411,7 +411,7 @@ static int query(struct faultline_dev *dev, const struct faultline_query_connect
 
 	memset(mapped_memory(params->addr, params->len, DMA_FROM_DEVICE), 0x77, params->len);
 	*answer = info;
-	return err ?: faultline_check_connection(dev, params->len, answer);
+	return err ?: faultline_check_connection(dev, answer);
 }
 
 int faultline_cmd_query_request(struct faultline_dev *dev, u32 request, const struct faultline_query_connection *params,
@@ -738,7 +738,7 @@ static void one_step(struct cm_life *l)
 	struct id *id;
 
 	info.close_reason = random_number(20) ? random_number(FAULTLINE_CLOSE_ABORTED + 1) : random_number(256);
-	info.param.private_len = random_number(20) ? random_number(U8_MAX + 1) : random_number(1000);
+	info.param.private_len = random_number(20) ? random_number(513) : random_number(1000);
 	no_room = !random_number(4);
 	switch (random_number(14)) {
 	case 0:
