@@ -7,6 +7,7 @@ mod coherence;
 mod debug_kernel;
 mod engines;
 mod interop;
+mod iwarp;
 mod odp;
 pub mod oversubscribe;
 mod perftest;
@@ -38,6 +39,7 @@ pub const SUITES: &[&GuestSuite] = &[
     &oversubscribe::SUITE,
     &coherence::SUITE,
     &pinned::SUITE,
+    &iwarp::SUITE,
     &bounce_buffers::SUITE,
     &ulp::SUITE,
     &apps::SUITE,

@@ -1,0 +1,64 @@
+//! iWARP adapters. Their queue pairs are connected by rdma_cm only.
+
+use super::rdmacm::cm;
+use super::row::{Commands, GuestSuite, GuestTest, client, suite, test};
+use crate::exchange::Ready;
+use crate::test::facts::by_name;
+
+pub const SUITE: GuestSuite = suite(
+    "iwarp",
+    "iWARP adapters connect by rdma_cm and move data over TCP.",
+    by_name("the device does not have all operations yet"),
+    TESTS,
+);
+
+const RPING: &str = "SENDs, READs and WRITEs return rping's data.";
+const BW: &str = "The operation completes, many at a time.";
+
+/// One of perftest's programs, connected by rdma_cm.
+const fn perf(name: &'static str, program: &'static str, command: &'static str) -> GuestTest {
+    let commands = Commands::Address(command, "-R -F -n 300");
+    test(name, commands, Ready::Cm(program), 90, "#bytes")
+}
+
+const TESTS: &[GuestTest] = &[
+    client("devinfo", "ibv_devinfo -v -d $RDMA_DEV")
+        .within(30)
+        .expecting("iWARP (1)")
+        .shows("The device's transport is iWARP."),
+    cm(
+        "rping",
+        "rping -s -V -a $MY_IP -C 100",
+        "rping -c -V -a $PEER_IP -C 100",
+    )
+    .shows(RPING),
+    cm(
+        "rping_ipv6",
+        "rping -s -V -a $MY_IP6 -C 50",
+        "rping -c -V -a $PEER_IP6 -C 50",
+    )
+    .shows(RPING),
+    cm(
+        "rping_any",
+        "rping -s -V -C 50",
+        "rping -c -V -a $PEER_IP -C 50",
+    )
+    .shows("A listener for any address is reached."),
+    cm(
+        "rping_64_kib",
+        "rping -s -V -a $MY_IP -C 50 -S 65535",
+        "rping -c -V -a $PEER_IP -C 50 -S 65535",
+    )
+    .shows(RPING),
+    cm(
+        "ucmatose_many",
+        "ucmatose -b $MY_IP -c 50 -C 10",
+        "ucmatose -s $PEER_IP -c 50 -C 10",
+    )
+    .shows("Connections are made, carry messages, and end."),
+    cm("rdma_client", "rdma_server", "rdma_client -s $PEER_IP")
+        .shows("librdmacm's simplified API works."),
+    perf("send_bw", "ib_send_bw", "ib_send_bw").shows(BW),
+    perf("write_bw", "ib_write_bw", "ib_write_bw").shows(BW),
+    perf("read_bw", "ib_read_bw", "ib_read_bw").shows(BW),
+];
