@@ -110,6 +110,30 @@ impl Nic {
         }
     }
 
+    fn execute_iwarp_command<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        cmd: &AdminCmd,
+    ) -> Result<Answer, Status> {
+        match cmd {
+            AdminCmd::CreateListener(body) => self.create_listener(body).map(Answer::object),
+            AdminCmd::DestroyListener { listener } => {
+                let destroyed = self.destroy_listener(now, mem, *listener);
+                destroyed.map(Answer::done)
+            }
+            AdminCmd::Connect { qpn, body } => self.connect(now, mem, *qpn, body).map(Answer::done),
+            AdminCmd::Accept { qpn, body } => self.accept(now, mem, *qpn, body).map(Answer::done),
+            AdminCmd::Reject { request, body } => {
+                self.reject(now, mem, *request, body).map(Answer::done)
+            }
+            AdminCmd::QueryRequest { request, body } => self.query_request(mem, *request, body),
+            AdminCmd::QueryConnection { qpn, body } => self.query_connection(mem, *qpn, body),
+            // Executed by the caller.
+            _ => Err(Status::BadOpcode),
+        }
+    }
+
     fn execute_command<M: Dma>(
         &mut self,
         now: Instant,
@@ -183,6 +207,13 @@ impl Nic {
             AdminCmd::AllocDm(body) => self.alloc_dm(mem, body),
             AdminCmd::DeallocDm { dm } => self.core.device_memory.free(*dm).map(Answer::done),
             AdminCmd::CreateDmMkey(body) => self.create_dm_mkey(body).map(Answer::object),
+            AdminCmd::CreateListener(_)
+            | AdminCmd::DestroyListener { .. }
+            | AdminCmd::Connect { .. }
+            | AdminCmd::Accept { .. }
+            | AdminCmd::Reject { .. }
+            | AdminCmd::QueryRequest { .. }
+            | AdminCmd::QueryConnection { .. } => self.execute_iwarp_command(now, mem, cmd),
         }
     }
 }
