@@ -205,6 +205,13 @@ pub enum Transport {
     Iwarp,
 }
 
+impl Transport {
+    /// True for iWARP.
+    pub fn is_iwarp(self) -> bool {
+        self == Self::Iwarp
+    }
+}
+
 /// Known defects of real adapters ("Pitfalls of InfiniBand with On-Demand Paging", ISPASS 2021).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pitfalls {

@@ -148,7 +148,10 @@ impl Nic {
             AdminCmd::DestroyEq { eqn } => self.destroy_eq(*eqn).map(Answer::done),
             AdminCmd::AllocPd(body) => self.alloc_pd(body).map(Answer::object),
             AdminCmd::DeallocPd { pd } => self.dealloc_pd(*pd).map(Answer::done),
-            AdminCmd::AllocXrcd => self.alloc_xrcd().map(Answer::object),
+            AdminCmd::AllocXrcd => {
+                self.require_roce()?;
+                self.alloc_xrcd().map(Answer::object)
+            }
             AdminCmd::DeallocXrcd { xrcd } => self.dealloc_xrcd(*xrcd).map(Answer::done),
             AdminCmd::CreateMkey(body) => self.create_mkey(body).map(Answer::object),
             AdminCmd::ModifyMkey { key, body } => {
@@ -162,7 +165,10 @@ impl Nic {
             }
             AdminCmd::ResizeCq { cqn, body } => self.resize_cq(mem, *cqn, body).map(Answer::done),
             AdminCmd::CreateSrq(body) => self.create_srq(mem, body, None).map(Answer::object),
-            AdminCmd::CreateTmSrq(body) => self.create_tag_srq(mem, body).map(Answer::object),
+            AdminCmd::CreateTmSrq(body) => {
+                self.require_roce()?;
+                self.create_tag_srq(mem, body).map(Answer::object)
+            }
             AdminCmd::DestroySrq { srqn } => self.destroy_srq(*srqn).map(Answer::done),
             AdminCmd::ResizeSrq { srqn, body } => {
                 self.resize_srq(mem, *srqn, body).map(Answer::done)

@@ -334,6 +334,7 @@ impl Nic {
     }
 
     pub(super) fn create_ah(&mut self, cmd: &CreateAh) -> Result<u32, Status> {
+        self.require_roce()?;
         if cmd.reserved.get() != 0 {
             return Err(Status::ReservedNotZero);
         }

@@ -141,11 +141,6 @@ impl Connections {
         }
     }
 
-    /// Number of connections with an owner.
-    pub(crate) fn len(&self) -> usize {
-        self.owners.len()
-    }
-
     /// The listener for this address, port and VLAN: that of the address, or else that of any.
     pub(crate) fn listener_for(&self, local: Gid, port: u16, vlan: Option<u16>) -> Option<u32> {
         let vlan = vlan.unwrap_or(NO_VLAN);

@@ -4,7 +4,7 @@ use faultline_abi::iwarp::ConnectionPath;
 use faultline_abi::{Status, U16};
 use faultline_tcp::{Config as TcpConfig, Nanos as TcpNanos, Transmit, Tuple};
 use faultline_wire::ip::PROTOCOL_TCP;
-use faultline_wire::{EtherType, Ethernet, Gid, Ip, Ipv4, Ipv6, MacAddr, Tcp, VlanTag, priority};
+use faultline_wire::{EtherType, Ethernet, Gid, Ip, Ipv4, Ipv6, MacAddr, Tcp, VlanTag, WireError, priority};
 
 use super::arrived::Arrived;
 use crate::frame::{FrameKind, TxFrame};
@@ -182,15 +182,13 @@ impl StreamPath {
         let at_data = at_tcp.saturating_add(tcp_len);
         out.clear();
         out.resize(at_data, 0);
-        let put = |out: &mut Vec<u8>, at: usize, emit: &dyn Fn(&mut [u8])| {
-            if let Some(part) = out.get_mut(at..) {
-                emit(part);
-            }
-        };
         // The buffer has room for all headers.
-        put(out, 0, &|part| drop(ethernet.emit(part)));
-        put(out, at_ip, &|part| drop(ip.emit(part)));
-        put(out, at_tcp, &|part| drop(transmit.header.emit(part)));
+        let put = |out: &mut Vec<u8>, at: usize, emit: &dyn Fn(&mut [u8]) -> Emitted| {
+            let _ = out.get_mut(at..).map(emit);
+        };
+        put(out, 0, &|part| ethernet.emit(part));
+        put(out, at_ip, &|part| ip.emit(part));
+        put(out, at_tcp, &|part| transmit.header.emit(part));
         let header = out.get(at_tcp..).unwrap_or_default();
         let sum = Tcp::checksum(&ip, header, std::iter::once(data));
         let at = at_tcp.saturating_add(CHECKSUM);
@@ -200,6 +198,9 @@ impl StreamPath {
         out.extend_from_slice(data);
     }
 }
+
+/// Result of writing a header.
+type Emitted = Result<usize, WireError>;
 
 /// Makes `frame` one with these octets, whose checksums are right.
 pub(crate) fn set_octets(frame: &mut TxFrame, octets: &[u8]) {
