@@ -2416,7 +2416,10 @@ struct faultline_create_rss_qp {
  * family.
  */
 struct faultline_connection_path {
-	/* Own address. Listener: all zero for any address. */
+	/*
+	 * Own address. Listener: `::` for any IPv6 address, `::ffff:0.0.0.0`
+	 * for any IPv4 address.
+	 */
 	__u8 local_ip[16];
 	/* Address of the peer. Listener: zero. */
 	__u8 remote_ip[16];

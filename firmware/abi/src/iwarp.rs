@@ -8,7 +8,11 @@
 //! [`REQUEST_TIMEOUT_MS`], or when its peer goes; the driver gets REQUEST_GONE, and the number is not used again before it has posted REJECT.
 //!
 //! *End*: MODIFY_QP to SQD closes in order, to ERR abruptly. PEER_CLOSED tells that the peer has closed in order. CONNECTION_CLOSED is the last
-//! event of a connection: the queue pair is in state ERR, its queues are being flushed, and the ports can be used again.
+//! event of a connection: the queue pair is in state ERR, its queues are being flushed, and the ports can be used again. After PEER_CLOSED the
+//! device closes its own direction by itself. DESTROY_QP and MODIFY_QP to RESET end a connection without a further event.
+//!
+//! Private data is read or written while the command is executed. QUERY_CONNECTION has an answer from CONNECT or ACCEPT until the queue pair
+//! is reset or destroyed. Send requests may be posted from CONNECT or ACCEPT on; the device executes them in state RTS.
 //!
 //! States (RFC 5040 section 5, verbs of the RDMA Consortium section 6.2): RESET and INIT = Idle, RTR = connecting, RTS = RTS, SQD = Closing,
 //! SQE = Terminate (a Terminate message is on its way), ERR = Error.
@@ -16,7 +20,7 @@
 abi_struct! {
     /// The way of a connection. IPv4 addresses as ::ffff:a.b.c.d; both are of one family.
     "faultline_connection_path" ConnectionPath [56] {
-        /// Own address. Listener: all zero for any address.
+        /// Own address. Listener: `::` for any IPv6 address, `::ffff:0.0.0.0` for any IPv4 address.
         local_ip: [u8; 16],
         /// Address of the peer. Listener: zero.
         remote_ip: [u8; 16],
