@@ -1,8 +1,10 @@
 //! The state of a NIC, and the calls of its user: doorbells, frames to send, interrupts and deadlines. Received frames are in
-//! `receive`, register accesses in `registers`, answers to page faults in `faults`, what holds senders in `senders`.
+//! `receive`, register accesses in `registers`, answers to page faults in `faults`, what holds senders in `senders`,
+//! TCP segments and connections without a queue pair in `iwarp`.
 
 mod faults;
 mod gate;
+mod iwarp;
 mod operator;
 mod receive;
 mod registers;
@@ -467,6 +469,9 @@ impl Nic {
             self.sniff(now, mem, frame, mem);
             return true;
         }
+        if self.core.has_segments() && self.poll_shared_segment(now, mem, frame) {
+            return true;
+        }
         let turn = self.core.begin_turn();
         while self.is_running()
             && let Some(number) = self.core.first_ready()
@@ -533,7 +538,7 @@ impl Nic {
         let turn = self.core.begin_turn();
         while let Some((priority, number)) = self.core.flow_control.pop_released() {
             self.core.charge(work::LOOK);
-            if let Some(qp) = self.queues.qp_mut(number) {
+            if let Some(qp) = self.queues.get_mut(number) {
                 qp.pause_ended(&mut self.core, priority);
             }
             if self.core.is_over(turn) {
@@ -610,10 +615,11 @@ impl Nic {
             && let Some(number) = self.core.pop_timer(now)
         {
             self.core.charge(work::OPERATION);
-            if let Some((qp, mut cx)) = self.qp_in_context(now, mem, number) {
+            if let Some((qp, mut cx)) = self.queue_in_context(now, mem, number) {
                 qp.handle_timer(&mut cx);
             }
         }
+        self.handle_connection_timers(now, mem, turn);
         self.carry_out_delayed(now, mem, turn);
         self.context(now, mem).notify_due();
         self.expire_faults(now, mem);

@@ -188,8 +188,11 @@ impl World {
             let mut gid6 = [0; 16];
             (gid6[0], gid6[15]) = (0xfd, id as u8 + 1);
             let gid6 = Gid(gid6);
-            driver.set_gid(0, gid4, mac(id)).expect("GID");
-            driver.set_gid(1, gid6, mac(id)).expect("GID");
+            // An iWARP adapter has no GID table.
+            if !state.borrow_mut().nic(id).config().transport.is_iwarp() {
+                driver.set_gid(0, gid4, mac(id)).expect("GID");
+                driver.set_gid(1, gid6, mac(id)).expect("GID");
+            }
             driver.set_netdev(mac(id), 9000, 0).expect("netdev");
             let pd = driver.alloc_pd().expect("PD");
             let eq = driver.create_eq(0, 1, 10).expect("EQ");

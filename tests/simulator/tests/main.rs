@@ -25,6 +25,7 @@ mod injections;
 mod injections_random;
 mod interleaved;
 mod invalidation;
+mod iwarp;
 mod keys;
 mod latency;
 mod loopback;
