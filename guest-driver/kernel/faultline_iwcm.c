@@ -735,11 +735,11 @@ int faultline_conn_attr_mask(const struct ib_qp_attr *attr, int mask)
 	if (mask & ~(IB_QP_STATE | IB_QP_CUR_STATE | IB_QP_ACCESS_FLAGS |
 		     IB_QP_PKEY_INDEX | IB_QP_PORT))
 		return -EOPNOTSUPP;
-	mask &= IB_QP_STATE | IB_QP_ACCESS_FLAGS;
-	if (mask & IB_QP_STATE && (attr->qp_state == IB_QPS_RTR ||
-				   attr->qp_state == IB_QPS_RTS))
-		mask &= ~IB_QP_STATE;
-	return mask;
+	if (!(mask & IB_QP_STATE) || attr->qp_state == IB_QPS_RTR ||
+	    attr->qp_state == IB_QPS_RTS)
+		return 0;
+	return attr->qp_state == IB_QPS_INIT ?
+		       IB_QP_STATE | IB_QP_ACCESS_FLAGS : IB_QP_STATE;
 }
 
 /* --- operations of iw_cm --------------------------------------------------*/

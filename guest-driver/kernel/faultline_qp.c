@@ -492,16 +492,18 @@ int faultline_destroy_qp(struct ib_qp *ibqp, struct ib_udata *udata)
 	 IB_ACCESS_MW_BIND | IB_ACCESS_FLUSH_GLOBAL |			\
 	 IB_ACCESS_FLUSH_PERSISTENT)
 
-/* iw_cm enables remote reads and writes, but has no flag for atomics. */
+/*
+ * Access flags for the device. iWARP has none at a queue pair, and librdmacm
+ * gives none to one that it is going to connect: the keys decide.
+ */
 static u32 faultline_qp_access(const struct faultline_qp *qp,
 			       const struct ib_qp_attr *attr)
 {
-	u32 access = attr->qp_access_flags & FAULTLINE_QP_ACCESS;
-
-	if (qp->conn && access & IB_ACCESS_REMOTE_WRITE &&
-	    access & IB_ACCESS_REMOTE_READ)
-		access |= IB_ACCESS_REMOTE_ATOMIC;
-	return access;
+	if (qp->conn)
+		return IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE |
+		       IB_ACCESS_REMOTE_READ | IB_ACCESS_REMOTE_ATOMIC |
+		       IB_ACCESS_MW_BIND;
+	return attr->qp_access_flags & FAULTLINE_QP_ACCESS;
 }
 
 static int faultline_qp_fill_attr(struct faultline_qp *qp,

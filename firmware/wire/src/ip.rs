@@ -117,6 +117,16 @@ impl From<Ipv6Addr> for Gid {
     }
 }
 
+/// Verifies that a buffer holds a packet with this length.
+#[inline(always)]
+fn holds(buf: &[u8], need: usize) -> Result<(), WireError> {
+    let have = buf.len();
+    if need > have {
+        return Err(WireError::Truncated { need, have });
+    }
+    Ok(())
+}
+
 fn header_sum(header: &[u8]) -> InternetSum {
     let mut sum = InternetSum::default();
     sum.add(header);
@@ -158,6 +168,14 @@ impl Ipv4 {
     /// holds at least `total_len` bytes (Ethernet padding may follow).
     #[inline(always)]
     pub fn parse(buf: &[u8]) -> Result<(Self, usize), WireError> {
+        let (ip, len) = Self::parse_header(buf)?;
+        holds(buf, ip.total_len.into())?;
+        Ok((ip, len))
+    }
+
+    /// The same for a buffer that may have the beginning of the packet only: `total_len` is at least that of the header.
+    #[inline(always)]
+    pub fn parse_header(buf: &[u8]) -> Result<(Self, usize), WireError> {
         let mut r = Reader::new(buf, Self::LEN)?;
         let version_ihl = r.u8()?;
         if version_ihl >> 4 != 4 {
@@ -194,12 +212,6 @@ impl Ipv4 {
             return Err(WireError::BadLength {
                 declared,
                 available: Self::LEN,
-            });
-        }
-        if declared > buf.len() {
-            return Err(WireError::Truncated {
-                need: declared,
-                have: buf.len(),
             });
         }
         let ip = Self {
@@ -278,6 +290,14 @@ impl Ipv6 {
     /// `payload_len` bytes after the header.
     #[inline(always)]
     pub fn parse(buf: &[u8]) -> Result<(Self, usize), WireError> {
+        let (ip, len) = Self::parse_header(buf)?;
+        holds(buf, len + usize::from(ip.payload_len))?;
+        Ok((ip, len))
+    }
+
+    /// The same for a buffer that may have the beginning of the packet only.
+    #[inline(always)]
+    pub fn parse_header(buf: &[u8]) -> Result<(Self, usize), WireError> {
         let mut r = Reader::new(buf, Self::LEN)?;
         let word = r.u32()?;
         let version = (word >> 28) as u8;
@@ -294,13 +314,6 @@ impl Ipv6 {
             src: r.take()?,
             dst: r.take()?,
         };
-        let need = Self::LEN + usize::from(payload_len);
-        if need > buf.len() {
-            return Err(WireError::Truncated {
-                need,
-                have: buf.len(),
-            });
-        }
         Ok((ip, Self::LEN))
     }
 
@@ -383,6 +396,17 @@ impl Ip {
         match buf.first().map(|byte| byte >> 4) {
             Some(4) => Ipv4::parse(buf).map(|(ip, len)| (Self::V4(ip), len)),
             Some(6) => Ipv6::parse(buf).map(|(ip, len)| (Self::V6(ip), len)),
+            Some(version) => Err(WireError::BadVersion(version)),
+            None => Err(WireError::Truncated { need: 1, have: 0 }),
+        }
+    }
+
+    /// The same for a buffer that may have the beginning of the packet only.
+    #[inline(always)]
+    pub fn parse_header(buf: &[u8]) -> Result<(Self, usize), WireError> {
+        match buf.first().map(|byte| byte >> 4) {
+            Some(4) => Ipv4::parse_header(buf).map(|(ip, len)| (Self::V4(ip), len)),
+            Some(6) => Ipv6::parse_header(buf).map(|(ip, len)| (Self::V6(ip), len)),
             Some(version) => Err(WireError::BadVersion(version)),
             None => Err(WireError::Truncated { need: 1, have: 0 }),
         }

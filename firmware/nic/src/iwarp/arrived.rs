@@ -32,7 +32,8 @@ impl Arrived {
         if !matches!(ethernet.ethertype, EtherType::IPV4 | EtherType::IPV6) {
             return None;
         }
-        let (ip, ip_len) = Ip::parse(head.get(at_ip..)?).ok()?;
+        // Its length is compared with that of the frame below: `head` is the beginning.
+        let (ip, ip_len) = Ip::parse_header(head.get(at_ip..)?).ok()?;
         if ip.protocol() != PROTOCOL_TCP {
             return None;
         }
