@@ -26,6 +26,8 @@ const TESTS: &[GuestTest] = &[
         .within(30)
         .expecting("iWARP (1)")
         .shows("The device's transport is iWARP."),
+    // proves: iw_accept, iw_add_ref, iw_connect, iw_create_listen, iw_destroy_listen
+    // proves: iw_get_qp, iw_rem_ref, query_gid
     cm(
         "rping",
         "rping -s -V -a $MY_IP -C 100",
@@ -58,6 +60,7 @@ const TESTS: &[GuestTest] = &[
     .shows("Connections are made, carry messages, and end."),
     cm("rdma_client", "rdma_server", "rdma_client -s $PEER_IP")
         .shows("librdmacm's simplified API works."),
+    perf("write_bw_on_demand", "ib_write_bw", "ib_write_bw --odp").shows(BW),
     perf("send_bw", "ib_send_bw", "ib_send_bw").shows(BW),
     perf("write_bw", "ib_write_bw", "ib_write_bw").shows(BW),
     perf("read_bw", "ib_read_bw", "ib_read_bw").shows(BW),
