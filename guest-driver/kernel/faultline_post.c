@@ -153,7 +153,13 @@ static int faultline_fill_send(struct faultline_qp *qp,
 		wqe->imm = cpu_to_le32(wr->ex.invalidate_rkey);
 		break;
 	case IB_WR_RDMA_READ_WITH_INV:
-		wqe->imm = cpu_to_le32(wr->ex.invalidate_rkey);
+		/*
+		 * The key of the sink, as other adapters do: rdma_rw changes it
+		 * after it has set invalidate_rkey.
+		 */
+		if (wr->num_sge != 1)
+			return -EINVAL;
+		wqe->imm = cpu_to_le32(wr->sg_list[0].lkey);
 		wqe->remote_addr = cpu_to_le64(rdma_wr(wr)->remote_addr);
 		wqe->rkey = cpu_to_le32(rdma_wr(wr)->rkey);
 		break;

@@ -77,6 +77,7 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
         },
         "iwarp" => Plan {
             config: Some(root.join("qemu-config/nics/iwarp.toml")),
+            packages: packages(),
             ..plain
         },
         "bounce-buffers" => Plan {

@@ -114,10 +114,7 @@ fn operations_of_the_library_are_as_described() {
 
 #[test]
 fn operations_of_the_driver_are_as_described() {
-    let mut code = operations(
-        COMPAT,
-        "struct ib_device_ops faultline_compat_ops = {",
-    );
+    let mut code = operations(COMPAT, "struct ib_device_ops faultline_compat_ops = {");
     for adapters in ["dev", "roce", "iwarp"] {
         let table = format!("struct ib_device_ops faultline_{adapters}_ops = {{");
         code.extend(operations(VERBS, &table));

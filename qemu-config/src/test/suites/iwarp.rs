@@ -2,6 +2,7 @@
 
 use super::rdmacm::cm;
 use super::row::{Commands, GuestSuite, GuestTest, client, suite, test};
+use super::ulp::disk;
 use crate::exchange::Ready;
 use crate::test::facts::by_name;
 
@@ -64,4 +65,23 @@ const TESTS: &[GuestTest] = &[
     perf("send_bw", "ib_send_bw", "ib_send_bw").shows(BW),
     perf("write_bw", "ib_write_bw", "ib_write_bw").shows(BW),
     perf("read_bw", "ib_read_bw", "ib_read_bw").shows(BW),
+    test(
+        "pingpong_msg",
+        Commands::Address(
+            "fi_pingpong -p verbs -e msg -d $RDMA_DEV -c -I 5 -S 65536",
+            "",
+        ),
+        Ready::Tcp(47592),
+        60,
+        "bytes",
+    )
+    .shows("fi_pingpong of libfabric verifies its data."),
+    // The target reads by registrations that the READ invalidates.
+    // proves: IB_WR_RDMA_READ_WITH_INV
+    disk(
+        "nvme_random",
+        "ulp_nvme disk",
+        "ulp_nvme client randrw 1 4 16",
+    )
+    .shows("What fio writes to a disk of the other guest, it reads again."),
 ];
