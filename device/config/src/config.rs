@@ -389,7 +389,7 @@ macro_rules! read_by_name {
     )* };
 }
 
-read_by_name!(PollMode NamedFaultPolicy NamedReadyMode Pitfall);
+read_by_name!(PollMode NamedFaultPolicy NamedReadyMode NamedTransport Pitfall);
 
 impl FromStr for NicEntry {
     type Err = ConfigError;

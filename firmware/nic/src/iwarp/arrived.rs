@@ -32,7 +32,7 @@ impl Arrived {
         if !matches!(ethernet.ethertype, EtherType::IPV4 | EtherType::IPV6) {
             return None;
         }
-        let (ip, ip_len) = Ip::parse(head.get(at_ip..)?).ok()?;
+        let (ip, ip_len) = Ip::parse_start(head.get(at_ip..)?, len.checked_sub(at_ip)?).ok()?;
         if ip.protocol() != PROTOCOL_TCP {
             return None;
         }

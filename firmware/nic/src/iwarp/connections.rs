@@ -15,6 +15,10 @@ use crate::frame::TxFrame;
 use crate::table::Table;
 use crate::time::{Instant, Nanos, earlier};
 
+/// Address of a listener for all IPv4 addresses.
+const ANY_V4: Gid = Gid::from_ipv4([0; 4]);
+/// Address of a listener for all IPv6 addresses.
+const ANY_V6: Gid = Gid::ZERO;
 /// Segments without a queue pair that wait to be sent. More are lost, as on any wire.
 const MAX_OUT: usize = 256;
 /// Time in which a peer must send its whole setup request.
@@ -32,7 +36,7 @@ pub(crate) enum Owner {
 /// A listener.
 #[derive(Debug)]
 pub(crate) struct Listening {
-    /// Own address; zero: any.
+    /// Own address, or [`ANY_V4`] or [`ANY_V6`].
     pub local: Gid,
     pub port: u16,
     pub vlan: u16,
@@ -145,7 +149,11 @@ impl Connections {
     pub(crate) fn listener_for(&self, local: Gid, port: u16, vlan: Option<u16>) -> Option<u32> {
         let vlan = vlan.unwrap_or(NO_VLAN);
         let of = |address: Gid| self.listening.get(&(port, address.0, vlan)).copied();
-        of(local).or_else(|| of(Gid::ZERO))
+        let any = match local.is_ipv4_mapped() {
+            true => ANY_V4,
+            false => ANY_V6,
+        };
+        of(local).or_else(|| of(any))
     }
 
     /// True if a listener has this address, port and VLAN.
