@@ -303,12 +303,9 @@ impl NicConfig {
                 | ODP_READ
                 | ODP_ATOMIC
                 | ODP_SRQ_RECV),
-            xrc_odp_caps: of_roce(ODP_SEND
-                | ODP_RECV
-                | ODP_WRITE
-                | ODP_READ
-                | ODP_ATOMIC
-                | ODP_SRQ_RECV),
+            xrc_odp_caps: of_roce(
+                ODP_SEND | ODP_RECV | ODP_WRITE | ODP_READ | ODP_ATOMIC | ODP_SRQ_RECV,
+            ),
             uc_odp_caps: of_roce(ODP_SEND | ODP_RECV | ODP_WRITE | ODP_SRQ_RECV),
             ud_odp_caps: of_roce(ODP_SEND | ODP_RECV | ODP_SRQ_RECV),
             max_faults: U32::new(l.max_faults),

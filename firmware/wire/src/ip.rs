@@ -117,16 +117,6 @@ impl From<Ipv6Addr> for Gid {
     }
 }
 
-/// Verifies that a buffer holds a packet with this length.
-#[inline(always)]
-fn holds(buf: &[u8], need: usize) -> Result<(), WireError> {
-    let have = buf.len();
-    if need > have {
-        return Err(WireError::Truncated { need, have });
-    }
-    Ok(())
-}
-
 fn header_sum(header: &[u8]) -> InternetSum {
     let mut sum = InternetSum::default();
     sum.add(header);
@@ -168,14 +158,12 @@ impl Ipv4 {
     /// holds at least `total_len` bytes (Ethernet padding may follow).
     #[inline(always)]
     pub fn parse(buf: &[u8]) -> Result<(Self, usize), WireError> {
-        let (ip, len) = Self::parse_header(buf)?;
-        holds(buf, ip.total_len.into())?;
-        Ok((ip, len))
+        Self::parse_start(buf, buf.len())
     }
 
-    /// The same for a buffer that may have the beginning of the packet only: `total_len` is at least that of the header.
+    /// The same for a packet of which `buf` has the first bytes; `available` bytes exist.
     #[inline(always)]
-    pub fn parse_header(buf: &[u8]) -> Result<(Self, usize), WireError> {
+    pub fn parse_start(buf: &[u8], available: usize) -> Result<(Self, usize), WireError> {
         let mut r = Reader::new(buf, Self::LEN)?;
         let version_ihl = r.u8()?;
         if version_ihl >> 4 != 4 {
@@ -212,6 +200,12 @@ impl Ipv4 {
             return Err(WireError::BadLength {
                 declared,
                 available: Self::LEN,
+            });
+        }
+        if declared > available {
+            return Err(WireError::Truncated {
+                need: declared,
+                have: available,
             });
         }
         let ip = Self {
@@ -290,14 +284,12 @@ impl Ipv6 {
     /// `payload_len` bytes after the header.
     #[inline(always)]
     pub fn parse(buf: &[u8]) -> Result<(Self, usize), WireError> {
-        let (ip, len) = Self::parse_header(buf)?;
-        holds(buf, len + usize::from(ip.payload_len))?;
-        Ok((ip, len))
+        Self::parse_start(buf, buf.len())
     }
 
-    /// The same for a buffer that may have the beginning of the packet only.
+    /// The same for a packet of which `buf` has the first bytes; `available` bytes exist.
     #[inline(always)]
-    pub fn parse_header(buf: &[u8]) -> Result<(Self, usize), WireError> {
+    pub fn parse_start(buf: &[u8], available: usize) -> Result<(Self, usize), WireError> {
         let mut r = Reader::new(buf, Self::LEN)?;
         let word = r.u32()?;
         let version = (word >> 28) as u8;
@@ -314,6 +306,13 @@ impl Ipv6 {
             src: r.take()?,
             dst: r.take()?,
         };
+        let need = Self::LEN + usize::from(payload_len);
+        if need > available {
+            return Err(WireError::Truncated {
+                need,
+                have: available,
+            });
+        }
         Ok((ip, Self::LEN))
     }
 
@@ -393,20 +392,15 @@ impl Ip {
     /// Reads a header of the version in its first four bits; returns it and its length.
     #[inline(always)]
     pub fn parse(buf: &[u8]) -> Result<(Self, usize), WireError> {
-        match buf.first().map(|byte| byte >> 4) {
-            Some(4) => Ipv4::parse(buf).map(|(ip, len)| (Self::V4(ip), len)),
-            Some(6) => Ipv6::parse(buf).map(|(ip, len)| (Self::V6(ip), len)),
-            Some(version) => Err(WireError::BadVersion(version)),
-            None => Err(WireError::Truncated { need: 1, have: 0 }),
-        }
+        Self::parse_start(buf, buf.len())
     }
 
-    /// The same for a buffer that may have the beginning of the packet only.
+    /// The same for a packet of which `buf` has the first bytes; `available` bytes exist.
     #[inline(always)]
-    pub fn parse_header(buf: &[u8]) -> Result<(Self, usize), WireError> {
+    pub fn parse_start(buf: &[u8], available: usize) -> Result<(Self, usize), WireError> {
         match buf.first().map(|byte| byte >> 4) {
-            Some(4) => Ipv4::parse_header(buf).map(|(ip, len)| (Self::V4(ip), len)),
-            Some(6) => Ipv6::parse_header(buf).map(|(ip, len)| (Self::V6(ip), len)),
+            Some(4) => Ipv4::parse_start(buf, available).map(|(ip, len)| (Self::V4(ip), len)),
+            Some(6) => Ipv6::parse_start(buf, available).map(|(ip, len)| (Self::V6(ip), len)),
             Some(version) => Err(WireError::BadVersion(version)),
             None => Err(WireError::Truncated { need: 1, have: 0 }),
         }

@@ -26,6 +26,8 @@ mod injections_random;
 mod interleaved;
 mod invalidation;
 mod iwarp;
+mod iwarp_faults;
+mod iwarp_refusals;
 mod keys;
 mod latency;
 mod loopback;

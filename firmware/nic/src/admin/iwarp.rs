@@ -252,9 +252,8 @@ impl Nic {
     ) -> Result<Answer, Status> {
         let connections = self.connections()?;
         let request = connections.requests.get(number);
-        let request = request.filter(|request| {
-            matches!(request.stage, Stage::Announced | Stage::Gone)
-        });
+        let request =
+            request.filter(|request| matches!(request.stage, Stage::Announced | Stage::Gone));
         let request = request.ok_or(Status::BadRequest)?;
         let depth = |stated: Option<u16>| U16::new(stated.unwrap_or(0));
         let offer = &request.offer;

@@ -32,8 +32,7 @@ impl Arrived {
         if !matches!(ethernet.ethertype, EtherType::IPV4 | EtherType::IPV6) {
             return None;
         }
-        // Its length is compared with that of the frame below: `head` is the beginning.
-        let (ip, ip_len) = Ip::parse_header(head.get(at_ip..)?).ok()?;
+        let (ip, ip_len) = Ip::parse_start(head.get(at_ip..)?, len.checked_sub(at_ip)?).ok()?;
         if ip.protocol() != PROTOCOL_TCP {
             return None;
         }

@@ -18,7 +18,7 @@ use crate::qp::endpoint::Endpoint;
 use crate::qp::page_wait::LOST_BUFFER;
 use crate::qp::sge;
 use crate::qp::types::{Failure, PlaceError, State};
-use crate::qp::work_request::{AtomicOp, SendExtra, SendOp};
+use crate::qp::work_request::{AtomicOp, Remote, SendExtra, SendOp};
 use crate::work;
 
 /// Octets of the stream that are prepared before they can be sent. More would delay answers to READs, which follow them.
@@ -65,58 +65,72 @@ impl StreamQp {
             if self.work.waiting().is_some() && !self.work.may_begin(qp, is_sent) {
                 return Ok(Begun::All);
             }
-            if let Some(request) = self.work.waiting() {
-                begin(qp, cx, stream, request);
+            if self.work.waiting().is_some() {
+                self.begin(cx);
             } else if self.work.has_failed_behind() {
                 // It fails when it is the oldest.
                 return Ok(Begun::All);
             }
         }
     }
+
+    /// Begins the work request that has been read. If a page of its buffer is missing, it waits.
+    fn begin<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
+        cx.core.charge(work::OPERATION);
+        let (qp, awaits) = (&self.endpoint, self.work.newest_awaits());
+        let (Some(stream), Some(request)) = (self.stream.as_deref_mut(), self.work.waiting())
+        else {
+            return;
+        };
+        let Some(op) = request.wr.op else { return };
+        let begun = if op.is_local() {
+            carry_out(qp, cx, &op).map(|()| request.wr.done = true)
+        } else {
+            let pushed = stream.sender.pushed();
+            let landing = match awaits {
+                true => await_landing(qp, cx, request, pushed),
+                false => Ok(None),
+            };
+            landing.and_then(|missing| {
+                stream.page = missing;
+                if missing.is_some() {
+                    return Ok(());
+                }
+                // If the connection has ended, the request is flushed.
+                let is_pushed = push_messages(cx, stream, request, op);
+                request.end = is_pushed.then(|| stream.sender.pushed());
+                is_pushed.then_some(()).ok_or(Failure::FLUSHED)
+            })
+        };
+        if let Err(failure) = begun {
+            self.work.fail_newest(failure);
+        }
+    }
 }
 
-/// Begins one work request. If a page of its buffer is missing, it waits.
-fn begin<M: Dma>(
-    qp: &Endpoint,
+/// Executes a local operation.
+fn carry_out<M: Dma>(qp: &Endpoint, cx: &mut Context<'_, M>, op: &SendOp) -> Result<(), Failure> {
+    let (user, mkeys) = (qp.key_user(), &mut cx.core.mkeys);
+    let result = match op {
+        SendOp::FastReg(register) => mkeys.register(user.pd, register, cx.mem),
+        SendOp::BindMw(bind) => mkeys.bind(user, bind),
+        SendOp::LocalInv { key } => mkeys.invalidate_key(user, *key),
+        _ => Ok(()),
+    };
+    result.map_err(Failure::from)
+}
+
+/// Appends the messages of a work request to the stream. Returns false if the connection takes no more.
+fn push_messages<M: Dma>(
     cx: &mut Context<'_, M>,
     stream: &mut Stream,
-    request: &mut Request,
-) {
-    cx.core.charge(work::OPERATION);
-    let Some(op) = request.wr.op else { return };
-    if op.is_local() {
-        let (user, mkeys) = (qp.key_user(), &mut cx.core.mkeys);
-        let result = match &op {
-            SendOp::FastReg(register) => mkeys.register(user.pd, register, cx.mem),
-            SendOp::BindMw(bind) => mkeys.bind(user, bind),
-            SendOp::LocalInv { key } => mkeys.invalidate_key(user, *key),
-            _ => return,
-        };
-        match result {
-            Ok(()) => request.wr.done = true,
-            Err(why) => request.wr.failed = Some(why.into()),
-        }
-        return;
-    }
-    if request.awaits {
-        match await_landing(qp, cx, request, stream.sender.pushed()) {
-            Ok(None) => {}
-            Ok(Some(token)) => {
-                stream.page = Some(token);
-                return;
-            }
-            Err(failure) => {
-                request.wr.failed = Some(failure);
-                request.awaits = false;
-                return;
-            }
-        }
-    }
-    let pushes = match op {
+    request: &Request,
+    op: SendOp,
+) -> bool {
+    match op {
         SendOp::Read { from, .. } => {
-            let (stag, offset) = sink(&request.wr.sges);
             let header = ReadRequest {
-                sink: (stag, offset),
+                sink: sink(&request.wr.sges),
                 len: request.wr.length,
                 source: (from.rkey, from.addr),
             };
@@ -126,25 +140,7 @@ fn begin<M: Dma>(
             push_request(cx, stream, RdmapOpcode::ReadRequest, octets)
         }
         SendOp::Atomic { at, op } => {
-            let mut header = AtomicRequest {
-                id: request.wr.index,
-                stag: at.rkey,
-                offset: at.addr,
-                ..AtomicRequest::default()
-            };
-            match op {
-                AtomicOp::FetchAdd { add } => {
-                    (header.operation, header.data) = (atomic_op::FETCH_ADD, add);
-                    header.compare_mask = u64::MAX;
-                }
-                AtomicOp::CompareSwap { compare, swap } => {
-                    (header.operation, header.data) = (atomic_op::COMPARE_SWAP, swap);
-                    (header.mask, header.compare) = (u64::MAX, compare);
-                    header.compare_mask = u64::MAX;
-                }
-            }
-            let mut octets = Octets::from_elem(0, AtomicRequest::LEN);
-            let _ = header.emit(&mut octets);
+            let octets = atomic_request(request.wr.index, at, op);
             push_request(cx, stream, RdmapOpcode::AtomicRequest, octets)
         }
         SendOp::Write { to, imm } => {
@@ -168,13 +164,32 @@ fn begin<M: Dma>(
             push_data(cx, stream, (opcode, target), request)
         }
         // They were refused when they were read, or are local.
-        _ => return,
-    };
-    match pushes {
-        true => request.end = Some(stream.sender.pushed()),
-        // The connection has ended: the request is flushed.
-        false => request.wr.failed = Some(Failure::FLUSHED),
+        _ => true,
     }
+}
+
+/// The header of an atomic. `id` is the index of the work request.
+fn atomic_request(id: u32, at: Remote, op: AtomicOp) -> Octets {
+    let mut header = AtomicRequest {
+        id,
+        stag: at.rkey,
+        offset: at.addr,
+        compare_mask: u64::MAX,
+        ..AtomicRequest::default()
+    };
+    match op {
+        AtomicOp::FetchAdd { add } => {
+            (header.operation, header.data) = (atomic_op::FETCH_ADD, add);
+        }
+        AtomicOp::CompareSwap { compare, swap } => {
+            (header.operation, header.data) = (atomic_op::COMPARE_SWAP, swap);
+            (header.mask, header.compare) = (u64::MAX, compare);
+        }
+    }
+    let mut octets = Octets::from_elem(0, AtomicRequest::LEN);
+    // The buffer has its length.
+    let _ = header.emit(&mut octets);
+    octets
 }
 
 /// Appends a request to the peer.
@@ -262,4 +277,3 @@ pub(super) fn await_page<M: Dma>(
         RaisedFault::NoQueue => None,
     }
 }
-

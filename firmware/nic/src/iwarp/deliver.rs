@@ -138,9 +138,7 @@ impl<M: Dma> Delivery<'_, '_, '_, M> {
             Verdict::Refused | Verdict::Held => 0,
         };
         let budget = &self.cx.core.budget;
-        self.inbound
-            .kept
-            .put_back(budget, data.offset, piece, used);
+        self.inbound.kept.put_back(budget, data.offset, piece, used);
         verdict
     }
 

@@ -1,9 +1,9 @@
 //! Execution of DDP segments (RFC 5040, RFC 5041, RFC 7306), with the checks and the codes of these RFCs.
 
+use faultline_abi::U32;
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe::{self, Cqe};
 use faultline_abi::qp::{ACCESS_REMOTE_ATOMIC, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE};
-use faultline_abi::U32;
 use faultline_wire::ddp::{DDP_VERSION, Ddp, DdpTarget, queue};
 use faultline_wire::mpa::Fpdu;
 use faultline_wire::rdmap::{
@@ -104,7 +104,8 @@ impl<M: Dma> Delivery<'_, '_, '_, M> {
         {
             return Err(segment.refuse(TerminateCode::DDP_UNTAGGED_QUEUE));
         }
-        ddp.end(segment.len()).map_err(|code| segment.refuse(code))?;
+        ddp.end(segment.len())
+            .map_err(|code| segment.refuse(code))?;
         if control.version != RDMAP_VERSION {
             return Err(segment.refuse(TerminateCode::RDMAP_VERSION));
         }
@@ -222,13 +223,15 @@ impl<M: Dma> Delivery<'_, '_, '_, M> {
         let mkeys = &mut self.cx.core.mkeys;
         if let Some(request) = self.work.oldest_awaiting() {
             request.arrived = end;
-            request.awaits = end < whole;
             if end == whole
                 && let Some(key) = request.wr.invalidates()
                 && let Err(why) = mkeys.invalidate_key(user, key)
             {
                 request.wr.failed = Some(why.into());
             }
+        }
+        if end == whole {
+            self.work.answered();
         }
         Ok(())
     }
@@ -287,9 +290,7 @@ impl<M: Dma> Delivery<'_, '_, '_, M> {
                 self.cx.count(Counter::out_of_buffer);
                 Err(segment.refuse(TerminateCode::DDP_UNTAGGED_NO_BUFFER))
             }
-            Err(TakeError::Broken) => {
-                Err(segment.refuse(TerminateCode::RDMAP_LOCAL_CATASTROPHIC))
-            }
+            Err(TakeError::Broken) => Err(segment.refuse(TerminateCode::RDMAP_LOCAL_CATASTROPHIC)),
         }
     }
 
@@ -317,10 +318,7 @@ impl<M: Dma> Delivery<'_, '_, '_, M> {
             let code = TerminateCode::DDP_UNTAGGED_TOO_LONG;
             return Err(self.refuse_receive(segment, TOO_LONG, code));
         }
-        match self
-            .qp
-            .scatter(self.cx, wr, before.into(), segment.payload)
-        {
+        match self.qp.scatter(self.cx, wr, before.into(), segment.payload) {
             Ok(()) => {}
             Err(PlaceError::Lost) => return Err(Stop::Lost),
             Err(PlaceError::Absent(absent, hint)) => {
@@ -534,8 +532,7 @@ impl<M: Dma> Delivery<'_, '_, '_, M> {
                 .copy_payload(&segments, Payload::Bytes(&octets), &mut at);
             copied.map_err(|error| segment.copy_error(error))?;
         }
-        request.arrived = 8;
-        request.awaits = false;
+        self.work.answered();
         Ok(())
     }
 

@@ -35,12 +35,6 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// Octets that are kept.
-    pub(super) fn octets(&self) -> usize {
-        let rests = self.pieces.values().map(|piece| piece.rest().len());
-        rests.fold(0, usize::saturating_add)
-    }
-
     /// Keeps a copy of octets from `offset` on. Returns false if the budget has no room, or they cannot be read.
     pub(super) fn add<M: Dma>(
         &mut self,

@@ -4,7 +4,9 @@ use faultline_abi::iwarp::ConnectionPath;
 use faultline_abi::{Status, U16};
 use faultline_tcp::{Config as TcpConfig, Nanos as TcpNanos, Transmit, Tuple};
 use faultline_wire::ip::PROTOCOL_TCP;
-use faultline_wire::{EtherType, Ethernet, Gid, Ip, Ipv4, Ipv6, MacAddr, Tcp, VlanTag, WireError, priority};
+use faultline_wire::{
+    EtherType, Ethernet, Gid, Ip, Ipv4, Ipv6, MacAddr, Tcp, VlanTag, WireError, priority,
+};
 
 use super::arrived::Arrived;
 use crate::frame::{FrameKind, TxFrame};

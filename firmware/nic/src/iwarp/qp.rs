@@ -10,15 +10,13 @@
 //! | ERR | Error | has ended, or ends |
 
 use faultline_abi::admin::Counter;
-use faultline_abi::iwarp::{
-    ABORTED, REJECTED, SETUP, TERMINATED, TERMINATED_BY_PEER, TIMED_OUT,
-};
+use faultline_abi::iwarp::{ABORTED, REJECTED, SETUP, TERMINATED, TERMINATED_BY_PEER, TIMED_OUT};
 use faultline_abi::qp::QpAttr;
 use faultline_abi::{cqe, event};
 use faultline_tcp::{Config as TcpConfig, Connection, Start};
+use faultline_wire::ddp::{DdpTarget, queue};
 use faultline_wire::mpa::MpaRole;
 use faultline_wire::rdmap::{RdmapOpcode, TerminateCode};
-use faultline_wire::ddp::{DdpTarget, queue};
 
 use super::arrived::Arrived;
 use super::connections::{Owner, to_tcp};
@@ -49,7 +47,8 @@ use crate::ring::Ring;
 use crate::time::{Instant, Nanos};
 
 /// Longest time from CONNECT to the reply of the peer, whose driver has as long for its answer.
-const CONNECT_TIMEOUT: Nanos = Nanos::from_millis(faultline_abi::iwarp::REQUEST_TIMEOUT_MS as u64 + 10_000);
+const CONNECT_TIMEOUT: Nanos =
+    Nanos::from_millis(faultline_abi::iwarp::REQUEST_TIMEOUT_MS as u64 + 10_000);
 /// Longest time in which a peer closes after this end.
 const CLOSE_TIMEOUT: Nanos = Nanos::from_millis(10_000);
 /// Longest time in which a peer acknowledges a Terminate message.
@@ -410,8 +409,7 @@ impl StreamQp {
     /// Ends the connection abruptly, with a reset to the peer.
     fn reset_connection(&mut self, core: &mut Core, now: Instant, reason: u8) {
         let owner = Owner::QueuePair(self.endpoint.number);
-        let (Some(stream), Some(connections)) =
-            (self.stream.as_deref_mut(), &mut core.connections)
+        let (Some(stream), Some(connections)) = (self.stream.as_deref_mut(), &mut core.connections)
         else {
             return;
         };
@@ -611,13 +609,11 @@ impl StreamQp {
 
     /// A page that it waits for will not become present.
     fn page_lost<M: Dma>(&mut self, cx: &mut Context<'_, M>, of_send: bool) {
-        if of_send && let Some(request) = self.work.waiting() {
-            request.wr.failed = Some(LOST_BUFFER);
-            request.awaits = false;
+        if of_send && self.work.waiting().is_some() {
+            self.work.fail_newest(LOST_BUFFER);
             return;
         }
-        self.receives
-            .fail_current(&self.endpoint, cx, LOST_BUFFER);
+        self.receives.fail_current(&self.endpoint, cx, LOST_BUFFER);
         let code = TerminateCode::RDMAP_LOCAL_CATASTROPHIC;
         match of_send {
             // Octets before the Terminate message cannot be sent.

@@ -16,7 +16,7 @@ use crate::budget::{Budget, Held};
 use crate::core::Core;
 use crate::dma::{Dma, DmaError};
 use crate::fault::{Need, WaitKind};
-use crate::mkey::{Access, KeyRange, Miss};
+use crate::mkey::{Access, KeyRange};
 use crate::number::{low32, to_usize};
 use crate::qp::endpoint::Endpoint;
 use crate::qp::sge;
@@ -79,8 +79,8 @@ pub(super) enum Blocked {
     Absent(Need, WaitKind),
     /// A local buffer of the work request with this index cannot be used.
     Work(u32, Failure),
-    /// The memory of a READ cannot be read any more.
-    Source(Miss),
+    /// The memory of a READ cannot be read any more, or the work request has been flushed.
+    Source,
 }
 
 /// An FPDU to send, or the rest of a setup frame.
@@ -133,6 +133,7 @@ impl Sender {
 
     /// Answers to READs and atomics that have not been sent completely.
     pub(super) fn answers(&self) -> usize {
+        let is_left = |message: &&Message| message.end > self.sent;
         let is_answer = |message: &&Message| {
             let opcode = match message.framing {
                 Framing::Ddp { opcode, .. } => Some(opcode),
@@ -141,9 +142,10 @@ impl Sender {
             matches!(
                 opcode,
                 Some(RdmapOpcode::ReadResponse | RdmapOpcode::AtomicResponse)
-            ) && message.end > self.sent
+            )
         };
-        self.messages.iter().rev().filter(is_answer).count()
+        let unsent = self.messages.iter().rev().take_while(is_left);
+        unsent.filter(is_answer).count()
     }
 
     /// The target of the next untagged message of a queue.
@@ -179,7 +181,9 @@ impl Sender {
                 let last = len.saturating_sub(others.saturating_mul(room));
                 let full = u64::from(header.saturating_add(room).saturating_add(FRAMING));
                 let last = fpdu_len(header, last);
-                let octets = full.saturating_mul(others.into()).saturating_add(last.into());
+                let octets = full
+                    .saturating_mul(others.into())
+                    .saturating_add(last.into());
                 (room, octets)
             }
         };
@@ -257,7 +261,9 @@ impl Sender {
             .checked_div(full.into())
             .unwrap_or(0);
         let done = low32(index).saturating_mul(message.room);
-        let start = index.saturating_mul(full.into()).saturating_add(message.start);
+        let start = index
+            .saturating_mul(full.into())
+            .saturating_add(message.start);
         let left = message.len.saturating_sub(done);
         let len = left.min(message.room);
         let mut part = Part {
@@ -287,11 +293,11 @@ impl Sender {
                 part.own.extend_from_slice(own);
             }
             Content::Work(index) => {
-                if let Some(request) = work.get(*index) {
-                    let range = (done, len, low32(start));
-                    gather(qp, core, &request.wr, range, &mut part.segments)
-                        .map_err(|error| error.blocked(*index))?;
-                }
+                // A request that has been flushed has no data any more.
+                let request = work.get(*index).ok_or(Blocked::Source)?;
+                let range = (done, len, low32(start));
+                gather(qp, core, &request.wr, range, &mut part.segments)
+                    .map_err(|error| error.blocked(*index))?;
             }
             Content::Source { key, addr } => {
                 let range = KeyRange {
@@ -483,9 +489,8 @@ fn source(
             PlaceError::Absent(absent, hint) => {
                 Blocked::Absent(Need::new(absent, hint, offset), WaitKind::Reply)
             }
-            _ => Blocked::Source(miss),
+            _ => Blocked::Source,
         })
 }
-
 
 const _: () = assert!(to_usize(Ddp::UNTAGGED_LEN as u64) + Fpdu::HEADER_LEN <= 20);

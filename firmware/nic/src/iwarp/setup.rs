@@ -112,7 +112,10 @@ mod tests {
                 assert_eq!(parse(&frame[..cut], MpaRole::Reply), Ok(None), "{cut}");
             }
             let (read, end) = parse(&frame, MpaRole::Reply).unwrap().unwrap();
-            assert_eq!((read.private.as_slice(), end), (&*offer.private, frame.len()));
+            assert_eq!(
+                (read.private.as_slice(), end),
+                (&*offer.private, frame.len())
+            );
             assert!(read.reject);
             let fits = enhanced && len <= 508;
             assert_eq!(read.ird, fits.then_some(7));

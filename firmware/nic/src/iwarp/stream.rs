@@ -85,18 +85,19 @@ impl Stream {
 
     /// The next time at which something is due.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        earlier(
-            self.connection.next_deadline().map(from_tcp),
-            self.deadline,
-        )
+        earlier(self.connection.next_deadline().map(from_tcp), self.deadline)
     }
 
     /// True if the connection has ended for its peer too, or both have closed.
     pub(super) fn is_over(&self) -> bool {
-        matches!(
+        let is_over = matches!(
             self.connection.state(),
             TcpState::Closed | TcpState::TimeWait
-        )
+        );
+        // Data that the peer has sent before its FIN may still wait for a page.
+        let finished = matches!(self.connection.outcome(), None | Some(Outcome::Finished));
+        let waits = self.inbound.page.is_some() && self.connection.is_held();
+        is_over && !(finished && waits)
     }
 
     /// Why the connection has ended.

@@ -16,6 +16,7 @@ use crate::dma::Dma;
 use crate::flow_control::BlockedOn;
 use crate::frame::TxFrame;
 use crate::qp::types::State;
+use crate::work;
 
 impl StreamQp {
     /// Makes `frame` the next segment. Returns false if there is none now.
@@ -87,7 +88,10 @@ impl StreamQp {
         let mut is_read = true;
         let mut data: &[u8] = &[];
         if let Some(part) = part.filter(|_| transmit.len > 0) {
-            is_read = stream.sender.write(&part, cx.mem, &mut buffers.fpdu).is_ok();
+            is_read = stream
+                .sender
+                .write(&part, cx.mem, &mut buffers.fpdu)
+                .is_ok();
             let from = usize::try_from(transmit.offset.saturating_sub(part.start)).unwrap_or(0);
             let rest = buffers.fpdu.get(from..).unwrap_or_default();
             data = rest.get(..transmit.len as usize).unwrap_or(rest);
@@ -99,6 +103,7 @@ impl StreamQp {
                 stream.sender.keep_cut(budget, part.start, copy);
             }
         }
+        cx.core.charge(work::of_frames(0, data.len()));
         stream.path.write(&transmit, data, &mut buffers.frame);
         set_octets(frame, &buffers.frame);
         if let Some(connections) = &mut cx.core.connections {
@@ -140,7 +145,7 @@ impl StreamQp {
                 }
                 self.abort(cx, ABORTED);
             }
-            Blocked::Source(_) => self.abort(cx, ABORTED),
+            Blocked::Source => self.abort(cx, ABORTED),
         }
     }
 }

@@ -26,7 +26,7 @@ pub(super) struct Request {
     /// Offset in the stream after its last octet. `None`: it is not in the stream.
     pub end: Option<u64>,
     /// A response is outstanding.
-    pub awaits: bool,
+    awaits: bool,
     /// Octets of the response that have been placed.
     pub arrived: u32,
 }
@@ -40,6 +40,8 @@ pub(super) struct SendQueue {
     /// Work requests read.
     fetched: u32,
     pending: VecDeque<Request>,
+    /// Those whose responses are outstanding, by index.
+    awaiting: VecDeque<u32>,
     room: Option<Held>,
     /// Index after the last work request that the current flush completes.
     flush_end: u32,
@@ -52,6 +54,7 @@ impl SendQueue {
             producer: 0,
             fetched: 0,
             pending: VecDeque::new(),
+            awaiting: VecDeque::new(),
             room: None,
             flush_end: 0,
         }
@@ -65,6 +68,7 @@ impl SendQueue {
 
     fn clear(&mut self) {
         self.pending = VecDeque::new();
+        self.awaiting = VecDeque::new();
         self.room = None;
     }
 
@@ -122,12 +126,27 @@ impl SendQueue {
 
     /// The oldest work request whose response is outstanding. Responses arrive in the order of the requests (RFC 5040 section 5.5).
     pub(super) fn oldest_awaiting(&mut self) -> Option<&mut Request> {
-        self.pending.iter_mut().find(|request| request.awaits)
+        let index = *self.awaiting.front()?;
+        self.get_mut(index)
     }
 
-    /// Number of work requests whose responses are outstanding.
-    fn awaiting(&self) -> usize {
-        self.pending.iter().filter(|request| request.awaits).count()
+    /// The response to the oldest work request that awaits one has arrived.
+    pub(super) fn answered(&mut self) {
+        if let Some(index) = self.awaiting.pop_front()
+            && let Some(request) = self.get_mut(index)
+        {
+            request.awaits = false;
+        }
+    }
+
+    /// The newest work request has failed, and gets no response.
+    pub(super) fn fail_newest(&mut self, failure: Failure) {
+        if let Some(request) = self.pending.back_mut() {
+            request.wr.failed = Some(failure);
+            if std::mem::take(&mut request.awaits) {
+                self.awaiting.pop_back();
+            }
+        }
     }
 
     /// True if the newest work request has failed.
@@ -152,6 +171,9 @@ impl SendQueue {
             wr.failed = check(qp, cx.core, &wr).err();
         }
         let awaits = wr.failed.is_none() && (wr.is_read() || wr.is_atomic());
+        if awaits {
+            self.awaiting.push_back(wr.index);
+        }
         self.pending.push_back(Request {
             wr,
             end: None,
@@ -160,6 +182,11 @@ impl SendQueue {
         });
         self.account(&cx.core.budget);
         self.pending.back_mut()
+    }
+
+    /// True if the newest work request needs a response.
+    pub(super) fn newest_awaits(&self) -> bool {
+        self.pending.back().is_some_and(|request| request.awaits)
     }
 
     /// The work request that has been read and has not been begun, because it waits for others or for a page.
@@ -174,7 +201,7 @@ impl SendQueue {
         let Some(newest) = self.pending.back() else {
             return false;
         };
-        let before = self.awaiting().saturating_sub(newest.awaits.into());
+        let before = self.awaiting.len().saturating_sub(newest.awaits.into());
         if newest.wr.has(WR_FLAG_FENCE) {
             let waits = match newest.wr.op {
                 Some(SendOp::LocalInv { .. }) => self.pending.len() > 1,
@@ -223,6 +250,9 @@ impl SendQueue {
     /// Removes the oldest work request.
     pub(super) fn pop(&mut self, budget: &Budget) -> Option<Request> {
         let request = self.pending.pop_front();
+        if request.as_ref().is_some_and(|request| request.awaits) {
+            self.awaiting.pop_front();
+        }
         self.account(budget);
         request
     }

@@ -3,9 +3,7 @@
 use faultline_abi::admin::Counter;
 use faultline_abi::event;
 use faultline_abi::iwarp::REQUEST_TIMEOUT_MS;
-use faultline_tcp::{
-    Connection, Data, Receiver, Source, State as TcpState, Verdict, reset_for,
-};
+use faultline_tcp::{Connection, Data, Receiver, Source, State as TcpState, Verdict, reset_for};
 use faultline_wire::mpa::MpaRole;
 use faultline_wire::{MacAddr, TcpFlags};
 
