@@ -9,7 +9,7 @@
 
 #include <linux/types.h>
 
-#define FAULTLINE_ABI_VERSION 0x20003
+#define FAULTLINE_ABI_VERSION 0x20004
 #define FAULTLINE_MAGIC 0x4c544c46
 
 /* PCI identity and BARs. */
@@ -227,6 +227,18 @@
 #define FAULTLINE_NO_DEVICE_MEMORY 0x51
 /* No such counter set. */
 #define FAULTLINE_BAD_COUNTERS 0x52
+/* No such listener. */
+#define FAULTLINE_BAD_LISTENER 0x5a
+/* No such request for a connection. */
+#define FAULTLINE_BAD_REQUEST 0x5b
+/* The request has ended: its peer has gone, or it has waited for too long. */
+#define FAULTLINE_REQUEST_GONE 0x5c
+/* Another listener or connection has these addresses and ports. */
+#define FAULTLINE_ADDRESS_IN_USE 0x5d
+/*
+ * The addresses are of different families, or none that a connection can have.
+ */
+#define FAULTLINE_BAD_ADDRESS 0x5e
 
 /*
  * Fields of a doorbell: `lap << 63 | type << 56 | object << 32 | value`.
@@ -305,6 +317,12 @@
  * same indices.
  */
 #define FAULTLINE_FEATURE_ROCE_V1_GIDS 1
+/*
+ * The device is an iWARP adapter (RFC 5040): queue pairs of type RC have TCP
+ * connections, and there are no others but those for raw Ethernet frames. The
+ * GID table, address handles and multicast groups are not used.
+ */
+#define FAULTLINE_FEATURE_IWARP 2
 
 /* QP types. */
 /* General services (QP1). */
@@ -449,6 +467,11 @@
 #define FAULTLINE_WR_ATOMIC_WRITE 0xc
 /* Raw Ethernet frame, without FCS. */
 #define FAULTLINE_WR_RAW 0xd
+/*
+ * iWARP: RDMA READ with one SGE, after which `imm`, the key of the SGE, is
+ * invalidated as by WR_LOCAL_INV.
+ */
+#define FAULTLINE_WR_READ_INV 0xe
 
 /* Flags of a send work request. */
 /* Write a completion. */
@@ -669,6 +692,30 @@
  * was dropped.
  */
 #define FAULTLINE_EVENT_STALL_TIMEOUT 0x23
+/*
+ * iWARP: a peer wants to connect to listener `object`; the number of the
+ * request is in `token`.
+ */
+#define FAULTLINE_EVENT_CONNECTION_REQUEST 0x30
+/* iWARP: request `object` has ended without an answer, and waits for REJECT. */
+#define FAULTLINE_EVENT_REQUEST_GONE 0x31
+/* iWARP: QP `object` is connected and in state RTS. */
+#define FAULTLINE_EVENT_CONNECTED 0x32
+/*
+ * iWARP: the connection of QP `object` was not opened; the reason is in `token`
+ * (FAULTLINE_CLOSE_*). The QP is in state ERR.
+ */
+#define FAULTLINE_EVENT_CONNECT_FAILED 0x33
+/*
+ * iWARP: the peer of QP `object` has closed in order. The QP is in state SQD,
+ * its send queue has been flushed.
+ */
+#define FAULTLINE_EVENT_PEER_CLOSED 0x34
+/*
+ * iWARP: the connection of QP `object` has ended; the reason is in `token`
+ * (FAULTLINE_CLOSE_*). The QP is in state ERR.
+ */
+#define FAULTLINE_EVENT_CONNECTION_CLOSED 0x35
 
 /* Bits of `fault_flags`. */
 /* The access is a write. */
@@ -815,6 +862,23 @@
 #define FAULTLINE_ADMIN_CREATE_RSS_QP 0x61
 /* Create a shared receive queue with tag matching; DESTROY_SRQ destroys it. */
 #define FAULTLINE_ADMIN_CREATE_TM_SRQ 0x79
+/* iWARP: listen at a TCP port. */
+#define FAULTLINE_ADMIN_CREATE_LISTENER 0x80
+/*
+ * iWARP: end a listener, and its connections that are being opened. Requests
+ * stay.
+ */
+#define FAULTLINE_ADMIN_DESTROY_LISTENER 0x81
+/* iWARP: open a connection for a queue pair. */
+#define FAULTLINE_ADMIN_CONNECT 0x82
+/* iWARP: give a request to a queue pair. */
+#define FAULTLINE_ADMIN_ACCEPT 0x83
+/* iWARP: refuse a request, or free one that has ended. */
+#define FAULTLINE_ADMIN_REJECT 0x84
+/* iWARP: read a request. */
+#define FAULTLINE_ADMIN_QUERY_REQUEST 0x85
+/* iWARP: read the connection of a queue pair. */
+#define FAULTLINE_ADMIN_QUERY_CONNECTION 0x86
 
 /* Flags of CREATE_EQ. */
 /* This queue gets the asynchronous events of all objects. */
@@ -1071,6 +1135,38 @@
 /* Congestion notifications received that no queue pair obeys. */
 #define FAULTLINE_CNT_rp_cnp_ignored 0x59
 
+/* Flags of a connection. */
+/* The private data has been cut to the available bytes. Answer only. */
+#define FAULTLINE_CONNECTION_PRIVATE_CUT 1
+/* The peer speaks MPA revision 2 (RFC 6581). Answer only. */
+#define FAULTLINE_CONNECTION_ENHANCED 2
+
+/* Reasons for the end of a connection. */
+/* Both ends have closed in order. */
+#define FAULTLINE_CLOSE_FINISHED 1
+/* CONNECT: nobody listens. */
+#define FAULTLINE_CLOSE_REFUSED 2
+/* CONNECT: the peer has rejected; there may be private data. */
+#define FAULTLINE_CLOSE_REJECTED 3
+/* The peer does not answer. */
+#define FAULTLINE_CLOSE_TIMED_OUT 4
+/* The peer has reset the connection. */
+#define FAULTLINE_CLOSE_RESET 5
+/* The peer breaks the rules of MPA while the connection is set up. */
+#define FAULTLINE_CLOSE_SETUP 6
+/* The device has sent a Terminate message. */
+#define FAULTLINE_CLOSE_TERMINATED 7
+/* The peer has sent a Terminate message. */
+#define FAULTLINE_CLOSE_TERMINATED_BY_PEER 8
+/* MODIFY_QP or DESTROY_QP. */
+#define FAULTLINE_CLOSE_ABORTED 9
+
+/* Geometry of connections. */
+/* Longest private data in bytes (RFC 5044 section 7.1). */
+#define FAULTLINE_MAX_PRIVATE_DATA 0x200
+/* Milliseconds after which a request without answer ends. */
+#define FAULTLINE_REQUEST_TIMEOUT_MS 0xea60
+
 /* Kinds of flows; the values of `enum ib_flow_attr_type`. */
 /* Frames that match. */
 #define FAULTLINE_FLOW_KIND_NORMAL 0
@@ -1322,8 +1418,12 @@ struct faultline_caps {
 	__le16 max_cq_period;
 	/* FAULTLINE_FEATURE_* bits. */
 	__le32 features;
+	/* iWARP: listeners, and requests that wait for an answer. */
+	__le32 max_listener;
+	/* iWARP: backlog of a listener. */
+	__le32 max_backlog;
 	/* Reserved; zero. */
-	__u8 reserved2[16];
+	__u8 reserved2[8];
 };
 
 /* Path to a destination. */
@@ -1662,9 +1762,9 @@ struct faultline_eqe {
 	__u8 kind;
 	/* Reserved; zero. */
 	__u8 reserved0[3];
-	/* CQ, QP or SRQ number, by kind. */
+	/* Number of the CQ, QP, SRQ, listener or request, by kind. */
 	__le32 object;
-	/* Page fault: token to resume with. */
+	/* Page fault: token to resume with. Connections: by kind. */
 	__le64 token;
 	/*
 	 * Page fault: virtual address (I/O virtual address of the region) that
@@ -2309,6 +2409,142 @@ struct faultline_create_rss_qp {
 	__u8 key[40];
 	/* Reserved; zero. */
 	__u8 reserved[8];
+};
+
+/*
+ * The way of a connection. IPv4 addresses as ::ffff:a.b.c.d; both are of one
+ * family.
+ */
+struct faultline_connection_path {
+	/*
+	 * Own address. Listener: `::` for any IPv6 address, `::ffff:0.0.0.0`
+	 * for any IPv4 address.
+	 */
+	__u8 local_ip[16];
+	/* Address of the peer. Listener: zero. */
+	__u8 remote_ip[16];
+	/* Own TCP port; not 0. */
+	__le16 local_port;
+	/* TCP port of the peer. Listener: zero. */
+	__le16 remote_port;
+	/* MAC address of the peer or of the router. Listener: zero. */
+	__u8 dmac[6];
+	/* VLAN id, or 0xffff for none. */
+	__le16 vlan;
+	/*
+	 * Service level: VLAN priority. Listener: zero, the priority of the
+	 * peer is used.
+	 */
+	__u8 sl;
+	/*
+	 * Traffic class, IPv4 ToS; the two bits of ECN are ignored. Listener:
+	 * zero.
+	 */
+	__u8 traffic_class;
+	/* Hop limit, IPv4 TTL. Zero means 64. */
+	__u8 hop_limit;
+	/* Reserved; zero. */
+	__u8 reserved0;
+	/* MTU of the path in bytes; 0 = that of the interface. */
+	__le16 mtu;
+	/* Reserved; zero. */
+	__u8 reserved1[6];
+};
+
+/*
+ * Properties of a connection that its two ends exchange in the MPA request and
+ * reply (RFC 6581).
+ */
+struct faultline_connection_param {
+	/* DMA address of the private data. */
+	__le64 private_addr;
+	/*
+	 * Bytes of private data, 0..=512. Answer: bytes that the peer has sent.
+	 */
+	__le16 private_len;
+	/*
+	 * READs and atomics that this end serves concurrently; at most
+	 * max_rd_atomic.
+	 */
+	__le16 ird;
+	/*
+	 * READs and atomics that this end has outstanding; at most
+	 * max_init_rd_atomic.
+	 */
+	__le16 ord;
+	/* FAULTLINE_CONNECTION_*. */
+	__le16 flags;
+};
+
+/* CREATE_LISTENER. Answer: handle. */
+struct faultline_create_listener {
+	/* Own address, port and VLAN. */
+	struct faultline_connection_path path;
+	/*
+	 * Connections that are being opened or wait for ACCEPT;
+	 * 1..=max_backlog.
+	 */
+	__le16 backlog;
+	/* Reserved; zero. */
+	__u8 reserved[6];
+};
+
+/* CONNECT: handle is a queue pair. */
+struct faultline_connect {
+	/* Way of the connection. */
+	struct faultline_connection_path path;
+	/* Its properties. */
+	struct faultline_connection_param param;
+};
+
+/*
+ * ACCEPT: handle is a queue pair. REJECT: handle is the request, `request` is
+ * zero, and only the private data of `param` is used.
+ */
+struct faultline_accept {
+	/* Its properties. */
+	struct faultline_connection_param param;
+	/* Number of the request. */
+	__le32 request;
+	/* Reserved; zero. */
+	__le32 reserved;
+};
+
+/*
+ * QUERY_REQUEST: handle is a request. QUERY_CONNECTION: handle is a queue pair.
+ * The device writes the private data of the peer.
+ */
+struct faultline_query_connection {
+	/* DMA address for the private data; not written if `len` is zero. */
+	__le64 addr;
+	/* Bytes available at `addr`. */
+	__le16 len;
+	/* Reserved; zero. */
+	__u8 reserved[6];
+};
+
+/* Answer of QUERY_REQUEST and QUERY_CONNECTION. */
+struct faultline_connection_info {
+	/* Way of the connection. */
+	struct faultline_connection_path path;
+	/*
+	 * What the peer has said; with QUERY_CONNECTION the smaller of it and
+	 * the own values. `private_addr` is zero.
+	 */
+	struct faultline_connection_param param;
+	/* QUERY_REQUEST: the listener. */
+	__le32 listener;
+	/* FAULTLINE_CLOSE_*: how the connection ended; 0 while it has not. */
+	__u8 close_reason;
+	/*
+	 * CLOSE_TERMINATED, CLOSE_TERMINATED_BY_PEER: layer in the upper four
+	 * bits and error type of the Terminate message (RFC 5040 section 4.8).
+	 */
+	__u8 terminate_type;
+	/* Its error code. */
+	__u8 terminate_code;
+	/* Reserved; zero. */
+	__u8 reserved[9];
 };
 
 /* CREATE_TM_SRQ. Answer: handle. */

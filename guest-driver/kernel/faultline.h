@@ -55,6 +55,7 @@
 #define FAULTLINE_INVALID_EQN	U32_MAX
 
 struct devlink;
+struct faultline_cm;
 struct faultline_dev;
 struct faultline_net;
 
@@ -227,6 +228,9 @@ struct faultline_dev {
 	/* NULL: all memory must be pinned. */
 	struct faultline_odp *odp;
 
+	/* NULL: not an iWARP adapter. */
+	struct faultline_cm *cm;
+
 	/* Serializes reads of the clock, which take two registers. */
 	spinlock_t clock_lock;
 
@@ -258,6 +262,11 @@ static inline struct faultline_dev *to_fdev(struct ib_device *ibdev)
 static inline bool faultline_is_dead(const struct faultline_dev *dev)
 {
 	return test_bit(FAULTLINE_DEAD, &dev->flags);
+}
+
+static inline bool faultline_is_iwarp(const struct faultline_dev *dev)
+{
+	return le32_to_cpu(dev->caps.features) & FAULTLINE_FEATURE_IWARP;
 }
 
 #define faultline_err(fdev, fmt, ...) \
@@ -396,6 +405,7 @@ int faultline_cmdq_exec(struct faultline_cmdq *q, const void *cmd, void *comp,
 			enum faultline_wait wait);
 
 /* faultline_check.c */
+struct faultline_connection_info;
 struct faultline_qp_attr;
 
 int faultline_check_caps(struct faultline_dev *dev,
@@ -403,6 +413,8 @@ int faultline_check_caps(struct faultline_dev *dev,
 int faultline_check_number(struct faultline_dev *dev, u16 opcode, u32 number);
 int faultline_check_qp_attr(struct faultline_dev *dev,
 			    const struct faultline_qp_attr *attr);
+int faultline_check_connection(struct faultline_dev *dev,
+			       const struct faultline_connection_info *info);
 
 /* faultline_eq.c */
 int faultline_eqs_create(struct faultline_dev *dev);
@@ -432,6 +444,12 @@ static inline void faultline_odp_fault(struct faultline_dev *dev,
 			     "page fault of a device without on-demand regions\n");
 }
 #endif
+
+/* faultline_listen.c */
+int faultline_cm_create(struct faultline_dev *dev);
+void faultline_cm_destroy(struct faultline_dev *dev);
+void faultline_cm_event(struct faultline_dev *dev, u8 kind, u32 object,
+			u64 token);
 
 /* faultline_net.c */
 int faultline_net_create(struct faultline_dev *dev);

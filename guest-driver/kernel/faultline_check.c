@@ -48,6 +48,7 @@ static int faultline_check_limits(struct faultline_dev *dev,
 int faultline_check_caps(struct faultline_dev *dev,
 			 const struct faultline_caps *caps)
 {
+	bool iwarp = le32_to_cpu(caps->features) & FAULTLINE_FEATURE_IWARP;
 	const struct faultline_limit limits[] = {
 		/* Numbers of objects have 24 bits, and the core's counts 31. */
 		FAULTLINE_LIMIT(caps, max_qp, 1, FAULTLINE_MAX_OBJECTS),
@@ -75,10 +76,12 @@ int faultline_check_caps(struct faultline_dev *dev,
 		FAULTLINE_LIMIT(caps, max_map_pages, 1, SZ_64K),
 		FAULTLINE_LIMIT(caps, max_fast_reg_pages, 0, SZ_64K),
 		FAULTLINE_LIMIT(caps, max_faults, 0, SZ_64K),
+		FAULTLINE_LIMIT(caps, max_listener, iwarp, SZ_64K),
 		FAULTLINE_LIMIT(caps, max_rwq_ind_table, 0, INT_MAX),
 		FAULTLINE_LIMIT(caps, max_rwq_ind_table_log_size, 0, 16),
 		/* Indices and counts of attributes. */
-		FAULTLINE_LIMIT(caps, max_gid, 1, U16_MAX),
+		FAULTLINE_LIMIT(caps, max_gid, !iwarp, U16_MAX),
+		FAULTLINE_LIMIT(caps, max_backlog, iwarp, U16_MAX),
 		FAULTLINE_LIMIT(caps, max_rd_atomic, 0, U8_MAX),
 		FAULTLINE_LIMIT(caps, max_init_rd_atomic, 0, U8_MAX),
 		FAULTLINE_LIMIT(caps, max_msg_size, 1, BIT(31)),
@@ -141,5 +144,23 @@ int faultline_check_qp_attr(struct faultline_dev *dev,
 	faultline_err(dev, "QUERY_QP: state %u, path MTU %u\n", attr->state,
 		      attr->path_mtu);
 	faultline_fail(dev, "invalid attributes of a QP");
+	return -EIO;
+}
+
+/*
+ * Checks the answer of QUERY_REQUEST and QUERY_CONNECTION. The peer may have
+ * sent more private data than the command has asked for.
+ */
+int faultline_check_connection(struct faultline_dev *dev,
+			       const struct faultline_connection_info *info)
+{
+	u16 len = le16_to_cpu(info->param.private_len);
+
+	if (len <= FAULTLINE_MAX_PRIVATE_DATA &&
+	    info->close_reason <= FAULTLINE_CLOSE_ABORTED)
+		return 0;
+	faultline_err(dev, "connection: %u bytes of private data, reason %u\n",
+		      len, info->close_reason);
+	faultline_fail(dev, "invalid properties of a connection");
 	return -EIO;
 }

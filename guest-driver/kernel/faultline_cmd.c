@@ -27,6 +27,13 @@ static int faultline_status_errno(u16 status)
 		return -ENOENT;
 	case FAULTLINE_BAD_GID:
 		return -ENODEV;
+	case FAULTLINE_BAD_REQUEST:
+	case FAULTLINE_REQUEST_GONE:
+		return -ECONNRESET;
+	case FAULTLINE_ADDRESS_IN_USE:
+		return -EADDRINUSE;
+	case FAULTLINE_BAD_ADDRESS:
+		return -EADDRNOTAVAIL;
 	default:
 		return -EINVAL;
 	}
@@ -293,6 +300,67 @@ int faultline_cmd_query_qp(struct faultline_dev *dev, u32 qpn,
 int faultline_cmd_destroy_qp(struct faultline_dev *dev, u32 qpn)
 {
 	return faultline_plain(dev, FAULTLINE_ADMIN_DESTROY_QP, qpn, NULL);
+}
+
+int faultline_cmd_create_listener(struct faultline_dev *dev,
+				  const struct faultline_create_listener *params,
+				  u32 *listener)
+{
+	return faultline_create(dev, FAULTLINE_ADMIN_CREATE_LISTENER, params,
+				listener);
+}
+
+int faultline_cmd_destroy_listener(struct faultline_dev *dev, u32 listener)
+{
+	return faultline_plain(dev, FAULTLINE_ADMIN_DESTROY_LISTENER, listener,
+			       NULL);
+}
+
+int faultline_cmd_connect(struct faultline_dev *dev, u32 qpn,
+			  const struct faultline_connect *params)
+{
+	return faultline_change(dev, FAULTLINE_ADMIN_CONNECT, qpn, params);
+}
+
+int faultline_cmd_accept(struct faultline_dev *dev, u32 qpn,
+			 const struct faultline_accept *params)
+{
+	return faultline_change(dev, FAULTLINE_ADMIN_ACCEPT, qpn, params);
+}
+
+int faultline_cmd_reject(struct faultline_dev *dev, u32 request,
+			 const struct faultline_accept *params)
+{
+	return faultline_change(dev, FAULTLINE_ADMIN_REJECT, request, params);
+}
+
+static int faultline_query(struct faultline_dev *dev, u16 opcode, u32 handle,
+			   const struct faultline_query_connection *params,
+			   struct faultline_connection_info *info)
+{
+	int err;
+
+	BUILD_BUG_ON(sizeof(*info) >
+		     sizeof_field(struct faultline_admin_comp, body));
+	err = faultline_admin(dev, opcode, handle, params, sizeof(*params),
+			      NULL, info, sizeof(*info), FAULTLINE_WAIT_SLEEP);
+	return err ?: faultline_check_connection(dev, info);
+}
+
+int faultline_cmd_query_request(struct faultline_dev *dev, u32 request,
+				const struct faultline_query_connection *params,
+				struct faultline_connection_info *info)
+{
+	return faultline_query(dev, FAULTLINE_ADMIN_QUERY_REQUEST, request,
+			       params, info);
+}
+
+int faultline_cmd_query_connection(struct faultline_dev *dev, u32 qpn,
+				   const struct faultline_query_connection *params,
+				   struct faultline_connection_info *info)
+{
+	return faultline_query(dev, FAULTLINE_ADMIN_QUERY_CONNECTION, qpn,
+			       params, info);
 }
 
 int faultline_cmd_attach_mcast(struct faultline_dev *dev, u32 qpn,

@@ -77,6 +77,23 @@ int faultline_cmd_query_qp(struct faultline_dev *dev, u32 qpn,
 			   struct faultline_qp_attr *attr);
 int faultline_cmd_destroy_qp(struct faultline_dev *dev, u32 qpn);
 
+int faultline_cmd_create_listener(struct faultline_dev *dev,
+				  const struct faultline_create_listener *params,
+				  u32 *listener);
+int faultline_cmd_destroy_listener(struct faultline_dev *dev, u32 listener);
+int faultline_cmd_connect(struct faultline_dev *dev, u32 qpn,
+			  const struct faultline_connect *params);
+int faultline_cmd_accept(struct faultline_dev *dev, u32 qpn,
+			 const struct faultline_accept *params);
+int faultline_cmd_reject(struct faultline_dev *dev, u32 request,
+			 const struct faultline_accept *params);
+int faultline_cmd_query_request(struct faultline_dev *dev, u32 request,
+				const struct faultline_query_connection *params,
+				struct faultline_connection_info *info);
+int faultline_cmd_query_connection(struct faultline_dev *dev, u32 qpn,
+				   const struct faultline_query_connection *params,
+				   struct faultline_connection_info *info);
+
 int faultline_cmd_attach_mcast(struct faultline_dev *dev, u32 qpn,
 			       const struct faultline_mcast *params);
 int faultline_cmd_detach_mcast(struct faultline_dev *dev, u32 qpn,

@@ -8,7 +8,8 @@
  * of the queue. It serializes the interrupt and the search for lost interrupts
  * in faultline_dev.health_work. Event handlers run under it, so they must not
  * sleep. They take, under it, the lock of the admin queue, faultline_odp.lock,
- * faultline_dev.ib_event_lock, or those of a consumer's handler.
+ * faultline_cm.lock, faultline_dev.ib_event_lock, or those of a consumer's
+ * handler.
  *
  * The lock of each array (faultline_dev.cqs, qps, srqs) protects the array and
  * the objects in it until a reference is taken; it is not held while the
@@ -153,7 +154,16 @@ static void faultline_handle_event(const struct faultline_eq *eq,
 	case FAULTLINE_EVENT_COMM_ESTABLISHED:
 	case FAULTLINE_EVENT_SQ_DRAINED:
 	case FAULTLINE_EVENT_LAST_WQE_REACHED:
+	case FAULTLINE_EVENT_CONNECTED:
+	case FAULTLINE_EVENT_CONNECT_FAILED:
+	case FAULTLINE_EVENT_PEER_CLOSED:
+	case FAULTLINE_EVENT_CONNECTION_CLOSED:
 		faultline_res_event(&dev->qps, object, eqe->kind);
+		break;
+	case FAULTLINE_EVENT_CONNECTION_REQUEST:
+	case FAULTLINE_EVENT_REQUEST_GONE:
+		faultline_cm_event(dev, eqe->kind, object,
+				   le64_to_cpu(eqe->token));
 		break;
 	case FAULTLINE_EVENT_SRQ_LIMIT:
 	case FAULTLINE_EVENT_SRQ_ERROR:

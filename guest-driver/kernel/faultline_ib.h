@@ -262,6 +262,8 @@ struct faultline_qp {
 	struct list_head ah_wait_entry;
 	struct list_head send_cq_entry;
 	struct list_head recv_cq_entry;
+	/* Of an iWARP adapter's queue pair of type RC. */
+	struct faultline_conn *conn;
 };
 
 static inline struct faultline_ucontext *
@@ -421,6 +423,17 @@ int faultline_query_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
 int faultline_destroy_qp(struct ib_qp *ibqp, struct ib_udata *udata);
 struct faultline_qp *faultline_res_qp(struct faultline_res *res);
 bool faultline_qp_of_consumer(struct faultline_res *res);
+
+/* faultline_iwcm.c */
+struct faultline_conn;
+
+int faultline_conn_create(struct faultline_qp *qp);
+void faultline_conn_stop(struct faultline_qp *qp, bool stop);
+void faultline_conn_destroy(struct faultline_qp *qp);
+void faultline_conn_event(struct faultline_conn *conn, u8 kind);
+void faultline_conn_death(struct faultline_conn *conn);
+void faultline_conn_reset(struct faultline_conn *conn);
+int faultline_conn_attr_mask(const struct ib_qp_attr *attr, int mask);
 
 /* faultline_steering.c */
 int faultline_attach_mcast(struct ib_qp *ibqp, union ib_gid *gid, u16 lid);

@@ -31,6 +31,9 @@ static int faultline_send_opcode(const struct ib_send_wr *wr)
 		return FAULTLINE_WR_WRITE_IMM;
 	case IB_WR_RDMA_READ:
 		return FAULTLINE_WR_READ;
+	case IB_WR_RDMA_READ_WITH_INV:
+		/* The device refuses it if it is not an iWARP adapter. */
+		return FAULTLINE_WR_READ_INV;
 	case IB_WR_ATOMIC_CMP_AND_SWP:
 		return FAULTLINE_WR_COMP_SWAP;
 	case IB_WR_ATOMIC_FETCH_AND_ADD:
@@ -148,6 +151,17 @@ static int faultline_fill_send(struct faultline_qp *qp,
 		break;
 	case IB_WR_SEND_WITH_INV:
 		wqe->imm = cpu_to_le32(wr->ex.invalidate_rkey);
+		break;
+	case IB_WR_RDMA_READ_WITH_INV:
+		/*
+		 * The key of the sink, as other adapters do: rdma_rw changes it
+		 * after it has set invalidate_rkey.
+		 */
+		if (wr->num_sge != 1)
+			return -EINVAL;
+		wqe->imm = cpu_to_le32(wr->sg_list[0].lkey);
+		wqe->remote_addr = cpu_to_le64(rdma_wr(wr)->remote_addr);
+		wqe->rkey = cpu_to_le32(rdma_wr(wr)->rkey);
 		break;
 	case IB_WR_RDMA_WRITE_WITH_IMM:
 		wqe->imm = (__le32 __force)wr->ex.imm_data;

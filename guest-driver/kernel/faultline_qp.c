@@ -15,6 +15,9 @@
  *   and leaves the lists of its CQs, and its completions are invalidated.
  *   Under it, faultline_wq.lock of an SRQ is taken.
  *
+ * The connection of an iWARP queue pair belongs to it: see faultline_iwcm.c. It
+ * is protected by the mutex.
+ *
  * A change to RESET clears the indices of the work queues under the locks of
  * the CQs only: the consumer must not post at the same time.
  *
@@ -29,8 +32,12 @@
 
 #include "faultline_ib.h"
 
-static int faultline_qp_type(enum ib_qp_type type)
+static int faultline_qp_type(const struct faultline_dev *dev,
+			     enum ib_qp_type type)
 {
+	if (faultline_is_iwarp(dev) && type != IB_QPT_RC &&
+	    type != IB_QPT_RAW_PACKET)
+		return -EOPNOTSUPP;
 	switch (type) {
 	case IB_QPT_GSI:
 		return FAULTLINE_QPT_GSI;
@@ -68,6 +75,13 @@ static void faultline_qp_event(struct faultline_res *res, u8 kind)
 	};
 
 	switch (kind) {
+	case FAULTLINE_EVENT_CONNECTED:
+	case FAULTLINE_EVENT_CONNECT_FAILED:
+	case FAULTLINE_EVENT_PEER_CLOSED:
+	case FAULTLINE_EVENT_CONNECTION_CLOSED:
+		if (qp->conn)
+			faultline_conn_event(qp->conn, kind);
+		return;
 	case FAULTLINE_EVENT_QP_FATAL:
 		event.event = IB_EVENT_QP_FATAL;
 		break;
@@ -188,6 +202,7 @@ free_sq:
 static void faultline_qp_free(struct faultline_dev *dev,
 			      struct faultline_qp *qp)
 {
+	faultline_conn_destroy(qp);
 	faultline_ah_reset(qp);
 	kvfree(qp->pending_ahs);
 	faultline_wq_free(dev, &qp->sq);
@@ -350,7 +365,7 @@ int faultline_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr,
 	struct faultline_dev *dev = to_fdev(ibqp->device);
 	struct faultline_qp *qp = to_fqp(ibqp);
 	struct faultline_create_qp_resp resp = {};
-	int type = faultline_qp_type(attr->qp_type);
+	int type = faultline_qp_type(dev, attr->qp_type);
 	u32 qpn;
 	int err;
 
@@ -401,6 +416,11 @@ int faultline_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr,
 			goto free_qp;
 		}
 	}
+	if (faultline_is_iwarp(dev) && attr->qp_type == IB_QPT_RC) {
+		err = faultline_conn_create(qp);
+		if (err)
+			goto free_qp;
+	}
 	err = faultline_qp_create_hw(dev, qp, type, udata, &qpn);
 	if (err)
 		goto free_qp;
@@ -428,6 +448,7 @@ int faultline_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *attr,
 	return 0;
 
 destroy:
+	faultline_conn_stop(qp, true);
 	faultline_cmd_destroy_qp(dev, qpn);
 	faultline_qp_unlink(qp);
 free_qp:
@@ -443,10 +464,13 @@ int faultline_destroy_qp(struct ib_qp *ibqp, struct ib_udata *udata)
 
 	if (err)
 		return err;
+	faultline_conn_stop(qp, true);
 	err = faultline_dead_ok(dev,
 				faultline_cmd_destroy_qp(dev, qp->res.num));
-	if (err)
+	if (err) {
+		faultline_conn_stop(qp, false);
 		return err;
+	}
 	faultline_qp_unlink(qp);
 	faultline_qp_free(dev, qp);
 	return 0;
@@ -467,6 +491,20 @@ int faultline_destroy_qp(struct ib_qp *ibqp, struct ib_udata *udata)
 	 IB_ACCESS_REMOTE_READ | IB_ACCESS_REMOTE_ATOMIC |		\
 	 IB_ACCESS_MW_BIND | IB_ACCESS_FLUSH_GLOBAL |			\
 	 IB_ACCESS_FLUSH_PERSISTENT)
+
+/*
+ * Access flags for the device. iWARP has none at a queue pair, and librdmacm
+ * gives none to one that it is going to connect: the keys decide.
+ */
+static u32 faultline_qp_access(const struct faultline_qp *qp,
+			       const struct ib_qp_attr *attr)
+{
+	if (qp->conn)
+		return IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE |
+		       IB_ACCESS_REMOTE_READ | IB_ACCESS_REMOTE_ATOMIC |
+		       IB_ACCESS_MW_BIND;
+	return attr->qp_access_flags & FAULTLINE_QP_ACCESS;
+}
 
 static int faultline_qp_fill_attr(struct faultline_qp *qp,
 				  const struct ib_qp_attr *attr, int mask,
@@ -499,8 +537,7 @@ static int faultline_qp_fill_attr(struct faultline_qp *qp,
 	if (mask & IB_QP_EN_SQD_ASYNC_NOTIFY)
 		out->sqd_notify = !!attr->en_sqd_async_notify;
 	if (mask & IB_QP_ACCESS_FLAGS)
-		out->access = cpu_to_le32(attr->qp_access_flags &
-					  FAULTLINE_QP_ACCESS);
+		out->access = cpu_to_le32(faultline_qp_access(qp, attr));
 	if (mask & IB_QP_PKEY_INDEX)
 		out->pkey_index = cpu_to_le16(attr->pkey_index);
 	if (mask & IB_QP_PORT)
@@ -616,6 +653,11 @@ int faultline_modify_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
 	err = ib_no_udata_io(udata);
 	if (err)
 		return err;
+	if (qp->conn) {
+		mask = faultline_conn_attr_mask(attr, mask);
+		if (mask <= 0)
+			return mask;
+	}
 	if (!udata && mask & IB_QP_AV && ibqp->pd &&
 	    is_zero_ether_addr(attr->ah_attr.roce.dmac)) {
 		err = faultline_qp_resolve(ibqp->pd, &attr->ah_attr);
@@ -625,7 +667,9 @@ int faultline_modify_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
 	mutex_lock(&qp->mutex);
 	cur_state = mask & IB_QP_CUR_STATE ? attr->cur_qp_state : qp->state;
 	new_state = mask & IB_QP_STATE ? attr->qp_state : cur_state;
-	if (!ib_modify_qp_is_ok(cur_state, new_state, ibqp->qp_type, mask)) {
+	/* The device knows the states of its connections. */
+	if (!qp->conn &&
+	    !ib_modify_qp_is_ok(cur_state, new_state, ibqp->qp_type, mask)) {
 		err = -EINVAL;
 		goto out;
 	}
@@ -644,6 +688,8 @@ int faultline_modify_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
 	qp->state = new_state;
 	if (new_state == IB_QPS_RESET && !qp->user)
 		faultline_qp_reset(qp);
+	if (new_state == IB_QPS_RESET && qp->conn)
+		faultline_conn_reset(qp->conn);
 out:
 	mutex_unlock(&qp->mutex);
 	return faultline_verb_error(dev, udata, err);
@@ -717,7 +763,7 @@ int faultline_query_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
 	attr->retry_cnt = hw.retry_cnt;
 	attr->rnr_retry = hw.rnr_retry;
 	if (ibqp->qp_type != IB_QPT_UD && ibqp->qp_type != IB_QPT_GSI &&
-	    ibqp->qp_type != IB_QPT_RAW_PACKET)
+	    ibqp->qp_type != IB_QPT_RAW_PACKET && !qp->conn)
 		faultline_qp_read_av(&hw.av, &attr->ah_attr);
 	return 0;
 }

@@ -216,9 +216,12 @@ int faultline_up(struct faultline_dev *dev)
 	err = faultline_odp_create(dev);
 	if (err)
 		goto end_life;
-	err = faultline_eqs_create(dev);
+	err = faultline_cm_create(dev);
 	if (err)
 		goto destroy_odp;
+	err = faultline_eqs_create(dev);
+	if (err)
+		goto destroy_cm;
 	err = faultline_counters_create(dev);
 	if (err)
 		goto destroy_eqs;
@@ -239,6 +242,8 @@ destroy_counters:
 	faultline_counters_destroy(dev);
 destroy_eqs:
 	faultline_eqs_destroy(dev);
+destroy_cm:
+	faultline_cm_destroy(dev);
 destroy_odp:
 	faultline_odp_destroy(dev);
 end_life:
@@ -266,6 +271,7 @@ void faultline_down(struct faultline_dev *dev)
 	faultline_net_stop(dev);
 	faultline_counters_destroy(dev);
 	faultline_eqs_destroy(dev);
+	faultline_cm_destroy(dev);
 	faultline_odp_destroy(dev);
 	faultline_end_life(dev);
 }

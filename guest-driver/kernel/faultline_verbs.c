@@ -25,6 +25,7 @@
 #include <rdma/ib_mad.h>
 #include <rdma/ib_user_verbs.h>
 
+#include "faultline_iwarp.h"
 #include "faultline_odp.h"
 #include "faultline_watch.h"
 
@@ -42,6 +43,24 @@ to_fmmap(struct rdma_user_mmap_entry *rdma_entry)
 {
 	return container_of(rdma_entry, struct faultline_mmap_entry,
 			    rdma_entry);
+}
+
+/* What an iWARP adapter does not have, or has in another form. */
+static void faultline_iwarp_attrs(struct ib_device_attr *props)
+{
+	props->device_cap_flags &= ~(IB_DEVICE_RC_RNR_NAK_GEN | IB_DEVICE_XRC |
+				     IB_DEVICE_FLUSH_GLOBAL |
+				     IB_DEVICE_FLUSH_PERSISTENT |
+				     IB_DEVICE_ATOMIC_WRITE);
+	/* The Read Request names one sink (RFC 5040 section 4.4). */
+	props->max_sge_rd = 1;
+	props->max_ah = 0;
+	props->max_mcast_grp = 0;
+	props->max_mcast_qp_attach = 0;
+	props->max_total_mcast_qp_attach = 0;
+	props->max_pkeys = 0;
+	props->local_ca_ack_delay = 0;
+	memset(&props->tm_caps, 0, sizeof(props->tm_caps));
 }
 
 static int faultline_query_device(struct ib_device *ibdev,
@@ -129,6 +148,8 @@ static int faultline_query_device(struct ib_device *ibdev,
 	if (dev->odp)
 		props->kernel_cap_flags |= IBK_ON_DEMAND_PAGING;
 	faultline_odp_caps(dev, &props->odp_caps);
+	if (faultline_is_iwarp(dev))
+		faultline_iwarp_attrs(props);
 	return 0;
 }
 
@@ -180,12 +201,16 @@ static int faultline_query_port(struct ib_device *ibdev, u32 port,
 	struct faultline_dev *dev = to_fdev(ibdev);
 	struct net_device *netdev = faultline_netdev(dev);
 
-	/* The core has zeroed *props. */
-	props->gid_tbl_len = le32_to_cpu(dev->caps.max_gid);
-	props->ip_gids = true;
+	/* The core has zeroed *props, but for iWARP state and MTU. */
+	if (faultline_is_iwarp(dev)) {
+		props->gid_tbl_len = 1;
+	} else {
+		props->gid_tbl_len = le32_to_cpu(dev->caps.max_gid);
+		props->ip_gids = true;
+		props->pkey_tbl_len = 1;
+	}
 	props->port_cap_flags = IB_PORT_CM_SUP;
 	props->max_msg_sz = le32_to_cpu(dev->caps.max_msg_size);
-	props->pkey_tbl_len = 1;
 	props->max_vl_num = 1;
 	faultline_port_speed(dev, props);
 	props->max_mtu = IB_MTU_4096;
@@ -233,6 +258,25 @@ static int faultline_port_immutable(struct ib_device *ibdev, u32 port,
 	immutable->pkey_tbl_len = attr.pkey_tbl_len;
 	immutable->gid_tbl_len = attr.gid_tbl_len;
 	immutable->max_mad_size = IB_MGMT_MAD_SIZE;
+	return 0;
+}
+
+static int faultline_iwarp_port_immutable(struct ib_device *ibdev, u32 port,
+					  struct ib_port_immutable *immutable)
+{
+	immutable->core_cap_flags = RDMA_CORE_PORT_IWARP;
+	immutable->gid_tbl_len = 1;
+	return 0;
+}
+
+/* The only entry of the table is the MAC address. */
+static int faultline_iwarp_query_gid(struct ib_device *ibdev, u32 port,
+				     int index, union ib_gid *gid)
+{
+	if (index)
+		return -EINVAL;
+	memset(gid, 0, sizeof(*gid));
+	ether_addr_copy(gid->raw, faultline_netdev(to_fdev(ibdev))->dev_addr);
 	return 0;
 }
 
@@ -562,53 +606,45 @@ void faultline_av_fill(struct faultline_av *av, const struct rdma_ah_attr *attr)
 	av->port = 1;
 }
 
-/* Operations that differ between kernels are in faultline_compat_ops. */
+/*
+ * Operations of all adapters. Those that differ between kernels are in
+ * faultline_compat_ops.
+ */
 static const struct ib_device_ops faultline_dev_ops = {
 	.owner = THIS_MODULE,
 	.driver_id = RDMA_DRIVER_UNKNOWN,
 	.uverbs_abi_ver = FAULTLINE_UVERBS_ABI_VERSION,
 
-	.add_gid = faultline_add_gid,
 	.alloc_dm = faultline_alloc_dm,
 	.alloc_hw_port_stats = faultline_alloc_hw_port_stats,
 	.alloc_mr = faultline_alloc_mr,
 	.alloc_mw = faultline_alloc_mw,
 	.alloc_pd = faultline_alloc_pd,
 	.alloc_ucontext = faultline_alloc_ucontext,
-	.alloc_xrcd = faultline_alloc_xrcd,
-	.attach_mcast = faultline_attach_mcast,
 	.counter_alloc_stats = faultline_counter_alloc_stats,
 	.counter_dealloc = faultline_counter_dealloc,
 	.counter_update_stats = faultline_counter_update_stats,
-	.create_ah = faultline_create_ah,
 	.create_cq = faultline_create_cq,
 	.create_flow = faultline_create_flow,
 	.create_qp = faultline_create_qp,
 	.create_rwq_ind_table = faultline_create_rwq_ind_table,
 	.create_srq = faultline_create_srq,
-	.create_user_ah = faultline_create_ah,
 	.dealloc_dm = faultline_dealloc_dm,
 	.create_wq = faultline_create_wq,
 	.dealloc_mw = faultline_dealloc_mw,
 	.dealloc_pd = faultline_dealloc_pd,
 	.dealloc_ucontext = faultline_dealloc_ucontext,
-	.dealloc_xrcd = faultline_dealloc_xrcd,
-	.del_gid = faultline_del_gid,
 	.dereg_mr = faultline_dereg_mr,
-	.destroy_ah = faultline_destroy_ah,
 	.destroy_cq = faultline_destroy_cq,
 	.destroy_flow = faultline_destroy_flow,
 	.destroy_qp = faultline_destroy_qp,
 	.destroy_rwq_ind_table = faultline_destroy_rwq_ind_table,
 	.destroy_srq = faultline_destroy_srq,
 	.destroy_wq = faultline_destroy_wq,
-	.detach_mcast = faultline_detach_mcast,
 	.disassociate_ucontext = faultline_disassociate_ucontext,
 	.get_dev_fw_str = faultline_fw_str,
 	.get_dma_mr = faultline_get_dma_mr,
 	.get_hw_stats = faultline_get_hw_stats,
-	.get_link_layer = faultline_link_layer,
-	.get_port_immutable = faultline_port_immutable,
 	.map_mr_sg = faultline_map_mr_sg,
 	.mmap = faultline_mmap,
 	.mmap_free = faultline_mmap_free,
@@ -621,7 +657,6 @@ static const struct ib_device_ops faultline_dev_ops = {
 	.post_recv = faultline_post_recv,
 	.post_send = faultline_post_send,
 	.post_srq_recv = faultline_post_srq_recv,
-	.process_mad = faultline_process_mad,
 	.advise_mr = faultline_advise_mr,
 	.fill_res_cq_entry = faultline_fill_res_cq,
 	.fill_res_mr_entry = faultline_fill_res_mr,
@@ -629,7 +664,6 @@ static const struct ib_device_ops faultline_dev_ops = {
 	.fill_res_srq_entry = faultline_fill_res_srq,
 	.fill_stat_mr_entry = faultline_fill_stat_mr,
 	.query_device = faultline_query_device,
-	.query_pkey = faultline_query_pkey,
 	.query_port = faultline_query_port,
 	.query_qp = faultline_query_qp,
 	.query_srq = faultline_query_srq,
@@ -638,7 +672,6 @@ static const struct ib_device_ops faultline_dev_ops = {
 	.req_notify_cq = faultline_req_notify_cq,
 	.rereg_user_mr = faultline_rereg_user_mr,
 
-	INIT_RDMA_OBJ_SIZE(ib_ah, faultline_ah, ibah),
 	INIT_RDMA_OBJ_SIZE(ib_cq, faultline_cq, ibcq),
 	INIT_RDMA_OBJ_SIZE(ib_mw, faultline_mw, ibmw),
 	INIT_RDMA_OBJ_SIZE(ib_pd, faultline_pd, ibpd),
@@ -646,7 +679,40 @@ static const struct ib_device_ops faultline_dev_ops = {
 	INIT_RDMA_OBJ_SIZE(ib_rwq_ind_table, faultline_rwq_ind_table, ibtable),
 	INIT_RDMA_OBJ_SIZE(ib_srq, faultline_srq, ibsrq),
 	INIT_RDMA_OBJ_SIZE(ib_ucontext, faultline_ucontext, ibucontext),
+};
+
+/* Operations of RoCE adapters only. */
+static const struct ib_device_ops faultline_roce_ops = {
+	.add_gid = faultline_add_gid,
+	.alloc_xrcd = faultline_alloc_xrcd,
+	.attach_mcast = faultline_attach_mcast,
+	.create_ah = faultline_create_ah,
+	.create_user_ah = faultline_create_ah,
+	.dealloc_xrcd = faultline_dealloc_xrcd,
+	.del_gid = faultline_del_gid,
+	.destroy_ah = faultline_destroy_ah,
+	.detach_mcast = faultline_detach_mcast,
+	.get_link_layer = faultline_link_layer,
+	.get_port_immutable = faultline_port_immutable,
+	.process_mad = faultline_process_mad,
+	.query_pkey = faultline_query_pkey,
+
+	INIT_RDMA_OBJ_SIZE(ib_ah, faultline_ah, ibah),
 	INIT_RDMA_OBJ_SIZE(ib_xrcd, faultline_xrcd, ibxrcd),
+};
+
+/* Operations of iWARP adapters only. */
+static const struct ib_device_ops faultline_iwarp_ops = {
+	.get_port_immutable = faultline_iwarp_port_immutable,
+	.iw_accept = faultline_iw_accept,
+	.iw_add_ref = faultline_iw_add_ref,
+	.iw_connect = faultline_iw_connect,
+	.iw_create_listen = faultline_iw_create_listen,
+	.iw_destroy_listen = faultline_iw_destroy_listen,
+	.iw_get_qp = faultline_iw_get_qp,
+	.iw_reject = faultline_iw_reject,
+	.iw_rem_ref = faultline_iw_rem_ref,
+	.query_gid = faultline_iwarp_query_gid,
 };
 
 /* Methods and objects of this driver only. */
@@ -690,7 +756,6 @@ static void faultline_ib_dispatch(struct faultline_dev *dev,
 static int faultline_ib_setup(struct faultline_dev *dev,
 			      struct ib_device *ibdev)
 {
-	ibdev->node_type = RDMA_NODE_IB_CA;
 	ibdev->node_guid = cpu_to_be64(le64_to_cpu(dev->caps.node_guid));
 	ibdev->phys_port_cnt = 1;
 	ibdev->num_comp_vectors = faultline_num_comp_vectors(dev);
@@ -699,6 +764,17 @@ static int faultline_ib_setup(struct faultline_dev *dev,
 	ibdev->dev.parent = &dev->pdev->dev;
 	ib_set_device_ops(ibdev, &faultline_dev_ops);
 	ib_set_device_ops(ibdev, &faultline_compat_ops);
+	if (faultline_is_iwarp(dev)) {
+		ibdev->node_type = RDMA_NODE_RNIC;
+		strscpy(ibdev->iw_ifname, faultline_netdev(dev)->name,
+			sizeof(ibdev->iw_ifname));
+		/* Ports are reserved here, not by the port mapper. */
+		ibdev->iw_driver_flags = IW_F_NO_PORT_MAP;
+		ib_set_device_ops(ibdev, &faultline_iwarp_ops);
+	} else {
+		ibdev->node_type = RDMA_NODE_IB_CA;
+		ib_set_device_ops(ibdev, &faultline_roce_ops);
+	}
 	ibdev->driver_def = faultline_uapi_defs;
 	return ib_device_set_netdev(ibdev, faultline_netdev(dev), 1);
 }
@@ -784,6 +860,7 @@ void faultline_ib_death(struct faultline_dev *dev)
 {
 	struct faultline_res *res;
 	unsigned long index, flags;
+	struct faultline_qp *qp;
 
 	faultline_ib_dispatch(dev, IB_EVENT_DEVICE_FATAL);
 
@@ -795,6 +872,15 @@ void faultline_ib_death(struct faultline_dev *dev)
 							      struct faultline_cq,
 							      res));
 	xa_unlock_irqrestore(&dev->cqs, flags);
+
+	/* The lock keeps the QPs from being freed. */
+	xa_lock_irqsave(&dev->qps, flags);
+	xa_for_each(&dev->qps, index, res) {
+		qp = faultline_res_qp(res);
+		if (qp && qp->conn)
+			faultline_conn_death(qp->conn);
+	}
+	xa_unlock_irqrestore(&dev->qps, flags);
 }
 
 /* The link came up or went down. */

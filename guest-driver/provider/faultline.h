@@ -190,8 +190,10 @@ struct fl_qp {
 	struct fl_wq sq;
 	struct fl_wq rq;
 	uint32_t max_inline;
+	uint32_t ops;		/* bits of enum ibv_wr_opcode */
 	uint16_t max_tso_header;
 	bool sq_sig_all;
+	bool is_iwarp;
 	/* wr_start ... wr_complete: the batch of the send queue's lock */
 	uint32_t ex_head;	/* sq.head when it began */
 	struct faultline_sq_wqe *ex_wqe;
@@ -201,6 +203,11 @@ struct fl_qp {
 static inline struct fl_context *to_fl_ctx(struct ibv_context *ctx)
 {
 	return container_of(ctx, struct fl_context, ibv_ctx.context);
+}
+
+static inline bool fl_is_iwarp(const struct fl_context *ctx)
+{
+	return ctx->ibv_ctx.context.device->transport_type == IBV_TRANSPORT_IWARP;
 }
 
 static inline struct fl_pd *to_fl_pd(struct ibv_pd *pd)

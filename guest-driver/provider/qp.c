@@ -37,8 +37,17 @@ static const uint8_t wr_opcode[] = {
 	[IBV_WR_ATOMIC_WRITE] = FAULTLINE_WR_ATOMIC_WRITE,
 };
 
-static uint32_t qp_ops(enum ibv_qp_type type)
+/* Operations of RoCE without a message of iWARP (RFC 5040, RFC 7306). */
+#define ROCE_OPS WR_BIT(ATOMIC_WRITE)
+
+static uint32_t qp_ops(const struct fl_context *ctx, enum ibv_qp_type type)
 {
+	if (fl_is_iwarp(ctx)) {
+		if (type == IBV_QPT_RC)
+			return RC_OPS & ~ROCE_OPS;
+		if (type != IBV_QPT_RAW_PACKET)
+			return 0;
+	}
 	switch (type) {
 	case IBV_QPT_RC:
 	case IBV_QPT_XRC_SEND:
@@ -99,6 +108,9 @@ static int set_sges(struct fl_qp *qp, struct faultline_sq_wqe *wqe,
 	size_t i;
 
 	if (num > qp->sq.max_sge || (uint8_t *)(to + num) > end)
+		return EINVAL;
+	/* The Read Request names one sink (RFC 5040 section 4.4). */
+	if (qp->is_iwarp && num > 1 && wqe->opcode == FAULTLINE_WR_READ)
 		return EINVAL;
 	for (i = 0; i < num; i++)
 		fl_set_sge(&to[i], sg[i].addr, sg[i].length, sg[i].lkey);
@@ -177,13 +189,15 @@ static void ring_sq(struct fl_qp *qp)
 
 /*
  * Returns an errno if sends must not be posted. Before RTS they are refused at
- * once (IBTA 10.8.2), in the error states the device flushes them.
+ * once (IBTA 10.8.2), in the error states the device flushes them. The library
+ * does not learn when an iWARP connection is established: then they wait in the
+ * device.
  */
 static int check_send(struct fl_qp *qp)
 {
 	struct ibv_qp *ibqp = &qp->verbs_qp.qp;
 
-	if (ibqp->state < IBV_QPS_RTS)
+	if (ibqp->state < (qp->is_iwarp ? IBV_QPS_INIT : IBV_QPS_RTS))
 		return EINVAL;
 	return fl_is_gone(to_fl_ctx(ibqp->context)) ? EIO : 0;
 }
@@ -205,7 +219,7 @@ static int post_one(struct fl_qp *qp, struct ibv_send_wr *wr)
 	struct faultline_sq_wqe *wqe;
 	int i, ret = 0;
 
-	if (wr->opcode >= 32 || !(qp_ops(type) & (1U << wr->opcode)) ||
+	if (wr->opcode >= 32 || !(qp->ops & (1U << wr->opcode)) ||
 	    wr->num_sge < 0 || !check_flags(type, wr->send_flags))
 		return EINVAL;
 	if (sq_full(qp))
@@ -634,8 +648,10 @@ static void fl_wr_set_inline_data(struct ibv_qp_ex *ibqp, void *addr, size_t len
 }
 
 /* Operations that may be requested in send_ops_flags for a QP type. */
-static uint64_t ex_ops(enum ibv_qp_type type)
+static uint64_t ex_ops(const struct fl_context *ctx, enum ibv_qp_type type)
 {
+	const uint64_t roce = fl_is_iwarp(ctx) ? 0 :
+		FL_QP_EX_WITH_FLUSH | IBV_QP_EX_WITH_ATOMIC_WRITE;
 	const uint64_t send = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
 	const uint64_t write =
 		IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
@@ -647,8 +663,7 @@ static uint64_t ex_ops(enum ibv_qp_type type)
 		return send | write | keys | IBV_QP_EX_WITH_SEND_WITH_INV |
 		       IBV_QP_EX_WITH_RDMA_READ |
 		       IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
-		       IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD |
-		       FL_QP_EX_WITH_FLUSH | IBV_QP_EX_WITH_ATOMIC_WRITE;
+		       IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | roce;
 	case IBV_QPT_UC:
 		return send | write | keys;
 	case IBV_QPT_UD:
@@ -717,7 +732,7 @@ static int check_init(struct fl_context *ctx, const struct ibv_qp_init_attr_ex *
 {
 	const struct ibv_qp_cap *cap = &attr->cap;
 
-	if (!qp_ops(attr->qp_type))
+	if (!qp_ops(ctx, attr->qp_type))
 		return EOPNOTSUPP;
 	if (!check_comp_mask(attr->comp_mask, IBV_QP_INIT_ATTR_PD |
 						      IBV_QP_INIT_ATTR_CREATE_FLAGS |
@@ -730,7 +745,7 @@ static int check_init(struct fl_context *ctx, const struct ibv_qp_init_attr_ex *
 	if ((attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS) && attr->create_flags)
 		return EOPNOTSUPP;
 	if ((attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) &&
-	    (attr->send_ops_flags & ~ex_ops(attr->qp_type)))
+	    (attr->send_ops_flags & ~ex_ops(ctx, attr->qp_type)))
 		return EOPNOTSUPP;
 	if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || !attr->send_cq)
 		return EINVAL;
@@ -883,6 +898,8 @@ struct ibv_qp *fl_create_qp_ex(struct ibv_context *context,
 	if (ret)
 		goto err_queues;
 	qp->sq_sig_all = attr->sq_sig_all;
+	qp->is_iwarp = fl_is_iwarp(ctx);
+	qp->ops = qp_ops(ctx, attr->qp_type);
 	qp->max_tso_header = max_tso_header(attr);
 	ret = fl_table_insert(&ctx->qps, qp->verbs_qp.qp.qp_num, qp);
 	if (ret)

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use faultline_fabric::link_model::LinkModel;
 use faultline_fabric::vlan::{VlanMembership, VlanSet};
-use faultline_nic::{Dcqcn, FaultPolicy, Nanos, NicConfig, Pitfalls, PortSecurity, ReadyMode};
+use faultline_nic::{
+    Dcqcn, FaultPolicy, Nanos, NicConfig, Pitfalls, PortSecurity, ReadyMode, Transport,
+};
 use faultline_scenario::problem::{self, Problem};
 use faultline_scenario::profile::{self, Profile};
 use faultline_wire::MacAddr;
@@ -174,6 +176,8 @@ nic_settings! {
     stall_timeout_ms: u64,
     /// Peers that get READY packets when a fault is repaired, and whose READY packets are accepted.
     ready: NamedReadyMode,
+    /// Protocol of the RDMA queue pairs: RoCEv2 or iWARP.
+    transport: NamedTransport,
     /// The bit MigReq of sent packets: 0 or 1.
     mig_req: MigReq,
     /// Congestion control of connections. An empty table switches it on with the usual parameters.
@@ -282,6 +286,9 @@ impl NicSettings {
         if let Some(mac_change) = self.mac_change {
             config.mac_change = mac_change;
         }
+        if let Some(NamedTransport(transport)) = self.transport {
+            config.transport = transport;
+        }
         if let Some(MigReq(mig_req)) = self.mig_req {
             config.mig_req = mig_req;
         }
@@ -316,6 +323,23 @@ impl clap::ValueEnum for NamedFaultPolicy {
 
     fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
         Some(clap::builder::PossibleValue::new(self.0.name()))
+    }
+}
+
+/// Protocol of the RDMA queue pairs of a NIC, which the configuration gives by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamedTransport(Transport);
+
+impl clap::ValueEnum for NamedTransport {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self(Transport::Roce), Self(Transport::Iwarp)]
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        Some(clap::builder::PossibleValue::new(match self.0 {
+            Transport::Roce => "roce",
+            Transport::Iwarp => "iwarp",
+        }))
     }
 }
 
@@ -374,7 +398,7 @@ macro_rules! read_by_name {
     )* };
 }
 
-read_by_name!(PollMode NamedFaultPolicy NamedReadyMode Pitfall);
+read_by_name!(PollMode NamedFaultPolicy NamedReadyMode NamedTransport Pitfall);
 
 impl FromStr for NicEntry {
     type Err = ConfigError;

@@ -228,7 +228,7 @@ mod tests {
     use crate::config::Config;
 
     const NIC_KEYS: &str = "`name`, `socket`, `socket_group`, `mac`, `on_demand`, `fault_policy`, `fault_timeout_ms`, \
-         `stall_timeout_ms`, `ready`, `mig_req`, `dcqcn`, `lookup_ns`, `table_mib`, `pitfalls`, `spoof_check`, `addresses`, `mac_change`, `pci_id`, `pvid`, `vlans`, \
+         `stall_timeout_ms`, `ready`, `transport`, `mig_req`, `dcqcn`, `lookup_ns`, `table_mib`, `pitfalls`, `spoof_check`, `addresses`, `mac_change`, `pci_id`, `pvid`, `vlans`, \
          `link_tx`, `link_rx`, `profile`, `engine`";
 
     /// `text` is refused at `line`, `column`, with this message.

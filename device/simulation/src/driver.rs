@@ -330,7 +330,7 @@ pub struct Driver<B> {
     next_free: u64,
     admin: Channel,
     translation: Channel,
-    scratch: u64,
+    pub(crate) scratch: u64,
     /// Queue of asynchronous events, on vector 0.
     pub events: Eq,
 }
@@ -557,6 +557,13 @@ impl<B: Bus> Driver<B> {
 
     /// Asynchronous events that have come: kind and object.
     pub fn async_events(&mut self) -> Vec<(u8, u32)> {
+        let events = self.whole_events();
+        let facts = |event: &Eqe| (event.kind, event.object.get());
+        events.iter().map(facts).collect()
+    }
+
+    /// Asynchronous events that have come.
+    pub fn whole_events(&mut self) -> Vec<Eqe> {
         let mut events = std::mem::replace(
             &mut self.events,
             Eq {
@@ -568,7 +575,7 @@ impl<B: Bus> Driver<B> {
         );
         let mut found = Vec::new();
         while let Some(event) = self.poll_event(&mut events) {
-            found.push((event.kind, event.object.get()));
+            found.push(event);
         }
         self.events = events;
         found

@@ -27,6 +27,7 @@ pub mod driver;
 mod error;
 pub mod event;
 mod host;
+mod iwarp;
 mod limits;
 mod memory;
 pub mod pager;
@@ -44,6 +45,7 @@ pub use driver::{Connect, Cq, CqConfig, Driver, Error, Mr, Qp, QpConfig, Send, S
 pub use error::{SimulationError, Stuck};
 pub use faultline_scenario::random::Rng;
 pub use host::Host;
+pub use iwarp::Private;
 pub use memory::Memory;
 pub use pager::{FaultService, Pager};
 pub use record::FaultTimes;

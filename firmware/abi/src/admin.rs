@@ -426,6 +426,20 @@ abi_consts! {
         CREATE_RSS_QP = 0x61;
         /// Create a shared receive queue with tag matching; DESTROY_SRQ destroys it.
         CREATE_TM_SRQ = 0x79;
+        /// iWARP: listen at a TCP port.
+        CREATE_LISTENER = 0x80;
+        /// iWARP: end a listener, and its connections that are being opened. Requests stay.
+        DESTROY_LISTENER = 0x81;
+        /// iWARP: open a connection for a queue pair.
+        CONNECT = 0x82;
+        /// iWARP: give a request to a queue pair.
+        ACCEPT = 0x83;
+        /// iWARP: refuse a request, or free one that has ended.
+        REJECT = 0x84;
+        /// iWARP: read a request.
+        QUERY_REQUEST = 0x85;
+        /// iWARP: read the connection of a queue pair.
+        QUERY_CONNECTION = 0x86;
     }
 }
 

@@ -99,8 +99,12 @@ abi_struct! {
         max_cq_period: crate::U16,
         /// FAULTLINE_FEATURE_* bits.
         features: crate::U32,
+        /// iWARP: listeners, and requests that wait for an answer.
+        max_listener: crate::U32,
+        /// iWARP: backlog of a listener.
+        max_backlog: crate::U32,
         /// Reserved; zero.
-        reserved2: [u8; 16],
+        reserved2: [u8; 8],
     }
 }
 
@@ -110,6 +114,9 @@ abi_consts! {
         /// An entry of RoCE v1 in the software's GID table before each of RoCE v2, as on adapters that support both. The device knows
         /// entries of RoCE v2 only, at the same indices.
         ROCE_V1_GIDS = 1 << 0;
+        /// The device is an iWARP adapter (RFC 5040): queue pairs of type RC have TCP connections, and there are no others but those
+        /// for raw Ethernet frames. The GID table, address handles and multicast groups are not used.
+        IWARP = 1 << 1;
     }
 }
 

@@ -12,9 +12,9 @@ abi_struct! {
         kind: u8,
         /// Reserved; zero.
         reserved0: [u8; 3],
-        /// CQ, QP or SRQ number, by kind.
+        /// Number of the CQ, QP, SRQ, listener or request, by kind.
         object: crate::U32,
-        /// Page fault: token to resume with.
+        /// Page fault: token to resume with. Connections: by kind.
         token: crate::U64,
         /// Page fault: virtual address (I/O virtual address of the region) that is absent.
         va: crate::U64,
@@ -72,6 +72,18 @@ abi_consts! {
         DEVICE_FATAL = 34;
         /// Ingress was paused too long for a page of QP `object`; the packet that waited was dropped.
         STALL_TIMEOUT = 35;
+        /// iWARP: a peer wants to connect to listener `object`; the number of the request is in `token`.
+        CONNECTION_REQUEST = 48;
+        /// iWARP: request `object` has ended without an answer, and waits for REJECT.
+        REQUEST_GONE = 49;
+        /// iWARP: QP `object` is connected and in state RTS.
+        CONNECTED = 50;
+        /// iWARP: the connection of QP `object` was not opened; the reason is in `token` (FAULTLINE_CLOSE_*). The QP is in state ERR.
+        CONNECT_FAILED = 51;
+        /// iWARP: the peer of QP `object` has closed in order. The QP is in state SQD, its send queue has been flushed.
+        PEER_CLOSED = 52;
+        /// iWARP: the connection of QP `object` has ended; the reason is in `token` (FAULTLINE_CLOSE_*). The QP is in state ERR.
+        CONNECTION_CLOSED = 53;
     }
 }
 

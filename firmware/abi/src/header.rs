@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::{Constant, ConstantGroup, StructLayout};
-use crate::{admin, caps, cqe, device_memory, doorbell, event, qp, regs};
+use crate::{admin, caps, cqe, device_memory, doorbell, event, iwarp, qp, regs};
 use crate::{status, steering, tag, translation, wqe};
 
 /// Every group of constants, in the order of the header.
@@ -42,6 +42,9 @@ pub const GROUPS: &[ConstantGroup] = &[
     admin::QP_FLAGS,
     admin::NETDEV_FLAGS,
     admin::COUNTERS,
+    iwarp::FLAGS,
+    iwarp::CLOSE_REASONS,
+    iwarp::GEOMETRY,
     steering::FLOW_KINDS,
     steering::FLOW_FLAGS,
     steering::FLOW_HEADERS,
@@ -107,6 +110,13 @@ pub const STRUCTS: &[StructLayout] = &[
     steering::ModifyWq::LAYOUT,
     steering::CreateRwqIndTable::LAYOUT,
     steering::CreateRssQp::LAYOUT,
+    iwarp::ConnectionPath::LAYOUT,
+    iwarp::ConnectionParam::LAYOUT,
+    iwarp::CreateListener::LAYOUT,
+    iwarp::Connect::LAYOUT,
+    iwarp::Accept::LAYOUT,
+    iwarp::QueryConnection::LAYOUT,
+    iwarp::ConnectionInfo::LAYOUT,
     tag::CreateTmSrq::LAYOUT,
     tag::TmOp::LAYOUT,
     tag::Tmh::LAYOUT,

@@ -23,6 +23,7 @@ pub mod cqe;
 pub mod device_memory;
 pub mod doorbell;
 pub mod event;
+pub mod iwarp;
 pub mod qp;
 pub mod regs;
 pub mod ring;
@@ -46,7 +47,9 @@ pub use zerocopy::little_endian::{U16, U32, U64};
 ///
 /// - 2.1: durations in RESUME, process in ALLOC_UCTX.
 /// - 2.2: [`regs::LINK_SPEED`].
-pub const ABI_VERSION: u32 = 2 << 16 | 3;
+/// - 2.3: user in ALLOC_UCTX.
+/// - 2.4: iWARP.
+pub const ABI_VERSION: u32 = 2 << 16 | 4;
 
 /// Contents of [`regs::MAGIC`]: "FLTL" in ASCII, first letter in the lowest byte.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"FLTL");

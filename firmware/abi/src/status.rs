@@ -112,4 +112,14 @@ statuses! {
     NoDeviceMemory / "NO_DEVICE_MEMORY" = 81,
     /// No such counter set.
     BadCounters / "BAD_COUNTERS" = 82,
+    /// No such listener.
+    BadListener / "BAD_LISTENER" = 90,
+    /// No such request for a connection.
+    BadRequest / "BAD_REQUEST" = 91,
+    /// The request has ended: its peer has gone, or it has waited for too long.
+    RequestGone / "REQUEST_GONE" = 92,
+    /// Another listener or connection has these addresses and ports.
+    AddressInUse / "ADDRESS_IN_USE" = 93,
+    /// The addresses are of different families, or none that a connection can have.
+    BadAddress / "BAD_ADDRESS" = 94,
 }

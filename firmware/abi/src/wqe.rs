@@ -212,6 +212,8 @@ abi_consts! {
         WR_ATOMIC_WRITE = 12;
         /// Raw Ethernet frame, without FCS.
         WR_RAW = 13;
+        /// iWARP: RDMA READ with one SGE, after which `imm`, the key of the SGE, is invalidated as by WR_LOCAL_INV.
+        WR_READ_INV = 14;
     }
 }
 

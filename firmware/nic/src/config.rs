@@ -1,7 +1,7 @@
 //! Configuration of a NIC, fixed at its creation.
 
 use faultline_abi::caps::{
-    Caps, ODP_ATOMIC, ODP_READ, ODP_RECV, ODP_SEND, ODP_SRQ_RECV, ODP_WRITE, ROCE_V1_GIDS,
+    Caps, IWARP, ODP_ATOMIC, ODP_READ, ODP_RECV, ODP_SEND, ODP_SRQ_RECV, ODP_WRITE, ROCE_V1_GIDS,
 };
 use faultline_abi::wqe::{MAX_STRIDE_SHIFT, RQ_WQE_DATA, SQ_WQE_DATA};
 use faultline_abi::{U16, U32, U64};
@@ -97,6 +97,10 @@ pub struct Limits {
     pub max_tm_tags: u32,
     /// Operations in the ring of a tag matching SRQ.
     pub max_tm_ops: u32,
+    /// iWARP: listeners, and requests that wait for an answer.
+    pub max_listener: u32,
+    /// iWARP: backlog of a listener.
+    pub max_backlog: u32,
 }
 
 impl Default for Limits {
@@ -129,6 +133,8 @@ impl Default for Limits {
             max_mac_filter: 128,
             max_tm_tags: 128,
             max_tm_ops: 256,
+            max_listener: 1 << 12,
+            max_backlog: 256,
         }
     }
 }
@@ -178,6 +184,32 @@ pub struct NicConfig {
     pub roce_v1_gids: bool,
     /// Whose vendor errors completions have.
     pub vendor_errors: VendorErrors,
+    /// Protocol of its RDMA queue pairs.
+    pub transport: Transport,
+    /// iWARP: the secret from which initial sequence numbers are made. A NIC whose peers are not trusted needs random numbers here.
+    pub tcp_secret: [u64; 2],
+}
+
+/// Protocol of the RDMA queue pairs of a NIC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "kebab-case")
+)]
+pub enum Transport {
+    /// RoCEv2.
+    #[default]
+    Roce,
+    /// iWARP: RDMAP, DDP and MPA over TCP.
+    Iwarp,
+}
+
+impl Transport {
+    /// True for iWARP.
+    pub fn is_iwarp(self) -> bool {
+        self == Self::Iwarp
+    }
 }
 
 /// Known defects of real adapters ("Pitfalls of InfiniBand with On-Demand Paging", ISPASS 2021).
@@ -212,6 +244,17 @@ impl NicConfig {
             pitfalls: Pitfalls::default(),
             roce_v1_gids: false,
             vendor_errors: VendorErrors::default(),
+            transport: Transport::default(),
+            tcp_secret: [0; 2],
+        }
+    }
+
+    /// FAULTLINE_FEATURE_*.
+    fn features(&self) -> u32 {
+        match self.transport {
+            Transport::Iwarp => IWARP,
+            Transport::Roce if self.roce_v1_gids => ROCE_V1_GIDS,
+            Transport::Roce => 0,
         }
     }
 
@@ -220,6 +263,8 @@ impl NicConfig {
         let l = &self.limits;
         let [a, b, c, d, e, f] = self.mac.0;
         let odp = |bits: u32| U32::new(if self.on_demand { bits } else { 0 });
+        let is_iwarp = self.transport == Transport::Iwarp;
+        let of_roce = |bits: u32| odp(if is_iwarp { 0 } else { bits });
         Caps {
             fw_version: U64::new(1 << 16),
             node_guid: U64::new(u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])),
@@ -233,7 +278,7 @@ impl NicConfig {
             max_cqe: U32::new(l.max_cqe),
             max_mkey: U32::new(l.max_mkey),
             max_pd: U32::new(l.max_pd),
-            max_ah: U32::new(l.max_ah),
+            max_ah: U32::new(if is_iwarp { 0 } else { l.max_ah }),
             max_srq: U32::new(l.max_srq),
             max_srq_wr: U32::new(l.max_srq_wr),
             max_uctx: U32::new(l.max_uctx),
@@ -258,14 +303,11 @@ impl NicConfig {
                 | ODP_READ
                 | ODP_ATOMIC
                 | ODP_SRQ_RECV),
-            xrc_odp_caps: odp(ODP_SEND
-                | ODP_RECV
-                | ODP_WRITE
-                | ODP_READ
-                | ODP_ATOMIC
-                | ODP_SRQ_RECV),
-            uc_odp_caps: odp(ODP_SEND | ODP_RECV | ODP_WRITE | ODP_SRQ_RECV),
-            ud_odp_caps: odp(ODP_SEND | ODP_RECV | ODP_SRQ_RECV),
+            xrc_odp_caps: of_roce(
+                ODP_SEND | ODP_RECV | ODP_WRITE | ODP_READ | ODP_ATOMIC | ODP_SRQ_RECV,
+            ),
+            uc_odp_caps: of_roce(ODP_SEND | ODP_RECV | ODP_WRITE | ODP_SRQ_RECV),
+            ud_odp_caps: of_roce(ODP_SEND | ODP_RECV | ODP_SRQ_RECV),
             max_faults: U32::new(l.max_faults),
             max_map_leaves: U32::new(low32(MAX_LEAVES_PER_MAP)),
             max_fast_reg_pages: U32::new(MAX_FAST_REG_PAGES),
@@ -274,9 +316,11 @@ impl NicConfig {
             max_counters: U32::new(l.max_counters),
             max_cq_count: U16::new(MAX_CQ_COUNT),
             max_cq_period: U16::new(MAX_CQ_PERIOD),
-            max_tm_tags: U32::new(l.max_tm_tags),
-            max_tm_ops: U32::new(l.max_tm_ops),
-            features: U32::new(if self.roce_v1_gids { ROCE_V1_GIDS } else { 0 }),
+            max_tm_tags: U32::new(if is_iwarp { 0 } else { l.max_tm_tags }),
+            max_tm_ops: U32::new(if is_iwarp { 0 } else { l.max_tm_ops }),
+            features: U32::new(self.features()),
+            max_listener: U32::new(if is_iwarp { l.max_listener } else { 0 }),
+            max_backlog: U32::new(if is_iwarp { l.max_backlog } else { 0 }),
             ..Caps::default()
         }
     }

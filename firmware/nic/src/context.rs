@@ -7,7 +7,7 @@ use faultline_abi::cqe::{
     Cqe, RECV, RETRY_EXC_ERR, RNR_RETRY_EXC_ERR, SUCCESS, TM_ADD, WR_FLUSH_ERR,
 };
 use faultline_abi::event::{self, Eqe};
-use faultline_abi::{U32, regs};
+use faultline_abi::{U32, U64, regs};
 use faultline_wire::packet::RoceHeader;
 
 use crate::core::Core;
@@ -240,6 +240,18 @@ impl<'a, M: Dma> Context<'a, M> {
         self.core.charge(work::EVENT);
         if let Some(eqn) = self.core.async_eqn {
             self.push_event(eqn, object_event(kind, object));
+        }
+    }
+
+    /// Raises an event about a connection, if the driver has a queue for these.
+    pub(crate) fn raise_connection(&mut self, kind: u8, object: u32, token: u64) {
+        self.core.charge(work::EVENT);
+        if let Some(eqn) = self.core.async_eqn {
+            let event = Eqe {
+                token: U64::new(token),
+                ..object_event(kind, object)
+            };
+            self.push_event(eqn, event);
         }
     }
 

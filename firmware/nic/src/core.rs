@@ -9,7 +9,7 @@ use faultline_wire::bth::Psn;
 use faultline_wire::packet::RoceHeader;
 
 use crate::budget::Budget;
-use crate::config::NicConfig;
+use crate::config::{NicConfig, Transport};
 use crate::counters::Counters;
 use crate::cq::Cq;
 use crate::device_memory::DeviceMemory;
@@ -22,6 +22,7 @@ use crate::gid_table::{GidTable, Source};
 use crate::ingress::Ingress;
 use crate::injection::point::Point;
 use crate::injection::table::Injections;
+use crate::iwarp::Connections;
 use crate::latency::{Latency, QpCache};
 use crate::mkey::Mkeys;
 use crate::netdev::Netdev;
@@ -147,6 +148,8 @@ pub(crate) struct Core {
     interrupts: u64,
     /// For [`Nic::poll_diagnostic`](crate::Nic::poll_diagnostic).
     pub(crate) diagnostics: Diagnostics,
+    /// iWARP: what its connections share.
+    pub(crate) connections: Option<Box<Connections>>,
     /// Injected errors and delays.
     pub(crate) injections: Injections,
 }
@@ -206,6 +209,10 @@ impl Core {
             notices: BTreeSet::new(),
             interrupts: 0,
             diagnostics: Diagnostics::default(),
+            connections: (config.transport == Transport::Iwarp).then(|| {
+                let connections = Connections::new(config.limits.max_listener, config.tcp_secret);
+                Box::new(connections)
+            }),
             injections: Injections::default(),
             config,
         }
@@ -309,14 +316,20 @@ impl Core {
         let waiting = !self.ready.is_empty()
             || !self.final_acks.is_empty()
             || self.ingress.has_work()
-            || self.flow_control.has_released();
+            || self.flow_control.has_released()
+            || self.has_segments();
         let busy = (waiting && self.busy_until.0 > 0).then_some(self.busy_until);
         let notice = self.notices.first().map(|(at, _)| *at);
         let delayed = self.injections.next_due();
         // Called in each pass of the caller. Most deadlines are unset, so no array is built.
         let of_faults = earlier(fault, stall);
         let of_queues = earlier(earlier(timer, notice), earlier(busy, self.deferred));
-        earlier(of_faults, earlier(of_queues, delayed))
+        let connections = self.connections.as_ref();
+        let of_connections = connections.and_then(|shared| shared.next_deadline());
+        earlier(
+            of_faults,
+            earlier(of_queues, earlier(delayed, of_connections)),
+        )
     }
 
     /// True if the NIC takes time for a packet after which the next one leaves later.
@@ -325,6 +338,13 @@ impl Core {
         self.config.lookup.0 > 0
             || self.config.latency.payload_unit > 0
             || self.injections.has(Point::Lookup)
+    }
+
+    /// True if there are segments to send that belong to no queue pair.
+    #[inline]
+    pub(crate) fn has_segments(&self) -> bool {
+        let connections = self.connections.as_ref();
+        connections.is_some_and(|shared| shared.has_out())
     }
 
     /// Accounts for the look-ups in page tables since the last call.

@@ -315,6 +315,9 @@ impl Nic {
             self.core.counters.inc(Counter::rx_filtered);
             return;
         }
+        if self.core.connections.is_some() && self.receive_segment(now, mem, dst, frame) {
+            return;
+        }
         if !self.steering.is_empty() && self.steer(now, mem, frame) {
             return;
         }

@@ -16,6 +16,7 @@ use crate::core::Uctx;
 use crate::diagnostic::{Diagnostic, OverrunQueue};
 use crate::dma::Dma;
 use crate::fault::Fault;
+use crate::iwarp::StreamQp;
 use crate::mkey::Mkey;
 use crate::nic::Nic;
 use crate::qp::{FaultPolicy, Qp, QpType, State};
@@ -181,7 +182,7 @@ impl Nic {
     pub fn queue_pair_psns(&self, qpn: u32) -> Option<Psns> {
         match self.queues.get(qpn)? {
             Queue::Pair(qp) => Some(qp.psns()),
-            Queue::Work(_) | Queue::Rss(_) => None,
+            Queue::Stream(_) | Queue::Work(_) | Queue::Rss(_) => None,
         }
     }
 
@@ -301,6 +302,7 @@ fn listing<'a, T: 'a, I>(
 fn queue_info(qpn: u32, queue: &Queue) -> QueuePairInfo {
     match queue {
         Queue::Pair(qp) => pair_info(qp),
+        Queue::Stream(qp) => stream_info(qp),
         Queue::Work(wq) => {
             let endpoint = &wq.endpoint;
             QueuePairInfo {
@@ -354,6 +356,28 @@ fn pair_info(qp: &Qp) -> QueuePairInfo {
         peer_qpn: connected.then(|| endpoint.attr.dest_qpn.get()),
         mtu: endpoint.mtu,
         max_rd_atomic: sets_rd_atomic.then_some(endpoint.attr.max_rd_atomic),
+        fault_policy: endpoint.fault_policy(),
+        sends_pending: qp.sends_pending(),
+        waits_for_page: qp.waits_for_page(),
+        traffic: endpoint.traffic,
+    }
+}
+
+fn stream_info(qp: &StreamQp) -> QueuePairInfo {
+    let endpoint = &qp.endpoint;
+    let config = &endpoint.config;
+    QueuePairInfo {
+        qpn: endpoint.number,
+        kind: QueueKind::Pair(config.kind),
+        state: Some(endpoint.state),
+        context: config.uctx,
+        pd: config.pd,
+        send_cq: config.send_cqn,
+        recv_cq: config.recv_cqn,
+        srq: config.srqn,
+        peer_qpn: None,
+        mtu: 0,
+        max_rd_atomic: Some(endpoint.attr.max_rd_atomic),
         fault_policy: endpoint.fault_policy(),
         sends_pending: qp.sends_pending(),
         waits_for_page: qp.waits_for_page(),

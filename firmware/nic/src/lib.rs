@@ -15,6 +15,7 @@
 //! - `frame`, `payload`, `segments`, `path`: packets that leave and arrive; `gate`, `port_security`: those that do not; `gid_table`
 //! - `ethernet`, `multicast`, `steering`, `rss`, `headers`: frames that are not addressed to one queue pair
 //! - `offload`: checksums and segmentation
+//! - `iwarp`: queue pairs over TCP
 //! - `diagnostic`: what a NIC reports of its work, for logs, metrics and traces
 //! - [`inspect`]: read-only views of the objects, for operators; `nic/operator`: operations for them
 //! - [`injection`]: errors and delays that an operator injects
@@ -51,6 +52,7 @@ mod headers;
 mod ingress;
 pub mod injection;
 pub mod inspect;
+mod iwarp;
 mod latency;
 pub mod mkey;
 mod multicast;
@@ -84,7 +86,7 @@ mod translation;
 mod vendor_error;
 mod work;
 
-pub use crate::config::{Limits, NicConfig, Pitfalls};
+pub use crate::config::{Limits, NicConfig, Pitfalls, Transport};
 pub use crate::congestion::Dcqcn;
 pub use crate::core::DEFAULT_LINK_SPEED_MBPS;
 pub use crate::counters::Counters;

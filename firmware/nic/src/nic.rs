@@ -1,9 +1,10 @@
 //! The state of a NIC, and the calls of its user: doorbells, frames to send, interrupts and deadlines. Received frames are in
 //! `receive`, the next frame in `transmit`, register accesses in `registers`, answers to page faults in `faults`, what holds senders in
-//! `senders`.
+//! `senders`, TCP segments and connections without a queue pair in `iwarp`.
 
 mod faults;
 mod gate;
+mod iwarp;
 mod operator;
 mod receive;
 mod registers;
@@ -495,10 +496,11 @@ impl Nic {
             && let Some(number) = self.core.pop_timer(now)
         {
             self.core.charge(work::OPERATION);
-            if let Some((qp, mut cx)) = self.qp_in_context(now, mem, number) {
+            if let Some((qp, mut cx)) = self.queue_in_context(now, mem, number) {
                 qp.handle_timer(&mut cx);
             }
         }
+        self.handle_connection_timers(now, mem, turn);
         self.carry_out_delayed(now, mem, turn);
         self.context(now, mem).notify_due();
         self.expire_faults(now, mem);

@@ -10,6 +10,8 @@ use crate::dma::Dma;
 use crate::fault::Call;
 use crate::frame::{Frame, TxFrame};
 use crate::gid_table::Source;
+use crate::iwarp::StreamQp;
+use crate::qp::endpoint::Endpoint;
 use crate::qp::{Qp, QpType, State, WorkQueue};
 use crate::references::References;
 use crate::rss::RssQp;
@@ -24,6 +26,8 @@ use crate::table::Table;
 pub(crate) enum Queue {
     /// A queue pair.
     Pair(Qp),
+    /// An iWARP queue pair.
+    Stream(StreamQp),
     /// A work queue.
     Work(WorkQueue),
     /// An RSS queue pair.
@@ -38,8 +42,20 @@ impl Queue {
     pub(crate) fn counters(&self) -> CounterSet {
         match self {
             Self::Pair(qp) => qp.endpoint.counters,
+            Self::Stream(qp) => qp.endpoint.counters,
             Self::Work(wq) => wq.endpoint.counters,
             Self::Rss(rss) => rss.counters,
+        }
+    }
+
+    /// Number, configuration and attributes; an RSS queue pair has none.
+    #[inline]
+    pub(crate) fn endpoint_mut(&mut self) -> Option<&mut Endpoint> {
+        match self {
+            Self::Pair(qp) => Some(&mut qp.endpoint),
+            Self::Stream(qp) => Some(&mut qp.endpoint),
+            Self::Work(wq) => Some(&mut wq.endpoint),
+            Self::Rss(_) => None,
         }
     }
 
@@ -48,6 +64,7 @@ impl Queue {
     pub(crate) fn traffic_mut(&mut self) -> Option<&mut Traffic> {
         match self {
             Self::Pair(qp) => Some(&mut qp.endpoint.traffic),
+            Self::Stream(qp) => Some(&mut qp.endpoint.traffic),
             Self::Work(wq) => Some(&mut wq.endpoint.traffic),
             Self::Rss(_) => None,
         }
@@ -58,7 +75,7 @@ impl Queue {
     pub(crate) fn source(&self) -> Option<Source> {
         match self {
             Self::Pair(qp) => qp.source(),
-            Self::Work(_) | Self::Rss(_) => None,
+            Self::Stream(_) | Self::Work(_) | Self::Rss(_) => None,
         }
     }
 
@@ -66,6 +83,7 @@ impl Queue {
     pub(crate) fn state(&self) -> Option<State> {
         match self {
             Self::Pair(qp) => Some(qp.endpoint.state),
+            Self::Stream(qp) => Some(qp.endpoint.state),
             Self::Work(wq) => Some(wq.endpoint.state),
             Self::Rss(_) => None,
         }
@@ -75,6 +93,7 @@ impl Queue {
     pub(crate) fn set_counters(&mut self, set: CounterSet) -> CounterSet {
         let counters = match self {
             Self::Pair(qp) => &mut qp.endpoint.counters,
+            Self::Stream(qp) => &mut qp.endpoint.counters,
             Self::Work(wq) => &mut wq.endpoint.counters,
             Self::Rss(rss) => &mut rss.counters,
         };
@@ -85,6 +104,7 @@ impl Queue {
     pub(crate) fn uctx(&self) -> u32 {
         match self {
             Self::Pair(qp) => qp.endpoint.config.uctx,
+            Self::Stream(qp) => qp.endpoint.config.uctx,
             Self::Work(wq) => wq.endpoint.config.uctx,
             Self::Rss(rss) => rss.uctx,
         }
@@ -94,6 +114,7 @@ impl Queue {
     pub(crate) fn references_mut(&mut self) -> &mut References {
         match self {
             Self::Pair(qp) => &mut qp.references,
+            Self::Stream(qp) => &mut qp.references,
             Self::Work(wq) => &mut wq.references,
             Self::Rss(rss) => &mut rss.references,
         }
@@ -104,7 +125,7 @@ impl Queue {
         match self {
             Self::Pair(qp) => qp.endpoint.config.kind == QpType::Raw,
             Self::Rss(_) => true,
-            Self::Work(_) => false,
+            Self::Stream(_) | Self::Work(_) => false,
         }
     }
 
@@ -113,7 +134,7 @@ impl Queue {
         match self {
             Self::Pair(qp) => qp.endpoint.config.kind == QpType::Raw,
             Self::Work(_) => true,
-            Self::Rss(_) => false,
+            Self::Stream(_) | Self::Rss(_) => false,
         }
     }
 
@@ -122,6 +143,7 @@ impl Queue {
     pub(crate) fn ring_send<M: Dma>(&mut self, cx: &mut Context<'_, M>, producer: u32) -> bool {
         match self {
             Self::Pair(qp) => qp.ring_send(cx, producer),
+            Self::Stream(qp) => qp.ring_send(cx, producer),
             Self::Work(_) | Self::Rss(_) => false,
         }
     }
@@ -130,6 +152,7 @@ impl Queue {
     pub(crate) fn ring_receive<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         match self {
             Self::Pair(qp) => qp.ring_receive(cx),
+            Self::Stream(qp) => qp.ring_receive(cx),
             Self::Work(wq) => wq.ring_receive(cx),
             Self::Rss(_) => {}
         }
@@ -145,6 +168,7 @@ impl Queue {
     ) -> bool {
         match self {
             Self::Pair(qp) => qp.poll_transmit(cx, most, frame),
+            Self::Stream(qp) => qp.poll_transmit(cx, frame),
             Self::Work(wq) => {
                 wq.poll(cx);
                 false
@@ -158,7 +182,7 @@ impl Queue {
     pub(crate) fn next_run_sent<M: Dma>(&mut self, cx: &mut Context<'_, M>, frame: &TxFrame) {
         match self {
             Self::Pair(qp) => qp.next_run_sent(cx, frame),
-            Self::Work(_) | Self::Rss(_) => {}
+            Self::Stream(_) | Self::Work(_) | Self::Rss(_) => {}
         }
     }
 
@@ -167,7 +191,7 @@ impl Queue {
     pub(crate) fn has_sent_all(&self) -> bool {
         match self {
             Self::Pair(qp) => qp.has_sent_all(),
-            Self::Work(_) | Self::Rss(_) => false,
+            Self::Stream(_) | Self::Work(_) | Self::Rss(_) => false,
         }
     }
 
@@ -175,6 +199,7 @@ impl Queue {
     pub(crate) fn left_ready_queue(&mut self, core: &mut Core) {
         match self {
             Self::Pair(qp) => qp.left_ready_queue(core),
+            Self::Stream(qp) => qp.left_ready_queue(core),
             Self::Work(wq) => wq.left_ready_queue(core),
             Self::Rss(_) => {}
         }
@@ -190,6 +215,8 @@ impl Queue {
     ) -> bool {
         match self {
             Self::Pair(qp) => qp.receive_frame(cx, tag, frame),
+            // A segment that has stopped the ingress before.
+            Self::Stream(qp) => qp.receive_again(cx, frame),
             Self::Work(wq) => wq.receive_frame(cx, tag, frame),
             // Its indirection table has no RSS queue pairs.
             Self::Rss(_) => true,
@@ -200,8 +227,49 @@ impl Queue {
     pub(crate) fn fault_answered<M: Dma>(&mut self, cx: &mut Context<'_, M>, call: Call) {
         match self {
             Self::Pair(qp) => qp.fault_answered(cx, call),
+            Self::Stream(qp) => qp.fault_answered(cx, call),
             Self::Work(wq) => wq.fault_answered(cx, call),
             Self::Rss(_) => {}
+        }
+    }
+
+    /// Handles a timer that is due, or that has moved since.
+    pub(crate) fn handle_timer<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
+        match self {
+            Self::Pair(qp) => qp.handle_timer(cx),
+            Self::Stream(qp) => qp.handle_timer(cx),
+            // They have no timers.
+            Self::Work(_) | Self::Rss(_) => {}
+        }
+    }
+
+    /// The pause of a priority for which it has waited is over.
+    pub(crate) fn pause_ended(&mut self, core: &mut Core, priority: u8) {
+        match self {
+            Self::Pair(qp) => qp.pause_ended(core, priority),
+            Self::Stream(qp) => qp.pause_ended(core, priority),
+            Self::Work(_) | Self::Rss(_) => {}
+        }
+    }
+
+    /// Holds the connection until it is released. Returns false if it has none.
+    pub(crate) fn hold(&mut self) -> bool {
+        match self {
+            Self::Pair(qp) => qp.hold(),
+            Self::Stream(qp) => {
+                qp.endpoint.is_held = true;
+                true
+            }
+            Self::Work(_) | Self::Rss(_) => false,
+        }
+    }
+
+    /// It is not held any more.
+    pub(crate) fn end_hold(&mut self, core: &mut Core) {
+        match self {
+            Self::Pair(qp) => qp.end_hold(core),
+            Self::Stream(qp) => qp.end_hold(core),
+            Self::Work(_) | Self::Rss(_) => {}
         }
     }
 
@@ -209,6 +277,7 @@ impl Queue {
     pub(crate) fn fail_with_event<M: Dma>(&mut self, cx: &mut Context<'_, M>, kind: u8) {
         match self {
             Self::Pair(qp) => qp.fail_with_event(cx, kind),
+            Self::Stream(qp) => qp.fail_with_event(cx, kind),
             Self::Work(wq) => wq.fail_with_event(cx, kind),
             // It has no state.
             Self::Rss(_) => {}
@@ -288,7 +357,15 @@ impl Queues {
     pub(crate) fn qp_mut(&mut self, number: u32) -> Option<&mut Qp> {
         match self.get_mut(number)? {
             Queue::Pair(qp) => Some(qp),
-            Queue::Work(_) | Queue::Rss(_) => None,
+            Queue::Stream(_) | Queue::Work(_) | Queue::Rss(_) => None,
+        }
+    }
+
+    /// The iWARP queue pair with this number.
+    pub(crate) fn stream_mut(&mut self, number: u32) -> Option<&mut StreamQp> {
+        match self.get_mut(number)? {
+            Queue::Stream(qp) => Some(qp),
+            Queue::Pair(_) | Queue::Work(_) | Queue::Rss(_) => None,
         }
     }
 
@@ -296,7 +373,7 @@ impl Queues {
     pub(crate) fn wq_mut(&mut self, number: u32) -> Option<&mut WorkQueue> {
         match self.get_mut(number)? {
             Queue::Work(wq) => Some(wq),
-            Queue::Pair(_) | Queue::Rss(_) => None,
+            Queue::Pair(_) | Queue::Stream(_) | Queue::Rss(_) => None,
         }
     }
 

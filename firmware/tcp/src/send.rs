@@ -289,28 +289,29 @@ impl Send {
             let start = self.sacked.next_missing(self.una.max(recovery.sent));
             let may_send = recovery.is_first || self.pipe() < self.congestion.window();
             if start < self.recovery_edge() && may_send {
-                return Some(self.segment(start, self.nxt, Kind::Recovery, align));
+                return self.segment(start, self.nxt, Kind::Recovery, align);
             }
         }
         let start = self.sacked.next_missing(self.nxt);
         if start >= self.end() {
             return None;
         }
-        let pick = self.segment(start, self.end(), Kind::Next, align);
+        let pick = self.segment(start, self.end(), Kind::Next, align)?;
         let pick = self.within_window(pick)?;
         let pipe = self.pipe();
         let fits = pipe.saturating_add(pick.len.into()) <= self.congestion.window();
         (pipe == 0 || fits).then_some(pick)
     }
 
-    /// A full segment at `start`: up to `bound`, to the next octets that the peer has, or to the end of the data.
+    /// A full segment at `start`: up to `bound`, to the next octets that the peer has, or to the end of the data. `None`: its data cannot be
+    /// read now.
     fn segment(
         &self,
         start: Pos,
         bound: Pos,
         kind: Kind,
         align: impl FnOnce(u64, u32) -> u32,
-    ) -> Pick {
+    ) -> Option<Pick> {
         let bound = self
             .sacked
             .next_start(start)
@@ -319,15 +320,18 @@ impl Send {
         let max = u32::try_from(max).unwrap_or(u32::MAX);
         let len = match max {
             0 => 0,
-            _ => align(start.offset(), max).clamp(1, max),
+            _ => match align(start.offset(), max).min(max) {
+                0 => return None,
+                len => len,
+            },
         };
         let last = start + u64::from(len);
-        Pick {
+        Some(Pick {
             start,
             len,
             fin: self.fin && last == self.limit && bound > last,
             kind,
-        }
+        })
     }
 
     /// The part of a segment that the peer's window permits, if it is worth a segment: all, or at least half of the largest window (RFC
@@ -361,10 +365,10 @@ impl Send {
     }
 
     /// A segment in spite of the window: what it permits, or one octet (RFC 9293 section 3.8.6.1).
-    pub(crate) fn probe(&mut self, align: impl FnOnce(u64, u32) -> u32) -> Pick {
+    pub(crate) fn probe(&mut self, align: impl FnOnce(u64, u32) -> u32) -> Option<Pick> {
         self.unanswered = self.unanswered.saturating_add(1);
         self.probes = self.probes.saturating_add(1);
-        let mut pick = self.segment(self.nxt, self.end(), Kind::Probe, align);
+        let mut pick = self.segment(self.nxt, self.end(), Kind::Probe, align)?;
         let room = (self.una + self.window) - pick.start;
         let is_cut = room < u64::from(pick.len);
         if is_cut {
@@ -374,7 +378,7 @@ impl Send {
         if room > 0 {
             pick.kind = Kind::Next;
         }
-        pick
+        Some(pick)
     }
 
     /// A segment leaves. Returns true if all of it was sent before.

@@ -158,6 +158,12 @@ impl Ipv4 {
     /// holds at least `total_len` bytes (Ethernet padding may follow).
     #[inline(always)]
     pub fn parse(buf: &[u8]) -> Result<(Self, usize), WireError> {
+        Self::parse_start(buf, buf.len())
+    }
+
+    /// The same for a packet of which `buf` has the first bytes; `available` bytes exist.
+    #[inline(always)]
+    pub fn parse_start(buf: &[u8], available: usize) -> Result<(Self, usize), WireError> {
         let mut r = Reader::new(buf, Self::LEN)?;
         let version_ihl = r.u8()?;
         if version_ihl >> 4 != 4 {
@@ -196,10 +202,10 @@ impl Ipv4 {
                 available: Self::LEN,
             });
         }
-        if declared > buf.len() {
+        if declared > available {
             return Err(WireError::Truncated {
                 need: declared,
-                have: buf.len(),
+                have: available,
             });
         }
         let ip = Self {
@@ -278,6 +284,12 @@ impl Ipv6 {
     /// `payload_len` bytes after the header.
     #[inline(always)]
     pub fn parse(buf: &[u8]) -> Result<(Self, usize), WireError> {
+        Self::parse_start(buf, buf.len())
+    }
+
+    /// The same for a packet of which `buf` has the first bytes; `available` bytes exist.
+    #[inline(always)]
+    pub fn parse_start(buf: &[u8], available: usize) -> Result<(Self, usize), WireError> {
         let mut r = Reader::new(buf, Self::LEN)?;
         let word = r.u32()?;
         let version = (word >> 28) as u8;
@@ -295,10 +307,10 @@ impl Ipv6 {
             dst: r.take()?,
         };
         let need = Self::LEN + usize::from(payload_len);
-        if need > buf.len() {
+        if need > available {
             return Err(WireError::Truncated {
                 need,
-                have: buf.len(),
+                have: available,
             });
         }
         Ok((ip, Self::LEN))
@@ -380,9 +392,15 @@ impl Ip {
     /// Reads a header of the version in its first four bits; returns it and its length.
     #[inline(always)]
     pub fn parse(buf: &[u8]) -> Result<(Self, usize), WireError> {
+        Self::parse_start(buf, buf.len())
+    }
+
+    /// The same for a packet of which `buf` has the first bytes; `available` bytes exist.
+    #[inline(always)]
+    pub fn parse_start(buf: &[u8], available: usize) -> Result<(Self, usize), WireError> {
         match buf.first().map(|byte| byte >> 4) {
-            Some(4) => Ipv4::parse(buf).map(|(ip, len)| (Self::V4(ip), len)),
-            Some(6) => Ipv6::parse(buf).map(|(ip, len)| (Self::V6(ip), len)),
+            Some(4) => Ipv4::parse_start(buf, available).map(|(ip, len)| (Self::V4(ip), len)),
+            Some(6) => Ipv6::parse_start(buf, available).map(|(ip, len)| (Self::V6(ip), len)),
             Some(version) => Err(WireError::BadVersion(version)),
             None => Err(WireError::Truncated { need: 1, have: 0 }),
         }

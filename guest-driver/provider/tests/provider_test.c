@@ -271,6 +271,8 @@ static uint64_t bell(uint64_t type, uint64_t object, uint32_t value)
 	       value;
 }
 
+static struct ibv_device adapter;
+
 static struct fl_context *open_device(void)
 {
 	struct fl_context *ctx = calloc(1, sizeof(*ctx));
@@ -282,6 +284,8 @@ static struct fl_context *open_device(void)
 	page->alive = 1;
 	taken = 0;
 	next_number = 0x1001;	/* not the first of a table's leaf */
+	adapter.transport_type = IBV_TRANSPORT_IB;
+	ctx->ibv_ctx.context.device = &adapter;
 	ctx->doorbell = page;
 	ctx->kick = calloc(1, FAULTLINE_PAGE_SIZE);
 	ctx->page_size = sysconf(_SC_PAGESIZE);
@@ -777,6 +781,40 @@ static void a_full_send_queue_refuses(void)
 	for (i = 0; i < 3; i++)
 		CHECK(!post(s.qp, 10 + i, 0));
 	CHECK(post(s.qp, 9, 0) == ENOMEM);
+	tear_down(&s);
+}
+
+/* An iWARP adapter has no messages for some operations, and connections come from elsewhere. */
+static void iwarp_has_its_own_operations(void)
+{
+	struct setup s = set_up(64, 0, 4);
+	struct ibv_qp_init_attr attr = {
+		.send_cq = s.cq, .recv_cq = s.cq, .qp_type = IBV_QPT_UD, .cap = { .max_send_wr = 1, .max_recv_wr = 1 },
+	};
+	uint64_t zero = 0;
+	struct ibv_sge sge[2] = { { .addr = (uintptr_t)&zero, .length = 8 } };
+	struct ibv_send_wr wr = { .sg_list = sge, .num_sge = 2, .opcode = IBV_WR_RDMA_READ }, *bad;
+	struct ibv_qp *roce = s.qp;
+
+	adapter.transport_type = IBV_TRANSPORT_IWARP;
+	s.qp = make_qp(&s, IBV_QPT_RC, 4);
+	CHECK(!fl_create_qp(&s.pd.ibv_pd, &attr) && errno == EOPNOTSUPP);
+	/* Nothing tells the library that the connection is established. */
+	s.qp->state = IBV_QPS_RESET;
+	CHECK(post(s.qp, 1, 0) == EINVAL);
+	s.qp->state = IBV_QPS_INIT;
+	CHECK(!post(s.qp, 1, 0));
+	CHECK(fl_post_send(s.qp, &wr, &bad) == EINVAL);
+	CHECK(!fl_post_send(roce, &wr, &bad));
+	wr.num_sge = 1;
+	CHECK(!fl_post_send(s.qp, &wr, &bad));
+	wr.opcode = IBV_WR_ATOMIC_WRITE;
+	wr.send_flags = IBV_SEND_INLINE;
+	CHECK(fl_post_send(s.qp, &wr, &bad) == EINVAL);
+	CHECK(!fl_post_send(roce, &wr, &bad));
+	while (take_doorbell())
+		;
+	CHECK(!fl_destroy_qp(roce));
 	tear_down(&s);
 }
 
@@ -1928,6 +1966,7 @@ static const struct {
 	TEST(draining_waits_for_the_doorbells_of_the_dead),
 	TEST(sends_stand_in_the_ring),
 	TEST(a_full_send_queue_refuses),
+	TEST(iwarp_has_its_own_operations),
 	TEST(inline_data_is_copied),
 	TEST(posts_before_their_state_are_refused),
 	TEST(builders_make_requests),

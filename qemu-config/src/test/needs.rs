@@ -75,6 +75,11 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
             config: Some(root.join("qemu-config/nics/pinned.toml")),
             ..plain
         },
+        "iwarp" => Plan {
+            config: Some(root.join("qemu-config/nics/iwarp.toml")),
+            packages: packages(),
+            ..plain
+        },
         "bounce-buffers" => Plan {
             append: "swiotlb=force".to_owned(),
             ..plain

@@ -47,5 +47,6 @@ void test_answers(void);
 void test_rings(void);
 void test_frames(u64 netdevs);
 void test_teardown(void);
+void test_connections(u64 seeds);
 
 #endif /* DEVICE_H */

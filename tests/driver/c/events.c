@@ -26,6 +26,7 @@ static int array_of(u8 kind)
 	case FAULTLINE_EVENT_CQ_ERROR:
 		return 0;
 	case FAULTLINE_EVENT_QP_FATAL ... FAULTLINE_EVENT_LAST_WQE_REACHED:
+	case FAULTLINE_EVENT_CONNECTED ... FAULTLINE_EVENT_CONNECTION_CLOSED:
 		return 1;
 	case FAULTLINE_EVENT_SRQ_LIMIT:
 	case FAULTLINE_EVENT_SRQ_ERROR:
@@ -46,7 +47,7 @@ static void one_event(struct faultline_dev *dev, struct object (*objects)[OBJECT
 {
 	static const u8 kinds[] = {
 		FAULTLINE_EVENT_COMPLETION, FAULTLINE_EVENT_CQ_ERROR, FAULTLINE_EVENT_QP_FATAL,
-		FAULTLINE_EVENT_LAST_WQE_REACHED, FAULTLINE_EVENT_SRQ_LIMIT, FAULTLINE_EVENT_PAGE_FAULT,
+		FAULTLINE_EVENT_LAST_WQE_REACHED, FAULTLINE_EVENT_CONNECTED, FAULTLINE_EVENT_SRQ_LIMIT, FAULTLINE_EVENT_PAGE_FAULT,
 	};
 	unsigned int vector = random_number(FAULTLINE_EQ_COMP + 1);
 	struct faultline_eq *eq = &dev->eqs[vector];
@@ -200,6 +201,17 @@ static void test_caps(struct faultline_dev *dev)
 	REFUSED(max_msg_size, 0);
 	REFUSED(max_mtu, 1 << 16);
 	REFUSED(max_mtu, 0);
+	REFUSED(max_listener, 1 << 17);
+	REFUSED(max_backlog, 1 << 16);
+	/* An iWARP adapter has listeners, and needs no GIDs. */
+	good_caps(&caps);
+	caps.features = FAULTLINE_FEATURE_IWARP;
+	CHECK(faultline_check_caps(dev, &caps) == -EPROTONOSUPPORT && strstr(last_message, "capability max_listener"));
+	caps.max_listener = 1;
+	CHECK(faultline_check_caps(dev, &caps) == -EPROTONOSUPPORT && strstr(last_message, "capability max_backlog"));
+	caps.max_backlog = 1;
+	caps.max_gid = 0;
+	CHECK(!faultline_check_caps(dev, &caps));
 }
 
 void test_answers(void)

@@ -52,7 +52,9 @@ struct rtnl_link_stats64 { u64 rx_packets, rx_bytes, tx_packets, tx_bytes; };
 
 #define static_assert _Static_assert
 #define htons(x) __builtin_bswap16(x)
-#define jiffies 0UL
+/* Time that a test lets pass. */
+extern unsigned long shim_jiffies;
+#define jiffies shim_jiffies
 #define msecs_to_jiffies(ms) (ms)
 #define ilog2(n) (63 - __builtin_clzll(n))
 #define struct_size(p, field, n) (sizeof(*(p)) + (n) * sizeof((p)->field[0]))
@@ -165,6 +167,7 @@ struct net_device {
 	struct netdev_queue queue;
 	u64 features, hw_features, vlan_features;
 	unsigned int mtu, min_mtu, max_mtu, flags, priv_flags;
+	int ifindex;
 	u8 dev_addr[ETH_ALEN];
 	int addr_lock;
 	unsigned int num_mc;

@@ -463,6 +463,7 @@ enum ib_wc_opcode {
 enum ib_wr_opcode {
 	IB_WR_RDMA_WRITE, IB_WR_RDMA_WRITE_WITH_IMM, IB_WR_SEND, IB_WR_SEND_WITH_IMM, IB_WR_RDMA_READ,
 	IB_WR_ATOMIC_CMP_AND_SWP, IB_WR_ATOMIC_FETCH_AND_ADD, IB_WR_LOCAL_INV = 7, IB_WR_SEND_WITH_INV = 9,
+	IB_WR_RDMA_READ_WITH_INV = 11,
 	IB_WR_FLUSH = 14, IB_WR_ATOMIC_WRITE, IB_WR_REG_MR = 32,
 };
 enum ib_event_type {
@@ -625,6 +626,8 @@ struct uverbs_attr_bundle { struct ib_udata driver_udata; };
 
 #ifdef SHIM_THREADS
 #include "threads.h"
+#else
+#include "cm.h"
 #endif
 
 #endif /* SHIM_H */

@@ -7,6 +7,8 @@
 #include "check.h"
 #include "faultline_odp.h"
 
+unsigned long shim_jiffies;
+
 /* Virtual time that a shutdown, and commands that it ends, may take: a fraction of FAULTLINE_CMD_TIMEOUT_MS. */
 #define PROMPT_NS (500 * NSEC_PER_MSEC)
 /* Turns after the failure of a device at which a shutdown begins: its recovery takes fewer. */
@@ -130,6 +132,8 @@ void faultline_ib_wait_released(struct faultline_dev *dev)
 int faultline_check_caps(struct faultline_dev *dev, const struct faultline_caps *caps) { return 0; }
 int faultline_odp_create(struct faultline_dev *dev) { the_dev = dev; return create(dev); }
 void faultline_odp_destroy(struct faultline_dev *dev) { destroy(dev); }
+int faultline_cm_create(struct faultline_dev *dev) { return 0; }
+void faultline_cm_destroy(struct faultline_dev *dev) { }
 int faultline_eqs_create(struct faultline_dev *dev) { return create(dev); }
 void faultline_eqs_destroy(struct faultline_dev *dev) { destroy(dev); }
 void faultline_eqs_check_lost(struct faultline_dev *dev) { }

@@ -15,7 +15,7 @@ struct Parts {
     definitions: &'static [&'static str],
 }
 
-/// Queues, their entries, and the netdev.
+/// Queues, their entries, the netdev, and connections.
 const QUEUES: Parts = Parts {
     name: "queues",
     driver: &[
@@ -24,6 +24,8 @@ const QUEUES: Parts = Parts {
         "faultline_check.c",
         "faultline_cq.c",
         "faultline_eq.c",
+        "faultline_iwcm.c",
+        "faultline_listen.c",
         "faultline_net.c",
         "faultline_post.c",
         "faultline_qp.c",
@@ -32,6 +34,7 @@ const QUEUES: Parts = Parts {
     ],
     test: &[
         "completions.c",
+        "connections.c",
         "device.c",
         "events.c",
         "frames.c",
@@ -53,6 +56,7 @@ const HEADERS: &[&str] = &[
     "faultline.h",
     "faultline_cmd.h",
     "faultline_ib.h",
+    "faultline_iwarp.h",
     "faultline_net.h",
     "faultline_odp.h",
 ];
@@ -177,6 +181,14 @@ fn false_events_end_the_device() {
 #[test]
 fn false_answers_and_capabilities_are_refused() {
     run(&["answers"]);
+}
+
+/// iw_cm gets the events of a connection once and in order, whatever the device reports, and the last one when the device dies or the
+/// queue pair is destroyed. No reference, port or map is left. A request is answered once. More requests than the device can have, and
+/// impossible answers, end the device.
+#[test]
+fn false_events_of_connections_confuse_nobody() {
+    run(&["connections", LIVES]);
 }
 
 /// The device finds each entry of a ring, and its record, at the address that the driver writes to; whatever the depth.

@@ -22,7 +22,15 @@ find_rdma() {
 is_renamed() {
 	find_rdma && [[ $RDMA_DEV != faultline* ]]
 }
+# An iWARP adapter has one entry, its MAC address.
+is_iwarp() {
+	grep -q RNIC "/sys/class/infiniband/$RDMA_DEV/node_type"
+}
 find_gids() {
+	if is_iwarp; then
+		GID_INDEX=0 GID_INDEX6=0
+		return
+	fi
 	GID_INDEX=$(lab_gid_index "$MY_IP")
 	GID_INDEX6=$(lab_gid_index "$MY_IP6")
 	[ -n "$GID_INDEX" ] && [ -n "$GID_INDEX6" ]

@@ -114,11 +114,11 @@ fn operations_of_the_library_are_as_described() {
 
 #[test]
 fn operations_of_the_driver_are_as_described() {
-    let mut code = operations(VERBS, "struct ib_device_ops faultline_dev_ops = {");
-    code.extend(operations(
-        COMPAT,
-        "struct ib_device_ops faultline_compat_ops = {",
-    ));
+    let mut code = operations(COMPAT, "struct ib_device_ops faultline_compat_ops = {");
+    for adapters in ["dev", "roce", "iwarp"] {
+        let table = format!("struct ib_device_ops faultline_{adapters}_ops = {{");
+        code.extend(operations(VERBS, &table));
+    }
     for attribute in [
         "owner",
         "driver_id",

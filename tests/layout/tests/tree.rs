@@ -20,7 +20,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("faultline-abi", &[]),
     ("faultline-wire", &[]),
     ("faultline-tcp", &["faultline-wire"]),
-    ("faultline-nic", &["faultline-abi", "faultline-wire"]),
+    (
+        "faultline-nic",
+        &["faultline-abi", "faultline-tcp", "faultline-wire"],
+    ),
     ("faultline-memory", &[]),
     ("faultline-vfio-user", &[]),
     ("faultline-pci", &[]),

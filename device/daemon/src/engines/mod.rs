@@ -30,9 +30,11 @@ pub mod scenario;
 mod scenario_player;
 pub mod sleep;
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use faultline_fabric::{PortId, Switch};
+use faultline_nic::NicConfig;
 use faultline_ports::channel::{self, PortEnd};
 use faultline_telemetry::Recorder;
 
@@ -151,7 +153,10 @@ impl Process {
         };
         let mac = nic.mac_address();
         let log = log.of_nic(id);
-        let port = NicPort::new(Nic::new(config.nic_config(nic)));
+        let port = NicPort::new(Nic::new(NicConfig {
+            tcp_secret: secret(),
+            ..config.nic_config(nic)
+        }));
         let io = NicIo::new(nic, &port.nic, log.clone())?;
         let handles = self.handles.clone();
         let report = move |flushed| handles.flushed(id, flushed).is_ok();
@@ -356,6 +361,11 @@ impl Engines {
         let all: Option<Vec<LongestPass>> = of_all.collect();
         all?.into_iter().reduce(LongestPass::max)
     }
+}
+
+/// Random numbers that no guest can guess: keys of the standard library, which the operating system draws.
+fn secret() -> [u64; 2] {
+    [0u8, 1].map(|word| RandomState::new().hash_one(word))
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 use faultline_abi::Status;
 use faultline_abi::admin as abi;
 use faultline_abi::device_memory::{AllocDm, CreateDmMkey};
+use faultline_abi::iwarp::{Accept, Connect, CreateListener, QueryConnection};
 use faultline_abi::qp::QpAttr;
 use faultline_abi::steering::{
     CreateFlow, CreateRssQp, CreateRwqIndTable, CreateWq, Mcast, ModifyWq,
@@ -68,6 +69,13 @@ pub(super) enum AdminCmd {
     AllocDm(AllocDm),
     DeallocDm { dm: u32 },
     CreateDmMkey(CreateDmMkey),
+    CreateListener(CreateListener),
+    DestroyListener { listener: u32 },
+    Connect { qpn: u32, body: Connect },
+    Accept { qpn: u32, body: Accept },
+    Reject { request: u32, body: Accept },
+    QueryRequest { request: u32, body: QueryConnection },
+    QueryConnection { qpn: u32, body: QueryConnection },
 }
 
 impl AdminCmd {
@@ -162,6 +170,28 @@ impl AdminCmd {
             abi::ALLOC_DM => Self::AllocDm(body(raw)?),
             abi::DEALLOC_DM => Self::DeallocDm { dm: handle },
             abi::CREATE_DM_MKEY => Self::CreateDmMkey(body(raw)?),
+            abi::CREATE_LISTENER => Self::CreateListener(body(raw)?),
+            abi::DESTROY_LISTENER => Self::DestroyListener { listener: handle },
+            abi::CONNECT => Self::Connect {
+                qpn: handle,
+                body: body(raw)?,
+            },
+            abi::ACCEPT => Self::Accept {
+                qpn: handle,
+                body: body(raw)?,
+            },
+            abi::REJECT => Self::Reject {
+                request: handle,
+                body: body(raw)?,
+            },
+            abi::QUERY_REQUEST => Self::QueryRequest {
+                request: handle,
+                body: body(raw)?,
+            },
+            abi::QUERY_CONNECTION => Self::QueryConnection {
+                qpn: handle,
+                body: body(raw)?,
+            },
             _ => return Err(Status::BadOpcode),
         })
     }

@@ -12,7 +12,7 @@ use faultline_wire::{Gid, MacAddr};
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::sizes::{check_depth, check_recv_stride};
-use crate::config::MAX_MTU;
+use crate::config::{MAX_MTU, Transport};
 use crate::dma::Dma;
 use crate::gid_table::GidEntry;
 use crate::nic::Nic;
@@ -30,7 +30,16 @@ const MIN_MTU: u16 = 68;
 const NO_VLAN: u16 = 0xffff;
 
 impl Nic {
+    /// Refuses a command that an iWARP adapter does not have.
+    pub(super) fn require_roce(&self) -> Result<(), Status> {
+        match self.core.config.transport {
+            Transport::Roce => Ok(()),
+            Transport::Iwarp => Err(Status::NotSupported),
+        }
+    }
+
     pub(super) fn set_gid(&mut self, index: u32, cmd: &SetGid) -> Result<(), Status> {
+        self.require_roce()?;
         if cmd.reserved != [0; 7] {
             return Err(Status::ReservedNotZero);
         }
@@ -114,6 +123,7 @@ impl Nic {
 
     /// A repeated attach has no further effect (IBTA 11.3.1).
     pub(super) fn attach_mcast(&mut self, qpn: u32, cmd: &Mcast) -> Result<(), Status> {
+        self.require_roce()?;
         match self.queues.get(qpn).ok_or(Status::BadQp)? {
             Queue::Pair(qp) if qp.endpoint.config.kind == QpType::Ud => {}
             _ => return Err(Status::BadQpType),

@@ -2,7 +2,7 @@
 //!
 //! - `queue`: the rings, turns and completions; the dispatch
 //! - `command`: an entry of the ring becomes a typed command, or a status
-//! - `contexts`, `keys`, `queues`, `queue_pairs`, `ethernet`, `counters`: one function for each command
+//! - `contexts`, `keys`, `queues`, `queue_pairs`, `ethernet`, `counters`, `iwarp`: one function for each command
 //!
 //! Reference counts keep an object from being destroyed while another one uses it.
 
@@ -10,6 +10,7 @@ mod command;
 mod contexts;
 mod counters;
 mod ethernet;
+mod iwarp;
 mod keys;
 mod queue;
 mod queue_pairs;

@@ -110,6 +110,30 @@ impl Nic {
         }
     }
 
+    fn execute_iwarp_command<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        cmd: &AdminCmd,
+    ) -> Result<Answer, Status> {
+        match cmd {
+            AdminCmd::CreateListener(body) => self.create_listener(body).map(Answer::object),
+            AdminCmd::DestroyListener { listener } => {
+                let destroyed = self.destroy_listener(now, mem, *listener);
+                destroyed.map(Answer::done)
+            }
+            AdminCmd::Connect { qpn, body } => self.connect(now, mem, *qpn, body).map(Answer::done),
+            AdminCmd::Accept { qpn, body } => self.accept(now, mem, *qpn, body).map(Answer::done),
+            AdminCmd::Reject { request, body } => {
+                self.reject(now, mem, *request, body).map(Answer::done)
+            }
+            AdminCmd::QueryRequest { request, body } => self.query_request(mem, *request, body),
+            AdminCmd::QueryConnection { qpn, body } => self.query_connection(mem, *qpn, body),
+            // Executed by the caller.
+            _ => Err(Status::BadOpcode),
+        }
+    }
+
     fn execute_command<M: Dma>(
         &mut self,
         now: Instant,
@@ -124,7 +148,10 @@ impl Nic {
             AdminCmd::DestroyEq { eqn } => self.destroy_eq(*eqn).map(Answer::done),
             AdminCmd::AllocPd(body) => self.alloc_pd(body).map(Answer::object),
             AdminCmd::DeallocPd { pd } => self.dealloc_pd(*pd).map(Answer::done),
-            AdminCmd::AllocXrcd => self.alloc_xrcd().map(Answer::object),
+            AdminCmd::AllocXrcd => {
+                self.require_roce()?;
+                self.alloc_xrcd().map(Answer::object)
+            }
             AdminCmd::DeallocXrcd { xrcd } => self.dealloc_xrcd(*xrcd).map(Answer::done),
             AdminCmd::CreateMkey(body) => self.create_mkey(body).map(Answer::object),
             AdminCmd::ModifyMkey { key, body } => {
@@ -138,7 +165,10 @@ impl Nic {
             }
             AdminCmd::ResizeCq { cqn, body } => self.resize_cq(mem, *cqn, body).map(Answer::done),
             AdminCmd::CreateSrq(body) => self.create_srq(mem, body, None).map(Answer::object),
-            AdminCmd::CreateTmSrq(body) => self.create_tag_srq(mem, body).map(Answer::object),
+            AdminCmd::CreateTmSrq(body) => {
+                self.require_roce()?;
+                self.create_tag_srq(mem, body).map(Answer::object)
+            }
             AdminCmd::DestroySrq { srqn } => self.destroy_srq(*srqn).map(Answer::done),
             AdminCmd::ResizeSrq { srqn, body } => {
                 self.resize_srq(mem, *srqn, body).map(Answer::done)
@@ -183,6 +213,13 @@ impl Nic {
             AdminCmd::AllocDm(body) => self.alloc_dm(mem, body),
             AdminCmd::DeallocDm { dm } => self.core.device_memory.free(*dm).map(Answer::done),
             AdminCmd::CreateDmMkey(body) => self.create_dm_mkey(body).map(Answer::object),
+            AdminCmd::CreateListener(_)
+            | AdminCmd::DestroyListener { .. }
+            | AdminCmd::Connect { .. }
+            | AdminCmd::Accept { .. }
+            | AdminCmd::Reject { .. }
+            | AdminCmd::QueryRequest { .. }
+            | AdminCmd::QueryConnection { .. } => self.execute_iwarp_command(now, mem, cmd),
         }
     }
 }

@@ -10,10 +10,11 @@ use zerocopy::IntoBytes;
 use super::command::Answer;
 use super::sizes::{check_depth, check_recv_stride, check_stride};
 use crate::budget::Held;
-use crate::config::MAX_SGE;
+use crate::config::{MAX_SGE, Transport};
 use crate::context::Context;
 use crate::core::Ah;
 use crate::dma::Dma;
+use crate::iwarp::StreamQp;
 use crate::nic::Nic;
 use crate::number::len32;
 use crate::path::Path;
@@ -28,7 +29,7 @@ impl Nic {
         if cmd.reserved0 != 0 || cmd.reserved1 != [0; 8] {
             return Err(Status::ReservedNotZero);
         }
-        if cmd.qp_type == QPT_XRC_TGT {
+        if cmd.qp_type == QPT_XRC_TGT && self.core.config.transport == Transport::Roce {
             return self.create_xrc_target(cmd);
         }
         if cmd.xrcd.get() != 0 {
@@ -39,6 +40,10 @@ impl Nic {
             return Err(Status::BadParameter);
         }
         let kind = QpType::from_abi(cmd.qp_type).ok_or(Status::BadQpType)?;
+        let is_iwarp = self.core.config.transport == Transport::Iwarp;
+        if is_iwarp && !matches!(kind, QpType::Rc | QpType::Raw) {
+            return Err(Status::BadQpType);
+        }
         let (pd, uctx) = (cmd.pd.get(), cmd.uctx.get());
         self.pd(pd)?;
         self.check_uctx(uctx)?;
@@ -58,7 +63,7 @@ impl Nic {
                 return Err(Status::BadSrq);
             }
             // Others have no READ, by which a rendezvous gets its data.
-            if srq.tags.is_some() && kind != QpType::Rc {
+            if srq.tags.is_some() && (kind != QpType::Rc || is_iwarp) {
                 return Err(Status::BadSrq);
             }
         }
@@ -86,7 +91,10 @@ impl Nic {
             max_inline: cmd.max_inline.get(),
             xrcd: None,
         };
-        let number = self.add_qp(config, Some(sq), rq)?;
+        let number = match is_iwarp && kind == QpType::Rc {
+            true => self.add_stream_qp(config, sq, rq)?,
+            false => self.add_qp(config, Some(sq), rq)?,
+        };
         self.pd(pd)?.refs.add();
         for cqn in [send_cqn, recv_cqn] {
             if let Some(cq) = self.core.cqs.get_mut(cqn) {
@@ -122,6 +130,19 @@ impl Nic {
         let number = self.queues.insert_gsi(qp).ok_or(Status::InUse)?;
         self.core.qp_states.add(State::Reset);
         Ok(number)
+    }
+
+    /// Creates an iWARP queue pair. The objects that `config` names have been checked.
+    fn add_stream_qp(
+        &mut self,
+        config: QpConfig,
+        sq: Ring,
+        rq: Option<RecvRing>,
+    ) -> Result<u32, Status> {
+        let policy = self.core.config.fault_policy;
+        self.add_queue(config.uctx, |number, held| {
+            Queue::Stream(StreamQp::new(number, config, policy, (sq, rq), held))
+        })
     }
 
     /// Creates the queue that `make` creates from its number and its part of the budget.
@@ -185,7 +206,7 @@ impl Nic {
     /// The queue with this number, if software knows it as a queue pair.
     pub(super) fn queue_pair(&mut self, number: u32) -> Result<&mut Queue, Status> {
         match self.queues.get_mut(number) {
-            Some(queue @ (Queue::Pair(_) | Queue::Rss(_))) => Ok(queue),
+            Some(queue @ (Queue::Pair(_) | Queue::Stream(_) | Queue::Rss(_))) => Ok(queue),
             Some(Queue::Work(_)) | None => Err(Status::BadQp),
         }
     }
@@ -201,6 +222,9 @@ impl Nic {
         }
         if let Some((qp, mut cx)) = self.qp_in_context(now, mem, number) {
             qp.flush_tagged(&mut cx);
+        }
+        if let Some(qp) = self.queues.stream_mut(number) {
+            qp.release(&mut self.core, now);
         }
         self.remove_queue(number);
         Ok(())
@@ -220,6 +244,10 @@ impl Nic {
             Queue::Pair(mut qp) => {
                 qp.release(&mut self.core);
                 // Usually all of its windows have been freed in turns before.
+                while !self.core.mkeys.forget_qp(number) {}
+                self.release_objects(&qp.endpoint.config);
+            }
+            Queue::Stream(qp) => {
                 while !self.core.mkeys.forget_qp(number) {}
                 self.release_objects(&qp.endpoint.config);
             }
@@ -260,13 +288,15 @@ impl Nic {
         number: u32,
         change: &QpAttr,
     ) -> Result<(), Status> {
-        if matches!(self.queue_pair(number)?, Queue::Rss(_)) {
-            return Err(Status::BadQpType);
-        }
-        let qp = self.queues.qp_mut(number).ok_or(Status::BadQp)?;
         if change.reserved0 != 0 || change.reserved1 != [0; 30] {
             return Err(Status::ReservedNotZero);
         }
+        match self.queue_pair(number)? {
+            Queue::Stream(_) => return self.modify_stream_qp(now, mem, number, change),
+            Queue::Rss(_) => return Err(Status::BadQpType),
+            Queue::Pair(_) | Queue::Work(_) => {}
+        }
+        let qp = self.queues.qp_mut(number).ok_or(Status::BadQp)?;
         let max_rd_atomic = self.core.config.limits.max_rd_atomic;
         let mig_req = self.core.config.mig_req;
         state::check(qp.endpoint.config.kind, qp.state(), change, max_rd_atomic)?;
@@ -293,6 +323,7 @@ impl Nic {
         let policy = self.core.config.fault_policy;
         let attr = match self.queue_pair(number)? {
             Queue::Pair(qp) => qp.query(),
+            Queue::Stream(qp) => qp.query(),
             // It is always in RESET.
             Queue::Rss(_) | Queue::Work(_) => QpAttr {
                 fault_policy: policy.number(),
@@ -303,6 +334,7 @@ impl Nic {
     }
 
     pub(super) fn create_ah(&mut self, cmd: &CreateAh) -> Result<u32, Status> {
+        self.require_roce()?;
         if cmd.reserved.get() != 0 {
             return Err(Status::ReservedNotZero);
         }

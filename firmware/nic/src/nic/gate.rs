@@ -24,8 +24,9 @@ impl Nic {
         packets: u32,
     ) {
         self.core.count_not_sent(cause, packets);
-        if let Some(qp) = self.queues.qp_mut(number) {
-            let reported = &mut qp.endpoint.reported_drops;
+        let queue = self.queues.get_mut(number);
+        if let Some(endpoint) = queue.and_then(|queue| queue.endpoint_mut()) {
+            let reported = &mut endpoint.reported_drops;
             self.core.report_not_sent(now, number, cause, reported);
         }
     }

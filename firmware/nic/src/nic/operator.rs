@@ -10,6 +10,7 @@ use crate::fault::{Need, RaisedFault};
 use crate::mkey::{Absent, Mkey};
 use crate::number::len32;
 use crate::qp::{FaultPolicy, State};
+use crate::queues::Queue;
 use crate::time::{Instant, Nanos};
 use crate::work;
 
@@ -68,8 +69,12 @@ impl Nic {
 
     /// Sets the fault policy of a queue pair, as MODIFY_QP does.
     pub fn set_fault_policy(&mut self, qpn: u32, policy: FaultPolicy) -> Result<(), Status> {
-        let qp = self.queues.qp_mut(qpn).ok_or(Status::BadQp)?;
-        qp.endpoint.attr.fault_policy = policy.number();
+        let queue = self.queues.get_mut(qpn);
+        let endpoint = queue.and_then(|queue| match queue {
+            Queue::Pair(_) | Queue::Stream(_) => queue.endpoint_mut(),
+            Queue::Work(_) | Queue::Rss(_) => None,
+        });
+        endpoint.ok_or(Status::BadQp)?.attr.fault_policy = policy.number();
         Ok(())
     }
 

@@ -19,6 +19,7 @@ impl Nic {
             || !self.core.final_acks.is_empty()
             || self.core.ingress.has_work()
             || self.core.flow_control.has_released()
+            || self.core.has_segments()
     }
 
     /// True if [`Nic::poll_interrupt`] or [`Nic::poll_diagnostic`] returns something.
@@ -55,13 +56,13 @@ impl Nic {
     /// Holds the connection that has sent the frame of the last [`Nic::poll_transmit`]: it sends no frames until [`Nic::release`], while
     /// others continue. Returns the number of its queue pair; `None` if the sender has no connection. RESET ends the hold too.
     pub fn hold_sender(&mut self) -> Option<u32> {
-        let qp = self.queues.qp_mut(self.last_sender)?;
+        let qp = self.queues.get_mut(self.last_sender)?;
         qp.hold().then_some(self.last_sender)
     }
 
     /// Ends the hold of a queue pair, if it is held.
     pub fn release(&mut self, queue_pair: u32) {
-        if let Some(qp) = self.queues.qp_mut(queue_pair) {
+        if let Some(qp) = self.queues.get_mut(queue_pair) {
             qp.end_hold(&mut self.core);
         }
     }

@@ -98,6 +98,11 @@ impl Nic {
             self.sniff(now, mem, frame, mem);
             return true;
         }
+        // In turn with those of queue pairs.
+        let is_turn = self.last_sender != 0 || self.core.first_ready().is_none();
+        if self.core.has_segments() && is_turn && self.poll_shared_segment(now, mem, frame) {
+            return true;
+        }
         let turn = self.core.begin_turn();
         while self.is_running()
             && let Some(number) = self.core.first_ready()
@@ -206,7 +211,7 @@ impl Nic {
         let turn = self.core.begin_turn();
         while let Some((priority, number)) = self.core.flow_control.pop_released() {
             self.core.charge(work::LOOK);
-            if let Some(qp) = self.queues.qp_mut(number) {
+            if let Some(qp) = self.queues.get_mut(number) {
                 qp.pause_ended(&mut self.core, priority);
             }
             if self.core.is_over(turn) {

@@ -36,7 +36,7 @@ pub enum FaultPolicy {
 
 /// The reaction to a packet whose page is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reaction {
+pub(crate) enum Reaction {
     /// RNR NAK. For reliable services.
     RnrNak,
     /// Kept in the device until the page is present. For services that don't send again.
@@ -51,7 +51,7 @@ pub(super) enum Reaction {
 
 /// The reaction if the page of the next response of a READ is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ReadReaction {
+pub(crate) enum ReadReaction {
     /// It waits, and a requester that repeats it gets an RNR NAK.
     WaitWithRnrNak,
     /// It waits.
@@ -62,7 +62,7 @@ pub(super) enum ReadReaction {
 
 /// The reactions of a policy.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reactions {
+pub(crate) struct Reactions {
     pub reliable: Reaction,
     pub unreliable: Reaction,
     pub read: ReadReaction,
@@ -134,7 +134,7 @@ impl FaultPolicy {
     }
 
     /// The reactions of the policy.
-    pub(super) const fn reactions(self) -> Reactions {
+    pub(crate) const fn reactions(self) -> Reactions {
         self.row().reactions
     }
 }

@@ -8,22 +8,22 @@
 
 mod congested;
 mod datagram;
-mod endpoint;
-mod fault_policy;
+pub(crate) mod endpoint;
+pub(crate) mod fault_policy;
 mod next_run;
-mod page_wait;
+pub(crate) mod page_wait;
 mod raw;
-mod ready;
+pub(crate) mod ready;
 mod receive;
 mod requester;
 mod responder;
-mod sge;
+pub(crate) mod sge;
 pub(crate) mod state;
 mod state_counts;
 mod tag;
-mod types;
+pub(crate) mod types;
 mod work_queue;
-mod work_request;
+pub(crate) mod work_request;
 
 use faultline_abi::qp::{self as abi, QpAttr};
 use faultline_abi::{cqe, event};

@@ -12,11 +12,11 @@ use crate::fault::{Call, FaultSource, Need, RaisedFault, Token};
 use crate::time::Instant;
 
 /// Failure of a work request if a page of its buffers does not become present.
-pub(super) const LOST_BUFFER: Failure = Failure::new(cqe::LOC_PROT_ERR, cqe::DMA);
+pub(crate) const LOST_BUFFER: Failure = Failure::new(cqe::LOC_PROT_ERR, cqe::DMA);
 
 /// A missing page that keeps a queue pair from sending.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PageWait {
+pub(crate) struct PageWait {
     pub token: Token,
     /// First packet that can't be sent, or response that has no place. Packets before it are still sent again.
     pub psn: Psn,
@@ -33,7 +33,7 @@ impl PageWait {
 
 /// A repaired fault whose access has not been executed yet.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Repaired {
+pub(crate) struct Repaired {
     token: Token,
     raised: Instant,
     resumed: Instant,
@@ -63,7 +63,7 @@ impl Repaired {
 
 /// Raises a fault and waits for its answer, or for room for it, which a queue pair waits for once only. Returns `None`
 /// if the driver has no queue for faults.
-pub(super) fn await_page<M: Dma>(
+pub(crate) fn await_page<M: Dma>(
     cx: &mut Context<'_, M>,
     source: FaultSource,
     need: &Need,

@@ -667,7 +667,7 @@ impl Requester {
 
 impl Endpoint {
     /// Completes a send work request, if it has failed or a completion was requested.
-    pub(super) fn complete_send<M: Dma>(
+    pub(crate) fn complete_send<M: Dma>(
         &self,
         cx: &mut Context<'_, M>,
         wr: &SendWr,

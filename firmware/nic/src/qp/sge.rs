@@ -6,7 +6,7 @@ use crate::receive_queue::SgEntry;
 
 /// Contiguous virtual memory behind a part of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SgPart {
+pub(crate) struct SgPart {
     /// Local key.
     pub lkey: u32,
     /// First virtual address.
@@ -31,7 +31,7 @@ impl SgPart {
 }
 
 /// The parts of `sges` that hold `len` bytes at `offset` of the message. Ends early if the entries do.
-pub(super) fn parts(
+pub(crate) fn parts(
     sges: &[SgEntry],
     offset: u64,
     len: u64,

@@ -121,7 +121,7 @@ pub(crate) fn check(
     check_values(mask, change, max_rd_atomic)
 }
 
-fn check_values(mask: u32, change: &QpAttr, max_rd_atomic: u32) -> Result<(), Status> {
+pub(crate) fn check_values(mask: u32, change: &QpAttr, max_rd_atomic: u32) -> Result<(), Status> {
     const RIGHTS: u32 = ACCESS_REMOTE_WRITE
         | ACCESS_REMOTE_READ
         | ACCESS_REMOTE_ATOMIC
@@ -154,7 +154,7 @@ fn check_values(mask: u32, change: &QpAttr, max_rd_atomic: u32) -> Result<(), St
 }
 
 /// Takes over the attributes that a command gives.
-pub(super) fn merge(attr: &mut QpAttr, change: &QpAttr) {
+pub(crate) fn merge(attr: &mut QpAttr, change: &QpAttr) {
     let mask = change.mask.get();
     macro_rules! take {
         ($($bit:expr => $field:ident),* $(,)?) => {

@@ -64,7 +64,13 @@ impl Endpoint {
             length: rendezvous.remote.len,
             sges: rendezvous.sges.clone(),
             device: Some(DeviceRequest::Read { slot, pd }),
-            ..SendWr::new(index, Some(SendOp::Read { from }))
+            ..SendWr::new(
+                index,
+                Some(SendOp::Read {
+                    from,
+                    invalidate: None,
+                }),
+            )
         })
     }
 

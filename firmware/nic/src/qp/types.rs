@@ -204,7 +204,7 @@ impl Failure {
 
 /// The queue pair goes to the error state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Fatal {
+pub(crate) struct Fatal {
     /// The asynchronous event that says why.
     pub event: Option<u8>,
 }
@@ -229,7 +229,7 @@ impl Fatal {
 
 /// Why a payload was not written to the buffers of a receive work request or a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PlaceError {
+pub(crate) enum PlaceError {
     /// The sender's memory can't be read: the packet counts as lost.
     Lost,
     /// The local buffer can't be used.

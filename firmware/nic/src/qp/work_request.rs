@@ -29,7 +29,7 @@ const OFFLOAD: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::OFFLOAD);
 
 /// Memory of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Remote {
+pub(crate) struct Remote {
     /// Virtual address.
     pub addr: u64,
     /// Remote key.
@@ -38,7 +38,7 @@ pub(super) struct Remote {
 
 /// The content of the last packet of a SEND besides the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SendExtra {
+pub(crate) enum SendExtra {
     Nothing,
     /// Immediate data.
     Immediate(u32),
@@ -48,14 +48,14 @@ pub(super) enum SendExtra {
 
 /// The operands of an atomic operation (IBTA 9.4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AtomicOp {
+pub(crate) enum AtomicOp {
     CompareSwap { compare: u64, swap: u64 },
     FetchAdd { add: u64 },
 }
 
 /// The destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct DatagramDest {
+pub(crate) struct DatagramDest {
     /// Address handle.
     pub ah: u32,
     /// Destination QP number.
@@ -66,7 +66,7 @@ pub(super) struct DatagramDest {
 
 /// Offload of a raw frame that is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Offload {
+pub(crate) enum Offload {
     Nothing,
     /// Fills in all checksums.
     Checksums,
@@ -84,15 +84,18 @@ pub(super) enum Offload {
 
 /// The operation of a send work request.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum SendOp {
+pub(crate) enum SendOp {
     /// SEND on a connection.
     Send(SendExtra),
     /// SEND of a datagram, with immediate data if there are any.
     Datagram { to: DatagramDest, imm: Option<u32> },
     /// RDMA WRITE, with immediate data if there are any.
     Write { to: Remote, imm: Option<u32> },
-    /// RDMA READ.
-    Read { from: Remote },
+    /// RDMA READ. iWARP: after it a local key is invalidated, if it names one.
+    Read {
+        from: Remote,
+        invalidate: Option<u32>,
+    },
     /// Atomic operation on eight bytes.
     Atomic { at: Remote, op: AtomicOp },
     /// Atomic WRITE of eight bytes (IBTA A19.4.2).
@@ -171,7 +174,14 @@ impl SendOp {
                 to: remote,
                 imm: Some(immediate(wqe)),
             },
-            wr::WR_READ => Self::Read { from: remote },
+            wr::WR_READ => Self::Read {
+                from: remote,
+                invalidate: None,
+            },
+            wr::WR_READ_INV => Self::Read {
+                from: remote,
+                invalidate: Some(wqe.imm.get()),
+            },
             wr::WR_COMP_SWAP => Self::Atomic {
                 at: remote,
                 op: AtomicOp::CompareSwap {
@@ -326,7 +336,7 @@ fn flush_header(placement: u32, selectivity: u32) -> Option<Feth> {
 
 /// A work request that the device has created.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum DeviceRequest {
+pub(crate) enum DeviceRequest {
     /// Reads the data of a rendezvous into a place of the tag list; `pd` is the protection domain of the SRQ.
     Read {
         /// The place.
@@ -339,7 +349,7 @@ pub(super) enum DeviceRequest {
 
 /// A work request that has been read and has not completed.
 #[derive(Debug)]
-pub(super) struct SendWr {
+pub(crate) struct SendWr {
     /// Running number. Of a request of the device: that of the program's next one.
     pub index: u32,
     /// The operation. `None`: the entry is invalid, and `failed` has the reason.
@@ -482,6 +492,14 @@ impl SendWr {
 
     pub(crate) fn is_read(&self) -> bool {
         matches!(self.op, Some(SendOp::Read { .. }))
+    }
+
+    /// The local key that it invalidates when its response has arrived.
+    pub(crate) fn invalidates(&self) -> Option<u32> {
+        match self.op {
+            Some(SendOp::Read { invalidate, .. }) => invalidate,
+            _ => None,
+        }
     }
 
     pub(crate) fn is_atomic(&self) -> bool {

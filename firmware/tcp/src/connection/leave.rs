@@ -17,7 +17,8 @@ impl Connection {
     ///
     /// `align(offset, max)` returns the number of octets of data, from 1 to `max`, that a segment beginning at `offset` shall have: an
     /// owner that ends segments where its messages end returns less than `max` (MPA: RFC 5044 section 5). It is called again for a
-    /// retransmission. A peer with a small window gets shorter segments.
+    /// retransmission. A peer with a small window gets shorter segments. 0: the data cannot be read now. Then acknowledgments leave, and
+    /// the owner calls again when it can; the retransmission timer continues.
     pub fn poll_transmit(
         &mut self,
         now: Instant,
@@ -44,11 +45,11 @@ impl Connection {
         if self.send.una() == Pos(0) {
             return self.next_syn(now);
         }
-        if core::mem::take(&mut self.probe_due) {
-            let probe = self.send.probe(align);
-            return Some(self.data(probe, now));
-        }
-        if let Some(pick) = self.send.pick(align) {
+        let pick = match core::mem::take(&mut self.probe_due) {
+            true => self.send.probe(align),
+            false => self.send.pick(align),
+        };
+        if let Some(pick) = pick {
             return Some(self.data(pick, now));
         }
         if core::mem::take(&mut self.keep_alive_due) {

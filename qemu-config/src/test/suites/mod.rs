@@ -8,6 +8,7 @@ mod debug_kernel;
 mod engines;
 mod interop;
 mod iommu;
+mod iwarp;
 mod odp;
 pub mod oversubscribe;
 mod perftest;
@@ -39,6 +40,7 @@ pub const SUITES: &[&GuestSuite] = &[
     &oversubscribe::SUITE,
     &coherence::SUITE,
     &pinned::SUITE,
+    &iwarp::SUITE,
     &bounce_buffers::SUITE,
     &iommu::SUITE,
     &ulp::SUITE,

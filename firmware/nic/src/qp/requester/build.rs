@@ -291,7 +291,7 @@ impl Requester {
         let may_solicit = last && wr.takes_receive_request();
         header.bth.solicited = may_solicit && wr.has(WR_FLAG_SOLICITED);
         match *op {
-            SendOp::Read { from } => {
+            SendOp::Read { from, .. } => {
                 // A READ that continues in the middle requests the rest only (IBTA 9.7.5.1.1).
                 let offset = self.cursor_packet * qp.mtu;
                 let from = Remote {

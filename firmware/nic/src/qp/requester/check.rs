@@ -14,6 +14,10 @@ pub(super) fn check_connected(qp: &Endpoint, core: &Core, wr: &SendWr) -> Result
     const SGE_COUNT: Failure = Failure::new(cqe::LOC_QP_OP_ERR, cqe::SGE_COUNT);
     const LENGTH: Failure = Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH);
     let op = wr.op.ok_or(OPCODE)?;
+    // RoCE has no READ with invalidate.
+    if wr.invalidates().is_some() {
+        return Err(OPCODE);
+    }
     // The list of a registration has DMA addresses, which only the kernel may name.
     if matches!(op, SendOp::FastReg(_)) && qp.config.uctx != 0 {
         return Err(OPCODE);

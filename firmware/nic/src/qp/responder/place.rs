@@ -238,7 +238,7 @@ pub(in crate::qp) fn completion(header: &RoceHeader) -> Cqe {
 
 impl Endpoint {
     /// Writes a payload into the buffers of a receive work request, from byte `offset` of them on.
-    pub(super) fn scatter<M: Dma>(
+    pub(crate) fn scatter<M: Dma>(
         &self,
         cx: &mut Context<'_, M>,
         wr: &RecvWr,

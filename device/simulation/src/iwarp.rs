@@ -1,0 +1,124 @@
+//! Commands of an iWARP adapter.
+
+use core::mem::offset_of;
+
+use faultline_abi::admin::{
+    ACCEPT, CONNECT, CREATE_LISTENER, DESTROY_LISTENER, QUERY_CONNECTION, QUERY_REQUEST, REJECT,
+};
+use faultline_abi::caps::{Caps, IWARP};
+use faultline_abi::iwarp::{
+    Accept, Connect, ConnectionInfo, ConnectionParam, ConnectionPath, CreateListener,
+    QueryConnection,
+};
+use faultline_abi::{U16, U32, U64, regs};
+use zerocopy::FromBytes;
+
+use crate::bus::Bus;
+use crate::driver::{Driver, Error};
+
+type Result<T> = core::result::Result<T, Error>;
+
+/// Private data, and the numbers of READs that this end serves and requests at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Private<'a> {
+    /// The data.
+    pub data: &'a [u8],
+    /// READs that this end serves.
+    pub ird: u16,
+    /// READs that it requests.
+    pub ord: u16,
+}
+
+impl Default for Private<'_> {
+    fn default() -> Self {
+        Self {
+            data: &[],
+            ird: 4,
+            ord: 4,
+        }
+    }
+}
+
+impl<B: Bus> Driver<B> {
+    /// True if the NIC is an iWARP adapter, which has no GID table.
+    pub fn is_iwarp(&mut self) -> bool {
+        let features = offset_of!(Caps, features) as u32;
+        self.bus.read_register(regs::CAPS + features) & IWARP != 0
+    }
+
+    fn param(&self, private: &Private<'_>) -> ConnectionParam {
+        self.bus.write(self.scratch, private.data);
+        ConnectionParam {
+            private_addr: U64::new(self.scratch),
+            private_len: U16::new(u16::try_from(private.data.len()).unwrap_or(u16::MAX)),
+            ird: U16::new(private.ird),
+            ord: U16::new(private.ord),
+            flags: U16::new(0),
+        }
+    }
+
+    /// Listens; returns the number of the listener.
+    pub fn listen(&mut self, path: ConnectionPath, backlog: u16) -> Result<u32> {
+        let body = CreateListener {
+            path,
+            backlog: U16::new(backlog),
+            ..CreateListener::default()
+        };
+        Ok(self.command(CREATE_LISTENER, 0, &body)?.handle.get())
+    }
+
+    /// Ends a listener.
+    pub fn unlisten(&mut self, listener: u32) -> Result<()> {
+        self.command(DESTROY_LISTENER, listener, &()).map(drop)
+    }
+
+    /// Opens a connection for a queue pair.
+    pub fn open(&mut self, qpn: u32, path: ConnectionPath, private: &Private<'_>) -> Result<()> {
+        let param = self.param(private);
+        self.command(CONNECT, qpn, &Connect { path, param })
+            .map(drop)
+    }
+
+    /// Gives a request to a queue pair.
+    pub fn accept(&mut self, qpn: u32, request: u32, private: &Private<'_>) -> Result<()> {
+        let body = Accept {
+            param: self.param(private),
+            request: U32::new(request),
+            ..Accept::default()
+        };
+        self.command(ACCEPT, qpn, &body).map(drop)
+    }
+
+    /// Refuses a request, or frees one that has ended.
+    pub fn reject(&mut self, request: u32, private: &Private<'_>) -> Result<()> {
+        let body = Accept {
+            param: self.param(private),
+            ..Accept::default()
+        };
+        self.command(REJECT, request, &body).map(drop)
+    }
+
+    /// What is known of a request, and the private data of the peer.
+    pub fn query_request(&mut self, request: u32) -> Result<(ConnectionInfo, Vec<u8>)> {
+        self.query(QUERY_REQUEST, request)
+    }
+
+    /// What is known of the connection of a queue pair, and the private data of the peer.
+    pub fn query_connection(&mut self, qpn: u32) -> Result<(ConnectionInfo, Vec<u8>)> {
+        self.query(QUERY_CONNECTION, qpn)
+    }
+
+    fn query(&mut self, opcode: u16, handle: u32) -> Result<(ConnectionInfo, Vec<u8>)> {
+        let body = QueryConnection {
+            addr: U64::new(self.scratch),
+            len: U16::new(512),
+            ..QueryConnection::default()
+        };
+        let answer = self.command(opcode, handle, &body)?;
+        let read = ConnectionInfo::read_from_prefix(&answer.body);
+        let (info, _) = read.expect("an answer is longer");
+        let mut data = vec![0; usize::from(info.param.private_len.get()).min(512)];
+        self.bus.read(self.scratch, &mut data);
+        Ok((info, data))
+    }
+}

@@ -1,0 +1,32 @@
+//! iWARP: queue pairs over TCP (RFC 5040 to 5044, 6581, 7306). `docs/iwarp.md` describes them.
+//!
+//! - `qp`: the queue pair and its states; `stream`: its connection; `begin`: work requests become messages; `transmit`: segments
+//! - `work`: the send queue; `receives`: the receive queue
+//! - `send`: the stream that leaves; `deliver`, `kept`: the stream that arrives; `execute`: DDP segments; `refusal`: Terminate
+//! - `setup`: MPA requests and replies; `connections`: listeners, requests, owners of connections
+//! - `path`, `arrived`: headers
+
+mod arrived;
+mod begin;
+mod connections;
+mod deliver;
+mod execute;
+mod kept;
+mod path;
+mod qp;
+mod receives;
+mod refusal;
+mod send;
+mod setup;
+mod stream;
+mod transmit;
+mod work;
+
+pub(crate) use arrived::Arrived;
+pub(crate) use connections::{
+    Connections, Listening, Owner, Request, SETUP_TIMEOUT, Stage, to_tcp,
+};
+pub(crate) use deliver::MAX_SETUP;
+pub(crate) use path::{NO_VLAN, StreamPath};
+pub(crate) use qp::{StreamConfig, StreamQp, agreed};
+pub(crate) use setup::{Offer, parse as parse_setup};

@@ -1,0 +1,131 @@
+//! The receive queue of an iWARP queue pair, its own or a shared one.
+
+use faultline_abi::cqe;
+use faultline_abi::event;
+
+use crate::context::Context;
+use crate::dma::Dma;
+use crate::qp::endpoint::Endpoint;
+use crate::qp::types::Failure;
+use crate::receive_queue::{RecvRing, RecvWr, TakeError};
+
+/// Receive work requests.
+#[derive(Debug)]
+pub(super) struct Receives {
+    /// `None`: they come from an SRQ.
+    ring: Option<RecvRing>,
+    /// The one that the current message fills.
+    pub current: Option<RecvWr>,
+}
+
+impl Receives {
+    pub(super) fn new(ring: Option<RecvRing>) -> Self {
+        Self {
+            ring,
+            current: None,
+        }
+    }
+
+    /// Empties the queue.
+    pub(super) fn reset<M: Dma>(&mut self, mem: &M) {
+        self.current = None;
+        if let Some(ring) = &mut self.ring {
+            ring.reset();
+            ring.set_notify(mem, false);
+        }
+    }
+
+    /// Takes a receive work request for a message that begins, and makes it the current one.
+    pub(super) fn take<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+    ) -> Result<(), TakeError> {
+        if self.current.is_some() {
+            return Ok(());
+        }
+        let wr = match (&mut self.ring, qp.config.srqn) {
+            (Some(ring), _) => ring.take(cx.mem)?,
+            (None, Some(srqn)) => take_shared(cx, srqn)?,
+            (None, None) => return Err(TakeError::Empty),
+        };
+        self.current = Some(wr);
+        Ok(())
+    }
+
+    /// Requires a doorbell for receive work requests from now on, because the queue pair has failed.
+    pub(super) fn notify_posted<M: Dma>(&self, mem: &M) {
+        if let Some(ring) = &self.ring {
+            ring.set_notify(mem, true);
+        }
+    }
+
+    /// Completes the current work request with a failure.
+    pub(super) fn fail_current<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        failure: Failure,
+    ) {
+        if let Some(wr) = self.current.take() {
+            qp.fail_receive(cx, &wr, failure);
+        }
+    }
+
+    /// Completes the current work request with the result of its message.
+    pub(super) fn complete<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        entry: cqe::Cqe,
+    ) {
+        if let Some(wr) = self.current.take() {
+            qp.complete_receive(cx, &wr, entry);
+        }
+    }
+
+    /// Flushes the work requests that are posted now, until the turn is over. Returns true if none is left.
+    pub(super) fn flush<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        turn: u64,
+    ) -> bool {
+        self.fail_current(qp, cx, Failure::FLUSHED);
+        let Some(ring) = &mut self.ring else {
+            return true;
+        };
+        let Ok(posted) = ring.posted(cx.mem, u32::MAX) else {
+            return true;
+        };
+        for _ in 0..posted {
+            if cx.core.is_over(turn) {
+                return false;
+            }
+            let Ok(wr) = ring.take(cx.mem) else {
+                return true;
+            };
+            qp.fail_receive(cx, &wr, Failure::FLUSHED);
+        }
+        true
+    }
+}
+
+/// Takes a work request of a shared queue.
+fn take_shared<M: Dma>(cx: &mut Context<'_, M>, srqn: u32) -> Result<RecvWr, TakeError> {
+    let srq = cx.core.srqs.get_mut(srqn).ok_or(TakeError::Broken)?;
+    let mut wr = match srq.ring.take(cx.mem) {
+        Err(TakeError::Broken) => {
+            cx.srq_error(srqn);
+            return Err(TakeError::Broken);
+        }
+        taken => taken?,
+    };
+    wr.srqn = Some(srqn);
+    let limit = srq.limit;
+    if limit > 0 && srq.ring.posted(cx.mem, limit).is_ok_and(|n| n < limit) {
+        srq.limit = 0;
+        cx.raise_async(event::SRQ_LIMIT, srqn);
+    }
+    Ok(wr)
+}

@@ -1,0 +1,496 @@
+//! The stream that leaves: messages, their FPDUs, and the octets of these.
+//!
+//! A message is one entry, whatever its length: all of its FPDUs but the last are equally long, so the FPDU at an offset of the stream is
+//! found by arithmetic. Its payload is read from guest memory whenever a segment leaves. An FPDU that leaves in pieces is copied first,
+//! so that its CRC fits all of them.
+
+use std::collections::VecDeque;
+
+use faultline_wire::ddp::{DDP_VERSION, Ddp, DdpTarget};
+use faultline_wire::mpa::{Crc32c, Fpdu};
+use faultline_wire::rdmap::{RdmapControl, RdmapOpcode};
+use smallvec::SmallVec;
+
+use super::work::SendQueue;
+use crate::budget::{Budget, Held};
+use crate::core::Core;
+use crate::dma::{Dma, DmaError};
+use crate::fault::{Need, WaitKind};
+use crate::mkey::{Access, KeyRange};
+use crate::number::{low32, to_usize};
+use crate::qp::endpoint::Endpoint;
+use crate::qp::sge;
+use crate::qp::types::{Failure, PlaceError};
+use crate::qp::work_request::SendWr;
+use crate::segments::{Segments, push_segment};
+
+/// Octets of an FPDU besides its DDP segment: length and CRC.
+const FRAMING: u32 = 6;
+
+/// Octets that the NIC has made itself.
+pub(super) type Octets = SmallVec<[u8; 32]>;
+
+/// The payload of a message.
+#[derive(Debug)]
+pub(super) enum Content {
+    /// Octets of the NIC.
+    Own(Octets),
+    /// The data of the send work request with this index.
+    Work(u32),
+    /// Memory that a READ names.
+    Source {
+        /// Its key.
+        key: u32,
+        /// Its first address.
+        addr: u64,
+    },
+}
+
+/// The headers of a message.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Framing {
+    /// None: a setup frame, before the first FPDU.
+    Setup,
+    /// DDP.
+    Ddp {
+        opcode: RdmapOpcode,
+        /// Of the first segment.
+        target: DdpTarget,
+    },
+}
+
+/// A message in the stream.
+#[derive(Debug)]
+struct Message {
+    start: u64,
+    end: u64,
+    /// Octets of payload.
+    len: u32,
+    /// Octets of payload in each FPDU but the last.
+    room: u32,
+    framing: Framing,
+    content: Content,
+}
+
+/// Why an FPDU cannot be built.
+#[derive(Debug)]
+pub(super) enum Blocked {
+    /// A page is missing.
+    Absent(Need, WaitKind),
+    /// A local buffer of the work request with this index cannot be used.
+    Work(u32, Failure),
+    /// The memory of a READ cannot be read any more, or the work request has been flushed.
+    Source,
+}
+
+/// An FPDU to send, or the rest of a setup frame.
+#[derive(Debug)]
+pub(super) struct Part {
+    /// Its offset in the stream.
+    pub start: u64,
+    /// Its length in octets.
+    pub len: u32,
+    /// A copy, if it has left in pieces.
+    is_cut: bool,
+    header: SmallVec<[u8; 20]>,
+    own: Octets,
+    segments: Segments,
+    /// It has no length and no CRC.
+    is_setup: bool,
+}
+
+/// A copy of an FPDU that has left in pieces.
+#[derive(Debug)]
+struct Cut {
+    start: u64,
+    octets: Vec<u8>,
+}
+
+/// The stream that leaves.
+#[derive(Debug, Default)]
+pub(super) struct Sender {
+    messages: VecDeque<Message>,
+    /// Octets of all messages.
+    pushed: u64,
+    /// Octets that have been sent at least once.
+    sent: u64,
+    cuts: Vec<Cut>,
+    /// Messages begun in each queue.
+    msns: [u32; 4],
+    held: Option<Held>,
+}
+
+impl Sender {
+    /// Octets of all messages.
+    pub(super) fn pushed(&self) -> u64 {
+        self.pushed
+    }
+
+    /// Octets that have not been sent once.
+    pub(super) fn unsent(&self) -> u64 {
+        self.pushed.saturating_sub(self.sent)
+    }
+
+    /// Answers to READs and atomics that have not been sent completely.
+    pub(super) fn answers(&self) -> usize {
+        let is_left = |message: &&Message| message.end > self.sent;
+        let is_answer = |message: &&Message| {
+            let opcode = match message.framing {
+                Framing::Ddp { opcode, .. } => Some(opcode),
+                Framing::Setup => None,
+            };
+            matches!(
+                opcode,
+                Some(RdmapOpcode::ReadResponse | RdmapOpcode::AtomicResponse)
+            )
+        };
+        let unsent = self.messages.iter().rev().take_while(is_left);
+        unsent.filter(is_answer).count()
+    }
+
+    /// The target of the next untagged message of a queue.
+    pub(super) fn untagged(&mut self, queue: u32, upper: u32) -> DdpTarget {
+        let msn = self.msns.get_mut(queue as usize).map_or(0, |last| {
+            *last = last.wrapping_add(1);
+            *last
+        });
+        DdpTarget::Untagged {
+            upper,
+            queue,
+            msn,
+            offset: 0,
+        }
+    }
+
+    /// Appends a message of `len` octets. `max` is the longest segment of the connection. Returns the octets that it adds to the stream.
+    pub(super) fn push(
+        &mut self,
+        budget: &Budget,
+        (framing, content): (Framing, Content),
+        len: u32,
+        max: u32,
+    ) -> u64 {
+        let (room, octets) = match framing {
+            Framing::Setup => (len, u64::from(len)),
+            Framing::Ddp { target, .. } => {
+                let header = header_len(target);
+                // All FPDUs but the last need no padding.
+                let room = (max & !3).saturating_sub(FRAMING.saturating_add(header));
+                let room = (room & !3).max(4);
+                let others = len.div_ceil(room).saturating_sub(1);
+                let last = len.saturating_sub(others.saturating_mul(room));
+                let full = u64::from(header.saturating_add(room).saturating_add(FRAMING));
+                let last = fpdu_len(header, last);
+                let octets = full
+                    .saturating_mul(others.into())
+                    .saturating_add(last.into());
+                (room, octets)
+            }
+        };
+        let start = self.pushed;
+        self.pushed = start.saturating_add(octets);
+        self.messages.push_back(Message {
+            start,
+            end: self.pushed,
+            len,
+            room,
+            framing,
+            content,
+        });
+        self.account(budget);
+        octets
+    }
+
+    /// A segment up to this offset has been sent.
+    pub(super) fn note_sent(&mut self, until: u64) {
+        self.sent = self.sent.max(until);
+    }
+
+    /// Forgets what the peer has acknowledged.
+    pub(super) fn release(&mut self, budget: &Budget, acknowledged: u64) {
+        while let Some(message) = self.messages.front()
+            && message.end <= acknowledged
+        {
+            self.messages.pop_front();
+        }
+        if !self.cuts.is_empty() {
+            let end = |cut: &Cut| cut.start.saturating_add(cut.octets.len() as u64);
+            self.cuts.retain(|cut| end(cut) > acknowledged);
+        }
+        self.account(budget);
+    }
+
+    fn account(&mut self, budget: &Budget) {
+        let of_cuts = self.cuts.iter().map(|cut| cut.octets.capacity());
+        let of_messages = self.messages.len().saturating_mul(size_of::<Message>());
+        let bytes = of_cuts.fold(of_messages, usize::saturating_add);
+        let held = self.held.get_or_insert_with(|| budget.none());
+        if held.bytes() != bytes {
+            held.set(bytes);
+        }
+    }
+
+    /// Keeps a copy of an FPDU of which only a part leaves.
+    pub(super) fn keep_cut(&mut self, budget: &Budget, start: u64, octets: Vec<u8>) {
+        self.cuts.push(Cut { start, octets });
+        self.account(budget);
+    }
+
+    /// The FPDU at an offset of the stream, with the guest memory of its payload.
+    pub(super) fn part_at(
+        &self,
+        qp: &Endpoint,
+        core: &Core,
+        work: &SendQueue,
+        offset: u64,
+    ) -> Result<Part, Blocked> {
+        let at = self
+            .messages
+            .partition_point(|message| message.end <= offset);
+        // The connection sends only octets that were pushed and are not acknowledged.
+        let Some(message) = self.messages.get(at) else {
+            return Ok(Part::empty(offset));
+        };
+        let Framing::Ddp { opcode, target } = message.framing else {
+            return Ok(message.setup());
+        };
+        let header = header_len(target);
+        let full = header.saturating_add(message.room).saturating_add(FRAMING);
+        let index = offset
+            .saturating_sub(message.start)
+            .checked_div(full.into())
+            .unwrap_or(0);
+        let done = low32(index).saturating_mul(message.room);
+        let start = index
+            .saturating_mul(full.into())
+            .saturating_add(message.start);
+        let left = message.len.saturating_sub(done);
+        let len = left.min(message.room);
+        let mut part = Part {
+            start,
+            len: fpdu_len(header, len),
+            is_cut: false,
+            header: SmallVec::new(),
+            own: Octets::new(),
+            segments: Segments::new(),
+            is_setup: false,
+        };
+        if self.cuts.iter().any(|cut| cut.start == start) {
+            part.is_cut = true;
+            return Ok(part);
+        }
+        let ddp = Ddp {
+            last: len == left,
+            version: DDP_VERSION,
+            upper_control: RdmapControl::new(opcode).to_u8(),
+            target: moved(target, done),
+        };
+        part.set_header(&ddp, header.saturating_add(len));
+        match &message.content {
+            Content::Own(octets) => {
+                let from = octets.get(done as usize..).unwrap_or_default();
+                let own = from.get(..len as usize).unwrap_or(from);
+                part.own.extend_from_slice(own);
+            }
+            Content::Work(index) => {
+                // A request that has been flushed has no data any more.
+                let request = work.get(*index).ok_or(Blocked::Source)?;
+                let range = (done, len, low32(start));
+                gather(qp, core, &request.wr, range, &mut part.segments)
+                    .map_err(|error| error.blocked(*index))?;
+            }
+            Content::Source { key, addr } => {
+                let range = KeyRange {
+                    key: *key,
+                    user: qp.key_user(),
+                    va: addr.wrapping_add(done.into()),
+                    len,
+                    access: Access::RemoteRead,
+                };
+                if len > 0 {
+                    source(core, &range, left, low32(start), &mut part.segments)?;
+                }
+            }
+        }
+        Ok(part)
+    }
+
+    /// Replaces `out` by the octets of an FPDU, its CRC included.
+    pub(super) fn write<M: Dma>(
+        &self,
+        part: &Part,
+        mem: &M,
+        out: &mut Vec<u8>,
+    ) -> Result<(), DmaError> {
+        out.clear();
+        if part.is_cut {
+            let cut = self.cuts.iter().find(|cut| cut.start == part.start);
+            out.extend_from_slice(cut.map_or(&[], |cut| &cut.octets));
+            return Ok(());
+        }
+        out.extend_from_slice(&part.header);
+        out.extend_from_slice(&part.own);
+        for segment in &part.segments {
+            let at = out.len();
+            out.resize(at.saturating_add(segment.len as usize), 0);
+            mem.read(segment.addr, out.get_mut(at..).unwrap_or_default())?;
+        }
+        if !part.is_setup {
+            // The padding is zero.
+            out.resize((part.len as usize).saturating_sub(Fpdu::CRC_LEN), 0);
+            let mut crc = Crc32c::default();
+            crc.update(out);
+            out.extend_from_slice(&crc.finish().to_le_bytes());
+        }
+        Ok(())
+    }
+}
+
+impl Message {
+    fn setup(&self) -> Part {
+        let own = match &self.content {
+            Content::Own(octets) => octets.clone(),
+            _ => Octets::new(),
+        };
+        Part {
+            len: self.len,
+            own,
+            ..Part::empty(self.start)
+        }
+    }
+}
+
+impl Part {
+    fn empty(start: u64) -> Self {
+        Self {
+            start,
+            len: 0,
+            is_cut: false,
+            header: SmallVec::new(),
+            own: Octets::new(),
+            segments: Segments::new(),
+            is_setup: true,
+        }
+    }
+
+    /// Number of octets from `offset` on, at most `max`, at least 1.
+    pub(super) fn left_from(&self, offset: u64, max: u32) -> u32 {
+        let done = low32(offset.saturating_sub(self.start));
+        self.len.saturating_sub(done).clamp(1, max.max(1))
+    }
+
+    /// True if a copy has to be made when it leaves in pieces.
+    pub(super) fn is_cuttable(&self) -> bool {
+        !self.is_cut && !self.is_setup
+    }
+
+    fn set_header(&mut self, ddp: &Ddp, ulpdu_len: u32) {
+        let len = Fpdu::HEADER_LEN.saturating_add(ddp.header_len());
+        self.header.resize(len, 0);
+        let fpdu = Fpdu {
+            ulpdu_len: u16::try_from(ulpdu_len).unwrap_or(u16::MAX),
+        };
+        // The buffer has room for both.
+        let _ = fpdu.emit(&mut self.header);
+        if let Some(rest) = self.header.get_mut(Fpdu::HEADER_LEN..) {
+            let _ = ddp.emit(rest);
+        }
+    }
+}
+
+fn header_len(target: DdpTarget) -> u32 {
+    match target {
+        DdpTarget::Tagged { .. } => Ddp::TAGGED_LEN as u32,
+        DdpTarget::Untagged { .. } => Ddp::UNTAGGED_LEN as u32,
+    }
+}
+
+/// Octets of an FPDU with this length of the DDP header and of the payload.
+fn fpdu_len(header: u32, payload: u32) -> u32 {
+    let ulpdu = header.saturating_add(payload);
+    let padded = ulpdu.saturating_add(2).next_multiple_of(4);
+    padded.saturating_add(Fpdu::CRC_LEN as u32)
+}
+
+/// The target of a later segment of a message.
+fn moved(target: DdpTarget, by: u32) -> DdpTarget {
+    match target {
+        DdpTarget::Tagged { stag, offset } => DdpTarget::Tagged {
+            stag,
+            offset: offset.wrapping_add(by.into()),
+        },
+        DdpTarget::Untagged {
+            upper, queue, msn, ..
+        } => DdpTarget::Untagged {
+            upper,
+            queue,
+            msn,
+            offset: by,
+        },
+    }
+}
+
+/// Why local memory of a work request cannot be read.
+struct GatherError {
+    error: PlaceError,
+    offset: u32,
+}
+
+impl GatherError {
+    fn blocked(self, index: u32) -> Blocked {
+        match self.error {
+            PlaceError::Absent(absent, hint) => {
+                Blocked::Absent(Need::new(absent, hint, self.offset), WaitKind::Send)
+            }
+            PlaceError::Failed(failure) => Blocked::Work(index, failure),
+            PlaceError::Lost => Blocked::Work(index, Failure::FLUSHED),
+        }
+    }
+}
+
+/// Appends the guest memory behind `len` octets of the data of a work request; `offset` is that in the stream.
+fn gather(
+    qp: &Endpoint,
+    core: &Core,
+    wr: &SendWr,
+    (from, len, offset): (u32, u32, u32),
+    out: &mut Segments,
+) -> Result<(), GatherError> {
+    let inline_len = wr.inline.map_or(0, |(_, len)| len);
+    let inline = inline_len.saturating_sub(from).min(len);
+    if let Some((at, _)) = wr.inline {
+        push_segment(out, at.wrapping_add(from.into()), inline);
+    }
+    let rest = from.saturating_sub(inline_len);
+    let left = len.saturating_sub(inline);
+    for part in sge::parts(&wr.sges, rest.into(), left.into()) {
+        let range = part.range(wr.key_user(qp), Access::LocalRead);
+        core.mkeys
+            .translate(&range, out)
+            .map_err(|miss| GatherError {
+                error: PlaceError::new(miss, part.va, part.left),
+                offset,
+            })?;
+    }
+    Ok(())
+}
+
+/// Appends the guest memory behind a range that a READ names, of which `left` octets have to be sent.
+fn source(
+    core: &Core,
+    range: &KeyRange,
+    left: u32,
+    offset: u32,
+    out: &mut Segments,
+) -> Result<(), Blocked> {
+    core.mkeys
+        .translate(range, out)
+        .map_err(|miss| match PlaceError::new(miss, range.va, left) {
+            PlaceError::Absent(absent, hint) => {
+                Blocked::Absent(Need::new(absent, hint, offset), WaitKind::Reply)
+            }
+            _ => Blocked::Source,
+        })
+}
+
+const _: () = assert!(to_usize(Ddp::UNTAGGED_LEN as u64) + Fpdu::HEADER_LEN <= 20);

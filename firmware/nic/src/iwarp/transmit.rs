@@ -1,0 +1,151 @@
+//! Segments of a queue pair that leave.
+
+use faultline_abi::admin::Counter;
+use faultline_abi::event;
+use faultline_abi::iwarp::ABORTED;
+
+use super::begin::{Begun, await_page};
+use super::connections::to_tcp;
+use super::path::set_octets;
+use super::qp::StreamQp;
+use super::send::{Blocked, Part};
+use super::stream::Stream;
+use crate::context::Context;
+use crate::core::Core;
+use crate::dma::Dma;
+use crate::flow_control::BlockedOn;
+use crate::frame::TxFrame;
+use crate::qp::types::State;
+use crate::work;
+
+impl StreamQp {
+    /// Makes `frame` the next segment. Returns false if there is none now.
+    pub(crate) fn poll_transmit<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        frame: &mut TxFrame,
+    ) -> bool {
+        if self.is_flushing {
+            self.flush(cx);
+        }
+        if let Some(wait) = self.must_wait(cx.core) {
+            if let BlockedOn::Priority(priority) = wait {
+                let number = self.endpoint.number;
+                self.ready.wait_for_priority(cx.core, number, priority);
+            }
+            return false;
+        }
+        match self.begin_requests(cx) {
+            Ok(Begun::All) => {}
+            Ok(Begun::TurnOver) => self.ready.interrupt(),
+            Err(failure) => self.fail_request(cx, failure),
+        }
+        let found = self.poll_segment(cx, frame);
+        self.sync_timer(cx.core);
+        found
+    }
+
+    fn must_wait(&self, core: &Core) -> Option<BlockedOn> {
+        if self.endpoint.is_held {
+            return Some(BlockedOn::Release);
+        }
+        let paused = core.flow_control.paused();
+        let priority = self.stream.as_deref()?.path.priority();
+        paused
+            .contains(priority)
+            .then_some(BlockedOn::Priority(priority))
+    }
+
+    /// The next segment of the connection.
+    fn poll_segment<M: Dma>(&mut self, cx: &mut Context<'_, M>, frame: &mut TxFrame) -> bool {
+        let (mut part, mut blocked) = (None::<Part>, None);
+        let Some(stream) = self.stream.as_deref_mut() else {
+            return false;
+        };
+        let Stream {
+            connection, sender, ..
+        } = stream;
+        let (qp, work, core) = (&self.endpoint, &self.work, &*cx.core);
+        let transmit = connection.poll_transmit(to_tcp(cx.now), |offset, max| {
+            match sender.part_at(qp, core, work, offset) {
+                Ok(found) => part.insert(found).left_from(offset, max),
+                Err(why) => {
+                    blocked = Some(why);
+                    0
+                }
+            }
+        });
+        if let Some(why) = blocked {
+            self.segment_blocked(cx, why);
+        }
+        let (Some(transmit), Some(stream)) = (transmit, self.stream.as_deref_mut()) else {
+            return false;
+        };
+        let Some(connections) = &mut cx.core.connections else {
+            return false;
+        };
+        let mut buffers = std::mem::take(&mut connections.buffers);
+        let mut is_read = true;
+        let mut data: &[u8] = &[];
+        if let Some(part) = part.filter(|_| transmit.len > 0) {
+            is_read = stream
+                .sender
+                .write(&part, cx.mem, &mut buffers.fpdu)
+                .is_ok();
+            let from = usize::try_from(transmit.offset.saturating_sub(part.start)).unwrap_or(0);
+            let rest = buffers.fpdu.get(from..).unwrap_or_default();
+            data = rest.get(..transmit.len as usize).unwrap_or(rest);
+            let end = transmit.offset.saturating_add(transmit.len.into());
+            stream.sender.note_sent(end);
+            if data.len() < buffers.fpdu.len() && part.is_cuttable() {
+                let budget = &cx.core.budget;
+                let copy = buffers.fpdu.clone();
+                stream.sender.keep_cut(budget, part.start, copy);
+            }
+        }
+        cx.core.charge(work::of_frames(0, data.len()));
+        stream.path.write(&transmit, data, &mut buffers.frame);
+        set_octets(frame, &buffers.frame);
+        if let Some(connections) = &mut cx.core.connections {
+            connections.buffers = buffers;
+        }
+        if !is_read {
+            cx.count(Counter::dma_errors);
+            self.fail_with_event(cx, event::QP_FATAL);
+            return false;
+        }
+        if transmit.is_retransmission {
+            cx.count(Counter::retransmitted_packets);
+        }
+        true
+    }
+
+    /// A segment cannot be read from memory.
+    fn segment_blocked<M: Dma>(&mut self, cx: &mut Context<'_, M>, why: Blocked) {
+        let Some(stream) = self.stream.as_deref_mut() else {
+            return;
+        };
+        match why {
+            Blocked::Absent(..) if stream.page.is_some() => {}
+            Blocked::Absent(need, wait) => {
+                let may_wait = self.endpoint.state != State::Err;
+                let token = match may_wait {
+                    true => await_page(&self.endpoint, cx, wait, &need),
+                    false => None,
+                };
+                stream.page = token;
+                if token.is_none() {
+                    self.abort(cx, ABORTED);
+                }
+            }
+            Blocked::Work(index, failure) => {
+                // The stream cannot continue without it. Its completion has the reason, the others are flushed.
+                if let Some(request) = self.work.get_mut(index) {
+                    request.wr.failed = Some(failure);
+                }
+                self.abort(cx, ABORTED);
+            }
+            Blocked::Source => self.abort(cx, ABORTED),
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! TCP segments that arrive, and connections that have no queue pair yet.
+
+use faultline_abi::admin::Counter;
+use faultline_abi::event;
+use faultline_abi::iwarp::REQUEST_TIMEOUT_MS;
+use faultline_tcp::{Connection, Data, Receiver, Source, State as TcpState, Verdict, reset_for};
+use faultline_wire::mpa::MpaRole;
+use faultline_wire::{MacAddr, TcpFlags};
+
+use super::Nic;
+use crate::counters::CounterSet;
+use crate::dma::Dma;
+use crate::frame::{Frame, TxFrame};
+use crate::iwarp::{
+    Arrived, MAX_SETUP, Offer, Owner, Request, SETUP_TIMEOUT, Stage, StreamPath, parse_setup,
+    to_tcp,
+};
+use crate::payload::Payload;
+use crate::queues::Queue;
+use crate::steering::FrameTarget;
+use crate::time::{Instant, Nanos};
+use crate::work;
+
+/// A request that receives the setup frame of its peer.
+struct SetupReceiver<'a, 'p, M> {
+    octets: &'a mut Vec<u8>,
+    data: Payload<'p, M>,
+    /// What the peer has said.
+    offer: Option<Offer>,
+    is_bad: bool,
+}
+
+impl<M: Dma> Receiver for SetupReceiver<'_, '_, M> {
+    fn deliver(&mut self, data: Data) -> Verdict {
+        // The peer sends nothing behind it before it has the reply.
+        let Source::Segment { at } = data.source else {
+            return Verdict::Refused;
+        };
+        if self.offer.is_some() || self.is_bad {
+            return Verdict::Refused;
+        }
+        let before = self.octets.len();
+        let room = MAX_SETUP.saturating_sub(before);
+        let part = self
+            .data
+            .part(at as usize, room.min(data.len as usize))
+            .to_vec();
+        let Ok(part) = part else {
+            return Verdict::Refused;
+        };
+        self.octets.extend_from_slice(&part);
+        let taken = match parse_setup(self.octets, MpaRole::Request) {
+            Ok(None) => part.len(),
+            Ok(Some((offer, len))) => {
+                self.offer = Some(offer);
+                len.saturating_sub(before)
+            }
+            Err(_) => {
+                self.is_bad = true;
+                part.len()
+            }
+        };
+        match u32::try_from(taken) {
+            Ok(taken @ 1..) => Verdict::Taken(taken),
+            _ => Verdict::Refused,
+        }
+    }
+
+    fn keep(&mut self, _: Data) -> bool {
+        false
+    }
+}
+
+impl Nic {
+    /// Receives a frame to this address if it is a segment of a connection, or for a listener. Returns false if it is neither.
+    pub(crate) fn receive_segment<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        dst: MacAddr,
+        frame: Frame<'_, M>,
+    ) -> bool {
+        let Some(connections) = &self.core.connections else {
+            return false;
+        };
+        if dst != self.core.netdev.mac {
+            return false;
+        }
+        let head = frame.payload.head().unwrap_or_default();
+        let Some(arrived) = Arrived::parse(&head, frame.payload.len()) else {
+            return false;
+        };
+        let tuple = &arrived.tuple;
+        let vlan = arrived.ethernet.vlan.map(|tag| tag.vid);
+        let listener = connections.listener_for(tuple.local, tuple.local_port, vlan);
+        let owner = connections.owner(tuple);
+        if owner.is_none() && listener.is_none() {
+            return false;
+        }
+        self.core.charge(work::of_frames(1, frame.payload.len()));
+        if !frame.checked && !arrived.is_intact(&frame.payload) {
+            self.core.counters.inc(Counter::rx_csum_errors);
+            return true;
+        }
+        match (owner, listener) {
+            (Some(Owner::QueuePair(qpn)), _) if !self.is_replaced(qpn, &arrived, listener) => {
+                self.receive_for_stream(now, mem, qpn, &arrived, frame);
+            }
+            (Some(Owner::Request(number)), _) => {
+                self.receive_for_request(now, mem, number, &arrived, frame.payload);
+            }
+            (_, Some(listener)) => self.receive_for_listener(now, mem, listener, &arrived),
+            (_, None) => {}
+        }
+        true
+    }
+
+    /// True if a SYN begins a new connection in place of one that is over (RFC 9293 section 3.10.7.4, TIME-WAIT).
+    fn is_replaced(&mut self, qpn: u32, arrived: &Arrived, listener: Option<u32>) -> bool {
+        let flags = arrived.segment.header.flags;
+        let is_syn = flags & (TcpFlags::SYN | TcpFlags::ACK | TcpFlags::RST) == TcpFlags::SYN;
+        let qp = self.queues.stream_mut(qpn);
+        let is_over = qp.is_none_or(|qp| qp.is_over());
+        let is_replaced = is_syn && is_over && listener.is_some();
+        if let Some(connections) = self.core.connections.as_mut().filter(|_| is_replaced) {
+            connections.remove_owner(&arrived.tuple, Owner::QueuePair(qpn));
+        }
+        is_replaced
+    }
+
+    fn receive_for_stream<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        qpn: u32,
+        arrived: &Arrived,
+        frame: Frame<'_, M>,
+    ) {
+        let Some((Queue::Stream(qp), mut cx)) = self.queue_in_context(now, mem, qpn) else {
+            return;
+        };
+        if !qp.receive(&mut cx, arrived, &frame.payload) {
+            let target = FrameTarget::untagged(qpn);
+            cx.put_back(None, target, frame.payload);
+        }
+        self.core.charge_lookups(now);
+        self.core.charge_queue_pair(now, qpn);
+        let len = arrived.segment.len as usize;
+        self.core.charge_payload(now, len, 1);
+    }
+
+    /// A segment to a listener that is of no connection: a SYN opens one.
+    fn receive_for_listener<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        listener: u32,
+        arrived: &Arrived,
+    ) {
+        let mtu = self.core.netdev.mtu;
+        let Some(connections) = &mut self.core.connections else {
+            return;
+        };
+        let path = StreamPath::back(arrived, mtu);
+        let segment = &arrived.segment;
+        let start = connections.secret.start(&path.tuple, to_tcp(now));
+        let config = path.tcp_config();
+        let Some(connection) = Connection::accept(config, segment, start, to_tcp(now)) else {
+            if let Some(reset) = reset_for(segment) {
+                connections.send(&path, &reset, &[]);
+            }
+            return;
+        };
+        let listening = connections.listeners.get_mut(listener);
+        let has_room = |open: u32, backlog: u32| open < backlog;
+        let held = self.core.budget.take(size_of::<Request>());
+        // A peer repeats the SYN.
+        let (Some(listening), Some(held)) = (listening, held) else {
+            return;
+        };
+        if !has_room(listening.requests, listening.backlog) {
+            return;
+        }
+        let request = Request {
+            listener,
+            path,
+            connection,
+            stage: Stage::Opening,
+            octets: Vec::new(),
+            offer: Offer::default(),
+            reply: Vec::new(),
+            deadline: now + SETUP_TIMEOUT,
+            timer_at: None,
+            _held: held,
+        };
+        let Some(number) = connections.requests.insert_with(|_| request) else {
+            return;
+        };
+        if let Some(listening) = connections.listeners.get_mut(listener) {
+            listening.requests = listening.requests.saturating_add(1);
+        }
+        connections.set_owner(&path.tuple, Owner::Request(number));
+        self.progress_request(now, mem, number);
+    }
+
+    fn receive_for_request<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        number: u32,
+        arrived: &Arrived,
+        frame: Payload<'_, M>,
+    ) {
+        let connections = self.core.connections.as_mut();
+        let Some(request) = connections.and_then(|shared| shared.requests.get_mut(number)) else {
+            return;
+        };
+        let mut receiver = SetupReceiver {
+            octets: &mut request.octets,
+            data: arrived.data(&frame),
+            offer: None,
+            is_bad: request.stage != Stage::Opening,
+        };
+        let (connection, segment) = (&mut request.connection, &arrived.segment);
+        connection.receive(segment, to_tcp(now), &mut receiver);
+        let SetupReceiver { offer, is_bad, .. } = receiver;
+        if is_bad && request.stage == Stage::Opening {
+            request.connection.abort();
+        }
+        if let Some(offer) = offer {
+            request.offer = offer;
+            request.octets = Vec::new();
+            request.stage = Stage::Announced;
+            request.deadline = now + Nanos::from_millis(REQUEST_TIMEOUT_MS.into());
+            let listener = request.listener;
+            let kind = event::CONNECTION_REQUEST;
+            self.context(now, mem)
+                .raise_connection(kind, listener, number.into());
+        }
+        self.progress_request(now, mem, number);
+    }
+
+    /// Sends what a request has to send, and ends it if its connection has ended.
+    pub(crate) fn progress_request<M: Dma>(&mut self, now: Instant, mem: &M, number: u32) {
+        let Some(connections) = &mut self.core.connections else {
+            return;
+        };
+        let Some(request) = connections.requests.get_mut(number) else {
+            return;
+        };
+        let has_left = request.connection.is_finished_by_peer();
+        if has_left && matches!(request.stage, Stage::Opening | Stage::Announced) {
+            request.connection.abort();
+        }
+        let (path, mut segments) = (request.path, Vec::new());
+        while let Some(transmit) = request.connection.poll_transmit(to_tcp(now), |_, max| max) {
+            let from = usize::try_from(transmit.offset).unwrap_or(usize::MAX);
+            let data = request.reply.get(from..).unwrap_or_default();
+            let data = data.get(..transmit.len as usize).unwrap_or(data);
+            segments.push((transmit, data.to_vec()));
+        }
+        let state = request.connection.state();
+        let is_over = matches!(state, TcpState::Closed | TcpState::TimeWait);
+        let stage = request.stage;
+        for (transmit, data) in segments {
+            connections.send(&path, &transmit, &data);
+        }
+        match stage {
+            Stage::Opening | Stage::Rejected if is_over => drop(connections.remove_request(number)),
+            Stage::Announced if is_over => self.end_request(now, mem, number),
+            _ => connections.sync_timer(number),
+        }
+    }
+
+    /// A request ends before the driver has answered.
+    fn end_request<M: Dma>(&mut self, now: Instant, mem: &M, number: u32) {
+        if let Some(connections) = &mut self.core.connections {
+            if let Some(request) = connections.requests.get_mut(number) {
+                request.stage = Stage::Gone;
+                let tuple = request.path.tuple;
+                connections.remove_owner(&tuple, Owner::Request(number));
+            }
+            connections.sync_timer(number);
+        }
+        self.context(now, mem)
+            .raise_connection(event::REQUEST_GONE, number, 0);
+    }
+
+    /// Handles timers of requests, until the turn is over.
+    pub(crate) fn handle_connection_timers<M: Dma>(&mut self, now: Instant, mem: &M, turn: u64) {
+        while !self.core.is_over(turn)
+            && let Some(connections) = &mut self.core.connections
+            && let Some(number) = connections.pop_timer(now)
+        {
+            if let Some(request) = connections.requests.get_mut(number) {
+                request.connection.handle_deadline(to_tcp(now));
+                if request.deadline <= now {
+                    request.connection.abort();
+                }
+            }
+            self.core.charge(work::OPERATION);
+            self.progress_request(now, mem, number);
+        }
+    }
+
+    /// Makes `frame` the next segment that belongs to no queue pair. Returns false if there is none.
+    pub(super) fn poll_shared_segment<M: Dma>(
+        &mut self,
+        now: Instant,
+        mem: &M,
+        frame: &mut TxFrame,
+    ) -> bool {
+        let connections = self.core.connections.as_mut();
+        if !self.registers.enabled() || !connections.is_some_and(|shared| shared.poll_out(frame)) {
+            return false;
+        }
+        let barred = self.core.bars_sent(frame, None);
+        (self.last_sender, self.last_len, self.last_barred) = (0, frame.len(), barred);
+        if let Some(cause) = barred {
+            self.note_barred(now, 0, cause, 1);
+            return true;
+        }
+        self.count_sent(CounterSet::DEVICE, frame);
+        self.loop_back(now, mem, 0, frame);
+        true
+    }
+}

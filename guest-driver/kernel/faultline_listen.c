@@ -1,0 +1,505 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+/**
+ * DOC: Listeners of an iWARP adapter
+ *
+ * A listener of iw_cm is one or several of the device: for any address there is
+ * one for each family, with and without each VLAN of the netdev. A VLAN that is
+ * created later is not covered.
+ *
+ * Interrupts put events about requests into a ring, and a work item takes them
+ * out in order. It enters a request into an array, reads what the peer has said,
+ * and gives it to iw_cm, which accepts or rejects it by `provider_data`: the
+ * number of the request in the lower half, and its generation in the upper one.
+ * The device uses a number again, and iw_cm may ask for a request that has ended:
+ * then the generation differs. Who removes a request from the array answers it:
+ * iw_accept(), iw_reject(), or the work item when the request has ended. iw_cm
+ * forgets a request without an answer if its listener is destroyed meanwhile;
+ * the device ends it after a time.
+ *
+ * Locking: faultline_cm.lock (taken in interrupts) protects the indices of the
+ * ring. The locks of the arrays protect their entries; a listener is found with a
+ * reference, as other objects of events, and its destruction waits for the last
+ * one. `generation` belongs to the work item. iw_cm is called without locks.
+ *
+ * Everything exists for one life of the device, from faultline_cm_create() to
+ * faultline_cm_destroy().
+ */
+#include <linux/if_vlan.h>
+#include <linux/in.h>
+#include <linux/log2.h>
+#include <linux/net.h>
+#include <linux/slab.h>
+
+#include <net/ipv6.h>
+#include <net/sock.h>
+
+#include "faultline_iwarp.h"
+
+#define FAULTLINE_NO_VLAN	0xffff
+
+struct faultline_listen;
+
+/* A listener of the device. */
+struct faultline_listener {
+	struct faultline_res res;
+	struct faultline_listen *listen;
+};
+
+/* A listener of iw_cm; iw_cm_id.provider_data. */
+struct faultline_listen {
+	struct iw_cm_id *cm_id;
+	struct socket *port;
+	unsigned int num;
+	struct faultline_listener listeners[];
+};
+
+struct faultline_cm_event {
+	u32 object;
+	u32 token;
+	u8 kind;
+};
+
+struct faultline_cm {
+	struct faultline_dev *dev;
+	struct xarray listeners;
+	/* By number; values are generations. */
+	struct xarray requests;
+	atomic_t num_requests;
+	u32 generation;
+	struct work_struct work;
+	/* Protects the ring. */
+	spinlock_t lock;
+	u32 head;
+	u32 tail;
+	u32 depth;
+	struct faultline_cm_event ring[];
+};
+
+/* --- requests -------------------------------------------------------------*/
+
+static void *faultline_request_cookie(u32 generation, u32 number)
+{
+	return (void *)(uintptr_t)((u64)generation << 32 | number);
+}
+
+/* Removes a request. Returns false if it has been removed, or is another. */
+static bool faultline_request_remove(struct faultline_cm *cm, u32 number,
+				     u32 generation)
+{
+	void *value = xa_mk_value(generation);
+
+	if (xa_cmpxchg(&cm->requests, number, value, NULL, GFP_KERNEL) != value)
+		return false;
+	atomic_dec(&cm->num_requests);
+	return true;
+}
+
+/* Takes the request of an iw_cm_id, which the caller answers. */
+int faultline_request_take(struct iw_cm_id *cm_id, u32 *number)
+{
+	struct faultline_cm *cm = faultline_cm_dev(cm_id)->cm;
+	u64 cookie = (uintptr_t)cm_id->provider_data;
+
+	*number = lower_32_bits(cookie);
+	return faultline_request_remove(cm, *number, upper_32_bits(cookie)) ?
+		       0 : -ECONNRESET;
+}
+
+int faultline_request_reject(struct faultline_dev *dev, u32 number,
+			     const void *data, u8 len)
+{
+	struct faultline_accept params = {};
+	u8 *copy;
+	int err;
+
+	copy = faultline_private_map(dev, &params.param, data, len);
+	/* The peer gets the refusal without its reason. */
+	if (IS_ERR(copy))
+		copy = NULL;
+	err = faultline_cmd_reject(dev, number, &params);
+	faultline_private_unmap(dev, &params.param, copy);
+	return err;
+}
+
+int faultline_iw_reject(struct iw_cm_id *cm_id, const void *data, u8 len)
+{
+	u32 number;
+	int err;
+
+	err = faultline_request_take(cm_id, &number);
+	return err ?: faultline_request_reject(faultline_cm_dev(cm_id), number,
+					       data, len);
+}
+
+/* Enters a request. The device must not have more, or use a number twice. */
+static int faultline_request_add(struct faultline_cm *cm, u32 number)
+{
+	struct faultline_dev *dev = cm->dev;
+	int err;
+
+	cm->generation++;
+	err = xa_insert(&cm->requests, number, xa_mk_value(cm->generation),
+			GFP_KERNEL);
+	if (err == -EBUSY)
+		faultline_fail(dev, "number of a request in use");
+	if (err)
+		return err;
+	if (atomic_inc_return(&cm->num_requests) <=
+	    le32_to_cpu(dev->caps.max_listener))
+		return 0;
+	faultline_request_remove(cm, number, cm->generation);
+	faultline_fail(dev, "more requests than the device has");
+	return -EIO;
+}
+
+/* Gives a request to iw_cm. */
+static int faultline_request_report(struct faultline_cm *cm,
+				    struct faultline_listen *listen,
+				    u32 number, struct faultline_peer *peer)
+{
+	const struct faultline_connection_param *param = &peer->info.param;
+	const struct faultline_caps *caps = &cm->dev->caps;
+	u32 ird = le16_to_cpu(param->ird), ord = le16_to_cpu(param->ord);
+	struct iw_cm_event event = {
+		.event = IW_CM_EVENT_CONNECT_REQUEST,
+		.provider_data = faultline_request_cookie(cm->generation,
+							  number),
+		.private_data = peer->data,
+		.private_data_len = faultline_peer_len(peer),
+	};
+
+	if (!(le16_to_cpu(param->flags) & FAULTLINE_CONNECTION_ENHANCED)) {
+		/* MPA revision 1 does not tell them. */
+		ird = le32_to_cpu(caps->max_init_rd_atomic);
+		ord = le32_to_cpu(caps->max_rd_atomic);
+	}
+	/* As the core names them: READs to the peer, and from it. */
+	event.ird = min_t(u32, ird, U8_MAX);
+	event.ord = min_t(u32, ord, U8_MAX);
+	faultline_path_addrs(cm->dev, &peer->info.path, &event);
+	return listen->cm_id->event_handler(listen->cm_id, &event);
+}
+
+static int faultline_request_handle(struct faultline_cm *cm,
+				    struct faultline_listen *listen, u32 number)
+{
+	struct faultline_peer *peer;
+	int err;
+
+	err = faultline_request_add(cm, number);
+	if (err)
+		return err;
+	err = -ENOMEM;
+	peer = kzalloc(sizeof(*peer), GFP_KERNEL);
+	if (peer)
+		err = faultline_peer_query(cm->dev, true, number, peer);
+	if (!err)
+		err = faultline_request_report(cm, listen, number, peer);
+	kfree(peer);
+	if (err)
+		faultline_request_remove(cm, number, cm->generation);
+	return err;
+}
+
+static void faultline_request_begin(struct faultline_cm *cm, u32 listener,
+				    u32 number)
+{
+	struct faultline_res *res = faultline_res_get(&cm->listeners, listener);
+	struct faultline_listener *found;
+	int err = -ENOENT;
+
+	if (res) {
+		found = container_of(res, struct faultline_listener, res);
+		err = faultline_request_handle(cm, found->listen, number);
+		faultline_res_put(res);
+	}
+	if (err)
+		faultline_request_reject(cm->dev, number, NULL, 0);
+}
+
+/* The device has ended a request: its number may be used again. */
+static void faultline_request_end(struct faultline_cm *cm, u32 number)
+{
+	void *value = xa_load(&cm->requests, number);
+
+	/* Else iw_accept() or iw_reject() answers it at this moment. */
+	if (value && faultline_request_remove(cm, number, xa_to_value(value)))
+		faultline_request_reject(cm->dev, number, NULL, 0);
+}
+
+/* --- events ---------------------------------------------------------------*/
+
+/* Runs in interrupt context. */
+void faultline_cm_event(struct faultline_dev *dev, u8 kind, u32 object,
+			u64 token)
+{
+	struct faultline_cm *cm = dev->cm;
+	unsigned long flags;
+	bool room;
+
+	/* A device without the feature has no such events. */
+	if (!cm)
+		return;
+	spin_lock_irqsave(&cm->lock, flags);
+	room = cm->tail - cm->head < cm->depth;
+	if (room)
+		cm->ring[cm->tail++ & (cm->depth - 1)] =
+			(struct faultline_cm_event) {
+				.kind = kind,
+				.object = object,
+				.token = lower_32_bits(token),
+			};
+	spin_unlock_irqrestore(&cm->lock, flags);
+	if (room)
+		queue_work(dev->wq, &cm->work);
+	else
+		faultline_fail(dev, "more events of requests than the device has requests");
+}
+
+static bool faultline_cm_take(struct faultline_cm *cm,
+			      struct faultline_cm_event *event)
+{
+	bool any;
+
+	spin_lock_irq(&cm->lock);
+	any = cm->head != cm->tail;
+	if (any)
+		*event = cm->ring[cm->head++ & (cm->depth - 1)];
+	spin_unlock_irq(&cm->lock);
+	return any;
+}
+
+static void faultline_cm_work(struct work_struct *work)
+{
+	struct faultline_cm *cm = container_of(work, struct faultline_cm, work);
+	struct faultline_cm_event event;
+
+	while (faultline_cm_take(cm, &event)) {
+		if (event.kind == FAULTLINE_EVENT_CONNECTION_REQUEST)
+			faultline_request_begin(cm, event.object, event.token);
+		else
+			faultline_request_end(cm, event.object);
+	}
+}
+
+/* Called before the event queues are created. */
+int faultline_cm_create(struct faultline_dev *dev)
+{
+	struct faultline_cm *cm;
+	u32 depth;
+
+	if (!faultline_is_iwarp(dev))
+		return 0;
+	/*
+	 * For each number at most its end, and the begin and the end of the
+	 * next request that has it: the work item has to take the begin before
+	 * the number is used again.
+	 */
+	depth = roundup_pow_of_two(3 * le32_to_cpu(dev->caps.max_listener));
+	cm = kvzalloc(struct_size(cm, ring, depth), GFP_KERNEL);
+	if (!cm)
+		return -ENOMEM;
+	cm->dev = dev;
+	cm->depth = depth;
+	xa_init_flags(&cm->listeners, XA_FLAGS_LOCK_IRQ);
+	xa_init(&cm->requests);
+	spin_lock_init(&cm->lock);
+	INIT_WORK(&cm->work, faultline_cm_work);
+	dev->cm = cm;
+	return 0;
+}
+
+/* There are no events and no listeners any more. */
+void faultline_cm_destroy(struct faultline_dev *dev)
+{
+	struct faultline_cm *cm = dev->cm;
+
+	if (!cm)
+		return;
+	cancel_work_sync(&cm->work);
+	xa_destroy(&cm->requests);
+	xa_destroy(&cm->listeners);
+	kvfree(cm);
+	dev->cm = NULL;
+}
+
+/* --- listeners ------------------------------------------------------------*/
+
+/* Families of a listener, as addresses of the device. */
+#define FAULTLINE_CM_FAMILIES	2
+
+static bool faultline_cm_is_any(const struct sockaddr_storage *addr)
+{
+	const struct sockaddr_in *v4 = (const void *)addr;
+	const struct sockaddr_in6 *v6 = (const void *)addr;
+
+	return addr->ss_family == AF_INET ? !v4->sin_addr.s_addr :
+					    ipv6_addr_any(&v6->sin6_addr);
+}
+
+/* Fills in the VLANs of the netdev, and first none. Returns their number. */
+static unsigned int faultline_cm_vlans(struct faultline_dev *dev,
+				       struct net *net, u16 *vlans,
+				       unsigned int max)
+{
+	struct net_device *found;
+	unsigned int num = 0;
+
+	vlans[num++] = FAULTLINE_NO_VLAN;
+	rcu_read_lock();
+	for_each_netdev_rcu(net, found)
+		if (is_vlan_dev(found) && num < max &&
+		    vlan_dev_real_dev(found) == faultline_netdev(dev))
+			vlans[num++] = vlan_dev_vlan_id(found);
+	rcu_read_unlock();
+	return num;
+}
+
+static int faultline_listener_add(struct faultline_dev *dev,
+				  struct faultline_listen *listen,
+				  const u8 *ip, u16 port, u16 vlan, u32 backlog)
+{
+	struct faultline_listener *listener = &listen->listeners[listen->num];
+	struct faultline_create_listener params = {
+		.path.local_port = cpu_to_le16(port),
+		.path.vlan = cpu_to_le16(vlan),
+		.backlog = cpu_to_le16(backlog),
+	};
+	u32 number;
+	int err;
+
+	memcpy(params.path.local_ip, ip, sizeof(params.path.local_ip));
+	err = faultline_cmd_create_listener(dev, &params, &number);
+	if (err)
+		return err;
+	listener->listen = listen;
+	faultline_res_init(&listener->res, number, NULL);
+	err = faultline_res_add(dev, &dev->cm->listeners, &listener->res);
+	if (err)
+		faultline_cmd_destroy_listener(dev, number);
+	else
+		listen->num++;
+	return err;
+}
+
+static void faultline_listen_free(struct faultline_dev *dev,
+				  struct faultline_listen *listen)
+{
+	struct faultline_listener *listener;
+	int err;
+
+	while (listen->num) {
+		listener = &listen->listeners[--listen->num];
+		err = faultline_cmd_destroy_listener(dev, listener->res.num);
+		err = faultline_dead_ok(dev, err);
+		if (err)
+			faultline_err(dev, "listener %u: can't destroy: %d\n",
+				      listener->res.num, err);
+		faultline_res_remove(&dev->cm->listeners, &listener->res);
+	}
+	faultline_port_release(listen->port);
+	listen->cm_id->rem_ref(listen->cm_id);
+	kvfree(listen);
+}
+
+/* Creates the listeners of the device for an address and some VLANs. */
+static int faultline_listen_start(struct faultline_dev *dev,
+				  struct faultline_listen *listen,
+				  const struct sockaddr_storage *local,
+				  const u16 *vlans, unsigned int num_vlans,
+				  u32 backlog)
+{
+	u16 port = ntohs(*faultline_port((struct sockaddr_storage *)local));
+	bool both = local->ss_family == AF_INET6 && !listen->cm_id->afonly &&
+		    faultline_cm_is_any(local);
+	u8 ip[FAULTLINE_CM_FAMILIES][16];
+	unsigned int i, j;
+	int err;
+
+	faultline_ip_fill(ip[0], local);
+	ipv6_addr_set_v4mapped(htonl(INADDR_ANY), (struct in6_addr *)ip[1]);
+	for (i = 0; i < num_vlans; i++) {
+		for (j = 0; j <= both; j++) {
+			err = faultline_listener_add(dev, listen, ip[j], port,
+						     vlans[i], backlog);
+			if (err)
+				return err;
+		}
+	}
+	return 0;
+}
+
+static int faultline_listen_open(struct faultline_dev *dev, struct net *net,
+				 struct iw_cm_id *cm_id, u32 backlog)
+{
+	struct sockaddr_storage local = cm_id->m_local_addr;
+	unsigned int num_vlans = 1, max_vlans = VLAN_N_VID;
+	struct faultline_listen *listen;
+	int ifindex, err;
+	u16 *vlans;
+
+	vlans = kvcalloc(max_vlans, sizeof(*vlans), GFP_KERNEL);
+	if (!vlans)
+		return -ENOMEM;
+	if (faultline_cm_is_any(&local)) {
+		num_vlans = faultline_cm_vlans(dev, net, vlans, max_vlans);
+		ifindex = faultline_netdev(dev)->ifindex;
+		err = 0;
+	} else {
+		err = faultline_cm_local(dev, net, &local, &ifindex, vlans);
+	}
+	if (err)
+		goto free_vlans;
+	err = -ENOMEM;
+	listen = kvzalloc(struct_size(listen, listeners,
+				      FAULTLINE_CM_FAMILIES * num_vlans),
+			  GFP_KERNEL);
+	if (!listen)
+		goto free_vlans;
+	listen->cm_id = cm_id;
+	cm_id->add_ref(cm_id);
+	/* Other adapters of the guest may listen at the port, too. */
+	err = faultline_port_reserve(net, &local, ifindex, cm_id->afonly,
+				     &listen->port);
+	if (!err)
+		err = faultline_listen_start(dev, listen, &local, vlans,
+					     num_vlans, backlog);
+	if (err)
+		faultline_listen_free(dev, listen);
+	else
+		cm_id->provider_data = listen;
+free_vlans:
+	kvfree(vlans);
+	return err;
+}
+
+int faultline_iw_create_listen(struct iw_cm_id *cm_id, int backlog)
+{
+	struct faultline_dev *dev = faultline_cm_dev(cm_id);
+	struct net *net;
+	int err;
+
+	if (cm_id->m_local_addr.ss_family != AF_INET &&
+	    cm_id->m_local_addr.ss_family != AF_INET6)
+		return -EAFNOSUPPORT;
+	if (!*faultline_port(&cm_id->m_local_addr))
+		return -EINVAL;
+	net = faultline_cm_net(dev);
+	if (!net)
+		return -ENETDOWN;
+	err = faultline_listen_open(dev, net, cm_id,
+				    clamp_t(u32, backlog, 1,
+					    le32_to_cpu(dev->caps.max_backlog)));
+	put_net(net);
+	return err;
+}
+
+int faultline_iw_destroy_listen(struct iw_cm_id *cm_id)
+{
+	struct faultline_listen *listen = cm_id->provider_data;
+
+	cm_id->provider_data = NULL;
+	if (listen)
+		faultline_listen_free(faultline_cm_dev(cm_id), listen);
+	return 0;
+}

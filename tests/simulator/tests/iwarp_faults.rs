@@ -1,0 +1,200 @@
+//! iWARP: page faults at both ends, by fault policy.
+
+use faultline_abi::qp::{
+    FAULT_POLICY_DROP, FAULT_POLICY_RNR, FAULT_POLICY_STALL, FAULT_POLICY_TERMINATE,
+    QP_ATTR_FAULT_POLICY, QPS_ERR, QPS_RTS, QpAttr,
+};
+use faultline_abi::{U32, cqe, wqe as wr};
+use faultline_simulation::Send;
+use faultline_simulator::pager::run;
+use faultline_simulator::{HostPager, Impairment, World};
+
+use crate::common::{pattern, state};
+use crate::iwarp::{Link, completed, connect, world};
+
+const LEN: u32 = 40_000;
+const VA: u64 = 0x5000_0000_0000;
+
+fn set_policy(world: &mut World, host: usize, link: &Link, policy: u8) {
+    let attr = QpAttr {
+        mask: U32::new(QP_ATTR_FAULT_POLICY),
+        fault_policy: policy,
+        ..QpAttr::default()
+    };
+    let qpn = link.qp[host].qpn;
+    world.hosts[host].driver.modify_qp(qpn, &attr).unwrap();
+}
+
+/// Posts a request of `from` with local memory at `local` and that of the peer at `remote` (address, key).
+fn post(
+    world: &mut World,
+    link: &mut Link,
+    from: usize,
+    opcode: u8,
+    local: (u64, u32),
+    remote: (u64, u32),
+) {
+    let send = Send {
+        opcode,
+        sges: &[(local.0, LEN, local.1)],
+        remote_addr: remote.0,
+        rkey: remote.1,
+        ..Send::default()
+    };
+    world.hosts[from]
+        .driver
+        .post_send(&mut link.qp[from], &send);
+}
+
+#[test]
+fn a_write_to_absent_pages_arrives_under_each_policy_but_terminate() {
+    for policy in [FAULT_POLICY_RNR, FAULT_POLICY_DROP, FAULT_POLICY_STALL] {
+        let mut world = world(31);
+        let mut link = connect(&mut world, false);
+        set_policy(&mut world, 1, &link, policy);
+        let mut pager = HostPager::new(&mut world, 1, 64, 6);
+        let region = pager.register(&mut world, VA, 1 << 20);
+        let key = pager.regions[region].key;
+        let data = pattern(LEN);
+        world.hosts[0].driver.write_mr(&link.mr[0], 0, &data);
+        let local = (link.mr[0].va, link.mr[0].key);
+        for _ in 0..3 {
+            post(
+                &mut world,
+                &mut link,
+                0,
+                wr::WR_WRITE,
+                local,
+                (VA + 77, key),
+            );
+            run(&mut world, &mut [&mut pager]);
+            let done = completed(&mut world, 0, &mut link);
+            assert_eq!(done, [(cqe::RDMA_WRITE, cqe::SUCCESS, LEN)], "{policy}");
+            assert_eq!(pager.read(&world, region, 77, data.len()), data, "{policy}");
+            pager.evict_all(&mut world, region);
+        }
+        assert!(!pager.records.is_empty());
+        let record = &pager.records[0];
+        assert_eq!(
+            (record.object.get(), record.va.get()),
+            (link.qp[1].qpn, VA + 77)
+        );
+        pager.check_free(&world);
+        assert_eq!(state(&mut world, 0, &link.qp[0]), QPS_RTS);
+    }
+}
+
+#[test]
+fn policy_terminate_ends_the_stream() {
+    let mut world = world(32);
+    let mut link = connect(&mut world, false);
+    set_policy(&mut world, 1, &link, FAULT_POLICY_TERMINATE);
+    let mut pager = HostPager::new(&mut world, 1, 64, 6);
+    let region = pager.register(&mut world, VA, 1 << 20);
+    let key = pager.regions[region].key;
+    let local = (link.mr[0].va, link.mr[0].key);
+    post(&mut world, &mut link, 0, wr::WR_WRITE, local, (VA, key));
+    run(&mut world, &mut [&mut pager]);
+    for host in 0..2 {
+        assert_eq!(state(&mut world, host, &link.qp[host]), QPS_ERR);
+    }
+    let done = completed(&mut world, 0, &mut link);
+    assert_eq!(done.len(), 1);
+    assert_ne!(done[0].1, cqe::SUCCESS);
+}
+
+#[test]
+fn faults_of_local_buffers_and_of_memory_that_is_read_are_waited_for() {
+    let mut world = world(33);
+    let mut link = connect(&mut world, false);
+    let mut pagers = [0, 1].map(|host| HostPager::new(&mut world, host, 64, 6));
+    let regions = [0, 1].map(|host| pagers[host].register(&mut world, VA, 1 << 20));
+    let keys = [0, 1].map(|host| pagers[host].regions[regions[host]].key);
+    let data = pattern(LEN);
+    for opcode in [wr::WR_WRITE, wr::WR_READ, wr::WR_SEND, wr::WR_WRITE] {
+        let (source, sink) = if opcode == wr::WR_READ {
+            (1, 0)
+        } else {
+            (0, 1)
+        };
+        let data: Vec<u8> = data.iter().map(|octet| octet ^ opcode).collect();
+        pagers[source].write(&world, regions[source], 5, &data);
+        for host in 0..2 {
+            pagers[host].evict_all(&mut world, regions[host]);
+        }
+        let sges = [(VA + 9, LEN, keys[1])];
+        if opcode == wr::WR_SEND {
+            world.hosts[1].driver.post_recv(&mut link.qp[1], 0, &sges);
+        }
+        let (local, remote) = if opcode == wr::WR_READ {
+            (9, 5)
+        } else {
+            (5, 9)
+        };
+        let (local, remote) = ((VA + local, keys[0]), (VA + remote, keys[1]));
+        post(&mut world, &mut link, 0, opcode, local, remote);
+        let [a, b] = &mut pagers;
+        run(&mut world, &mut [a, b]);
+        let done = completed(&mut world, 0, &mut link);
+        assert_eq!(done.len(), 1, "{opcode}");
+        assert_eq!(done[0].1, cqe::SUCCESS, "{opcode}");
+        assert_eq!(
+            pagers[sink].read(&world, regions[sink], 9, data.len()),
+            data,
+            "{opcode}"
+        );
+    }
+}
+
+/// Pages are taken away all the time while data flows over a bad wire.
+#[test]
+fn invalidation_while_data_flows_damages_nothing() {
+    for policy in [FAULT_POLICY_RNR, FAULT_POLICY_DROP] {
+        let mut world = world(34);
+        let mut link = connect(&mut world, false);
+        set_policy(&mut world, 1, &link, policy);
+        world.impair(Impairment {
+            loss: 10,
+            reordering: 30,
+            ..Impairment::default()
+        });
+        let mut pagers = [0, 1].map(|host| HostPager::new(&mut world, host, 64, 6));
+        let regions = [0, 1].map(|host| pagers[host].register(&mut world, VA, 1 << 20));
+        let keys = [0, 1].map(|host| pagers[host].regions[regions[host]].key);
+        let data = pattern(LEN);
+        pagers[0].write(&world, regions[0], 0, &data);
+        for n in 0..6u64 {
+            let remote = (VA + n * 50_000, keys[1]);
+            post(
+                &mut world,
+                &mut link,
+                0,
+                wr::WR_WRITE,
+                (VA, keys[0]),
+                remote,
+            );
+        }
+        let mut done = 0;
+        for round in 0..400u64 {
+            let until = world.now() + 2_000_000;
+            while world.step(until) {}
+            world.advance_to(until);
+            for (pager, region) in pagers.iter_mut().zip(regions) {
+                pager.collect(&mut world);
+                pager.answer_due(&mut world);
+                if round % 7 == 0 && round < 200 {
+                    pager.evict_all(&mut world, region);
+                }
+            }
+            let found = completed(&mut world, 0, &mut link);
+            assert!(found.iter().all(|(_, status, _)| *status == cqe::SUCCESS));
+            done += found.len();
+        }
+        assert_eq!(done, 6, "{policy}");
+        for n in 0..6 {
+            let found = pagers[1].read(&world, regions[1], n * 50_000, data.len());
+            assert_eq!(found, data, "{policy}");
+        }
+        pagers.iter().for_each(|pager| pager.check_free(&world));
+    }
+}
