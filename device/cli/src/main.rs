@@ -147,14 +147,16 @@ impl Serve {
 
     fn run(self) -> anyhow::Result<()> {
         output::start(self.log_level.map(Into::into));
-        if self.check {
-            self.config()?.check()?;
+        let (only_checks, is_supervisor) = (self.check, self.supervisor);
+        let config = self.config()?;
+        config.check()?;
+        if only_checks {
             return commands::print(b"the configuration can be used\n");
         }
         raise_open_files();
-        match self.supervisor {
-            true => commands::supervise::run(self.config()?),
-            false => run(self.config()?),
+        match is_supervisor {
+            true => commands::supervise::run(config),
+            false => run(config),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::tally::{Case, Verdict};
+use super::case::{Case, Verdict};
 use crate::command::capture;
 use crate::host;
 use crate::scenario::verdict::escaped;

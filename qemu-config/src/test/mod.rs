@@ -4,6 +4,7 @@ mod action;
 mod apt;
 mod book;
 mod cargo;
+mod case;
 mod checking_kernels;
 mod container;
 mod debug;

@@ -3,19 +3,9 @@
 use std::fmt::Display;
 use std::time::Duration;
 
+pub use super::case::{Case, Verdict};
 use super::junit;
 use crate::progress;
-
-/// The result of one test.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
-    /// It succeeded.
-    Passed,
-    /// It failed; the text is the reason.
-    Failed(String),
-    /// It could not run; the text is the reason.
-    Skipped(String),
-}
 
 /// A test that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,17 +30,6 @@ impl Failure {
         let lines = why.iter().map(|line| format!("\n        {line}"));
         format!("    {}{}", self.name, lines.collect::<String>())
     }
-}
-
-/// An ended test, or the passed tests of a step with several.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Case {
-    /// Name of the test.
-    pub name: String,
-    /// How long it took.
-    pub elapsed: Duration,
-    /// Its result.
-    pub verdict: Verdict,
 }
 
 /// Counts and prints results.

@@ -112,7 +112,7 @@ fn frame(world: &World, input: &mut Input<'_>, aim: &Aim) -> Vec<u8> {
     let (from, to) = (&world.hosts[0], &world.hosts[1]);
     let ip = match how & 32 {
         0 => Ip::from_gids(from.gid, to.gid, 0, 0, 64),
-        _ => Ip::from_gids(gid6(&from), gid6(&to), 0, 0, 64),
+        _ => Ip::from_gids(gid6(from), gid6(to), 0, 0, 64),
     };
     let mut header = RoceHeader::new(to.mac, from.mac, ip, bth);
     extend(&mut header, input, aim);

@@ -318,7 +318,7 @@ fn a_connection_listens_to_its_peer_alone() {
         };
         // To another address of this host than that of the connection.
         let mut other = from(0, 1);
-        other.ip = Ip::from_gids(gid6(&world.hosts[0]), gid6(&to), 0, 0, 64);
+        other.ip = Ip::from_gids(gid6(&world.hosts[0]), gid6(to), 0, 0, 64);
         world.inject(2, packet(&from(2, 1), b"stranger"));
         world.inject(0, packet(&other, b"not for this connection"));
         world.inject(0, packet(&from(0, 2), b"not for this host"));
@@ -530,7 +530,7 @@ fn the_header_in_front_of_a_datagram_is_that_of_its_packet() {
             let (from, to) = (&world.hosts[0], &world.hosts[1]);
             let gids = match sgid_index {
                 0 => (from.gid, to.gid),
-                _ => (gid6(&from), gid6(&to)),
+                _ => (gid6(from), gid6(to)),
             };
             let (smac, pd) = (from.mac, from.pd);
             let mut path = world.path(1, 0);

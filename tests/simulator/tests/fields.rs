@@ -29,7 +29,7 @@ fn read(frame: &[u8]) -> Parsed<'_> {
 fn put_on_vlan(world: &mut World, hosts: usize, vlan: Option<u16>) {
     for host in 0..hosts {
         let at = &mut world.hosts[host];
-        for (index, gid) in [(0, at.gid), (1, gid6(&at))] {
+        for (index, gid) in [(0, at.gid), (1, gid6(at))] {
             let entry = SetGid {
                 gid: gid.0,
                 mac: at.mac.0,
