@@ -288,7 +288,7 @@ impl StreamQp {
     }
 
     /// Passes a segment, or (`None`) octets that are kept, to the connection. Returns true if the ingress has stopped.
-    fn deliver<M: Dma>(
+    pub(super) fn deliver<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
         data: Payload<'_, M>,
@@ -298,6 +298,8 @@ impl StreamQp {
             return false;
         };
         let now = to_tcp(cx.now);
+        let turn = cx.core.begin_turn();
+        stream.inbound.waits_for_turn = false;
         let connection = &mut stream.connection;
         let mut delivery = Delivery {
             qp: &self.endpoint,
@@ -308,6 +310,7 @@ impl StreamQp {
             sender: &mut stream.sender,
             work: &mut self.work,
             receives: &mut self.receives,
+            turn,
             pushed: 0,
             reply: None,
             end: None,
@@ -423,7 +426,7 @@ impl StreamQp {
     }
 
     /// Does what an event of the connection has made possible: completions, changes of state, timers.
-    fn progress<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
+    pub(super) fn progress<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         if let Some(stream) = self.stream.as_deref_mut() {
             let acknowledged = stream.connection.acknowledged();
             stream.sender.release(&cx.core.budget, acknowledged);

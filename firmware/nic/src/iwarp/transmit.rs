@@ -15,6 +15,7 @@ use crate::core::Core;
 use crate::dma::Dma;
 use crate::flow_control::BlockedOn;
 use crate::frame::TxFrame;
+use crate::payload::Payload;
 use crate::qp::types::State;
 use crate::work;
 
@@ -27,6 +28,13 @@ impl StreamQp {
     ) -> bool {
         if self.is_flushing {
             self.flush(cx);
+        }
+        if self.waits_for_turn() {
+            self.deliver(cx, Payload::Bytes(&[]), None);
+            self.progress(cx);
+            if self.waits_for_turn() {
+                self.ready.interrupt();
+            }
         }
         if let Some(wait) = self.must_wait(cx.core) {
             if let BlockedOn::Priority(priority) = wait {
@@ -43,6 +51,12 @@ impl StreamQp {
         let found = self.poll_segment(cx, frame);
         self.sync_timer(cx.core);
         found
+    }
+
+    /// True if kept octets wait for the next turn.
+    fn waits_for_turn(&self) -> bool {
+        let stream = self.stream.as_deref();
+        stream.is_some_and(|stream| stream.inbound.waits_for_turn)
     }
 
     fn must_wait(&self, core: &Core) -> Option<BlockedOn> {
