@@ -17,7 +17,7 @@ use crate::core::Core;
 use crate::dma::{Dma, DmaError};
 use crate::fault::{Need, WaitKind};
 use crate::mkey::{Access, KeyRange};
-use crate::number::{low32, to_usize};
+use crate::number::{len32, low32};
 use crate::qp::endpoint::Endpoint;
 use crate::qp::sge;
 use crate::qp::types::{Failure, PlaceError};
@@ -400,8 +400,8 @@ impl Part {
 
 fn header_len(target: DdpTarget) -> u32 {
     match target {
-        DdpTarget::Tagged { .. } => Ddp::TAGGED_LEN as u32,
-        DdpTarget::Untagged { .. } => Ddp::UNTAGGED_LEN as u32,
+        DdpTarget::Tagged { .. } => len32(Ddp::TAGGED_LEN),
+        DdpTarget::Untagged { .. } => len32(Ddp::UNTAGGED_LEN),
     }
 }
 
@@ -409,7 +409,7 @@ fn header_len(target: DdpTarget) -> u32 {
 fn fpdu_len(header: u32, payload: u32) -> u32 {
     let ulpdu = header.saturating_add(payload);
     let padded = ulpdu.saturating_add(2).next_multiple_of(4);
-    padded.saturating_add(Fpdu::CRC_LEN as u32)
+    padded.saturating_add(len32(Fpdu::CRC_LEN))
 }
 
 /// The target of a later segment of a message.
@@ -493,4 +493,4 @@ fn source(
         })
 }
 
-const _: () = assert!(to_usize(Ddp::UNTAGGED_LEN as u64) + Fpdu::HEADER_LEN <= 20);
+const _: () = assert!(Ddp::UNTAGGED_LEN + Fpdu::HEADER_LEN <= 20);
