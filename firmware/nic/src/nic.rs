@@ -469,7 +469,9 @@ impl Nic {
             self.sniff(now, mem, frame, mem);
             return true;
         }
-        if self.core.has_segments() && self.poll_shared_segment(now, mem, frame) {
+        // In turn with those of queue pairs.
+        let is_turn = self.last_sender != 0 || self.core.first_ready().is_none();
+        if self.core.has_segments() && is_turn && self.poll_shared_segment(now, mem, frame) {
             return true;
         }
         let turn = self.core.begin_turn();

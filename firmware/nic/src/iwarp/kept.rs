@@ -60,6 +60,10 @@ impl Kept {
             if piece.octets.is_empty() {
                 self.pieces.remove(&place);
             }
+        } else if let Some(behind) = self.pieces.remove(&offset.saturating_add(len as u64))
+            && let Some(piece) = self.pieces.get_mut(&place)
+        {
+            piece.octets.extend_from_slice(behind.rest());
         }
         self.account(budget);
         is_read

@@ -59,6 +59,19 @@ pub(super) enum Framing {
     },
 }
 
+impl Framing {
+    /// True for the answer to a READ or atomic.
+    fn is_answer(&self) -> bool {
+        matches!(
+            self,
+            Self::Ddp {
+                opcode: RdmapOpcode::ReadResponse | RdmapOpcode::AtomicResponse,
+                ..
+            }
+        )
+    }
+}
+
 /// A message in the stream.
 #[derive(Debug)]
 struct Message {
@@ -117,6 +130,8 @@ pub(super) struct Sender {
     cuts: Vec<Cut>,
     /// Messages begun in each queue.
     msns: [u32; 4],
+    /// Answers to READs and atomics that the peer has not acknowledged.
+    unacknowledged_answers: usize,
     held: Option<Held>,
 }
 
@@ -124,6 +139,11 @@ impl Sender {
     /// Octets of all messages.
     pub(super) fn pushed(&self) -> u64 {
         self.pushed
+    }
+
+    /// Octets that have been sent at least once.
+    pub(super) fn sent(&self) -> u64 {
+        self.sent
     }
 
     /// Octets that have not been sent once.
@@ -134,18 +154,13 @@ impl Sender {
     /// Answers to READs and atomics that have not been sent completely.
     pub(super) fn answers(&self) -> usize {
         let is_left = |message: &&Message| message.end > self.sent;
-        let is_answer = |message: &&Message| {
-            let opcode = match message.framing {
-                Framing::Ddp { opcode, .. } => Some(opcode),
-                Framing::Setup => None,
-            };
-            matches!(
-                opcode,
-                Some(RdmapOpcode::ReadResponse | RdmapOpcode::AtomicResponse)
-            )
-        };
         let unsent = self.messages.iter().rev().take_while(is_left);
-        unsent.filter(is_answer).count()
+        unsent.filter(|message| message.framing.is_answer()).count()
+    }
+
+    /// Answers to READs and atomics that the peer has not acknowledged.
+    pub(super) fn unacknowledged_answers(&self) -> usize {
+        self.unacknowledged_answers
     }
 
     /// The target of the next untagged message of a queue.
@@ -189,6 +204,9 @@ impl Sender {
         };
         let start = self.pushed;
         self.pushed = start.saturating_add(octets);
+        if framing.is_answer() {
+            self.unacknowledged_answers = self.unacknowledged_answers.saturating_add(1);
+        }
         self.messages.push_back(Message {
             start,
             end: self.pushed,
@@ -211,6 +229,9 @@ impl Sender {
         while let Some(message) = self.messages.front()
             && message.end <= acknowledged
         {
+            if message.framing.is_answer() {
+                self.unacknowledged_answers = self.unacknowledged_answers.saturating_sub(1);
+            }
             self.messages.pop_front();
         }
         if !self.cuts.is_empty() {

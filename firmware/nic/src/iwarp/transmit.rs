@@ -13,9 +13,11 @@ use super::stream::Stream;
 use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
+use crate::fault::WaitKind;
 use crate::flow_control::BlockedOn;
 use crate::frame::TxFrame;
 use crate::payload::Payload;
+use crate::qp::fault_policy::FaultPolicy;
 use crate::qp::types::State;
 use crate::work;
 
@@ -142,12 +144,15 @@ impl StreamQp {
         match why {
             Blocked::Absent(..) if stream.page.is_some() => {}
             Blocked::Absent(need, wait) => {
-                let may_wait = self.endpoint.state != State::Err;
+                let ends = wait == WaitKind::Reply
+                    && self.endpoint.fault_policy() == FaultPolicy::Terminate;
+                let may_wait = self.endpoint.state != State::Err && !ends;
                 let token = match may_wait {
                     true => await_page(&self.endpoint, cx, wait, &need),
                     false => None,
                 };
                 stream.page = token;
+                stream.is_landing = false;
                 if token.is_none() {
                     self.abort(cx, ABORTED);
                 }
