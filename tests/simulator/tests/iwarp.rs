@@ -559,3 +559,49 @@ fn the_passive_side_may_send_first() {
         [(cqe::SEND, cqe::SUCCESS, 9)]
     );
 }
+
+/// The receiver closes, or fails, while a long message arrives: what is reported as received is what was sent.
+#[test]
+fn a_message_that_an_end_cuts_is_not_received_with_other_data() {
+    for (seed, state, after) in [
+        (41, QPS_SQD, 3_000),
+        (42, QPS_SQD, 30_000),
+        (43, QPS_ERR, 30_000),
+        (44, QPS_SQD, 200_000),
+    ] {
+        for loss in [0, 100] {
+            let mut world = world(seed);
+            let mut link = connect(&mut world, false);
+            world.impair(Impairment {
+                loss,
+                ..Impairment::default()
+            });
+            let data = vec![0xabu8; 500_000];
+            let len = data.len() as u32;
+            world.hosts[0].driver.write_mr(&link.mr[0], 0, &data);
+            post_recv(&mut world, &mut link, len);
+            post(&mut world, &mut link, wr::WR_SEND, len, |_| {});
+            world.run_for(after);
+            let qpn = link.qp[1].qpn;
+            world.hosts[1].driver.set_state(qpn, state).unwrap();
+            world.run();
+            let received = completed(&mut world, 1, &mut link);
+            assert_eq!(received.len(), 1);
+            let arrived = world.hosts[1].driver.read_mr(&link.mr[1], 0, data.len());
+            match received[0].1 {
+                cqe::SUCCESS => assert_eq!(arrived, data, "{seed} {loss}"),
+                // What has been placed is the start of the message.
+                _ => {
+                    let placed = arrived.iter().take_while(|octet| **octet == 0xab).count();
+                    let rest = &arrived[placed..];
+                    assert!(rest.iter().all(|octet| *octet == 0), "{seed} {loss}");
+                }
+            }
+            let sent = completed(&mut world, 0, &mut link);
+            assert_eq!(sent.len(), 1);
+            if sent[0].1 == cqe::SUCCESS {
+                assert_eq!(received[0].1, cqe::SUCCESS, "{seed} {loss}");
+            }
+        }
+    }
+}
