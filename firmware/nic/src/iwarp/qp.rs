@@ -214,7 +214,7 @@ impl StreamQp {
             connections.set_owner(&config.path.tuple, Owner::QueuePair(number));
         }
         let mut held = cx.core.budget.none();
-        held.set(size_of::<Stream>().saturating_add(2 * setup.len()));
+        held.set(size_of::<Stream>().saturating_add(setup.len()));
         let mut stream = Box::new(Stream {
             path: config.path,
             connection,

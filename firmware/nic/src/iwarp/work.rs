@@ -202,10 +202,8 @@ impl SendQueue {
             return false;
         };
         let before = self.awaiting.len().saturating_sub(newest.awaits.into());
-        if newest.wr.has(WR_FLAG_FENCE) {
-            if before > 0 {
-                return false;
-            }
+        if newest.wr.has(WR_FLAG_FENCE) && before > 0 {
+            return false;
         }
         // The key may be that of an earlier request, whose data is read again if it is lost.
         if matches!(newest.wr.op, Some(SendOp::LocalInv { .. })) {
