@@ -115,8 +115,9 @@ impl<B: Bus> Driver<B> {
             ..QueryConnection::default()
         };
         let answer = self.command(opcode, handle, &body)?;
+        // An answer is longer.
         let read = ConnectionInfo::read_from_prefix(&answer.body);
-        let (info, _) = read.expect("an answer is longer");
+        let (info, _) = read.map_err(|_| Error::Silent)?;
         let mut data = vec![0; usize::from(info.param.private_len.get()).min(512)];
         self.bus.read(self.scratch, &mut data);
         Ok((info, data))

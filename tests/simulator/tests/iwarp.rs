@@ -3,6 +3,7 @@
 //! - here: connections, operations, losses
 //! - `iwarp_faults`: page faults; `iwarp_refusals`: what ends a stream
 
+use faultline_abi::admin::{Counter, DESTROY_QP};
 use faultline_abi::cqe::{self, Cqe};
 use faultline_abi::event::{self, Eqe};
 use faultline_abi::iwarp::ConnectionPath;
@@ -11,12 +12,12 @@ use faultline_abi::qp::{
     QPT_RC,
 };
 use faultline_abi::{U16, iwarp, wqe as wr};
-use faultline_nic::{NicConfig, Transport};
+use faultline_nic::{AddressRange, NicConfig, PortSecurity, Transport};
 use faultline_simulation::{Cq, Mr, Private, Qp, Send};
 use faultline_simulator::{Impairment, World, gid6};
 use faultline_wire::Gid;
 
-use crate::common::{pattern, state};
+use crate::common::{counter, pattern, state};
 
 const PORT: u16 = 4791;
 /// Nanoseconds in which a handshake is over, without a loss.
@@ -479,4 +480,128 @@ fn an_idle_connection_takes_little_memory_and_no_timer() {
     assert_eq!(world.with_nic(1, |nic| nic.next_deadline()), None);
     assert!(!world.step(u64::MAX));
     close(&mut world, &link);
+}
+
+/// Segments obey the addresses that a NIC may use, as frames of the netdev do.
+#[test]
+fn a_connection_from_a_forbidden_address_sends_nothing() {
+    let allowed = AddressRange::new(Gid::from_ipv4([10, 0, 0, 7]), 128).unwrap();
+    let mut world = World::with_config(2, 7, |config| {
+        iwarp(config);
+        config.addresses = Some(PortSecurity::new(vec![allowed]));
+    });
+    let (_, qp) = qp_in_init(&mut world, 0);
+    world.hosts[1].driver.listen(any(false), 4).unwrap();
+    let path = path(&world, 0, false, 40_000);
+    let driver = &mut world.hosts[0].driver;
+    driver.open(qp.qpn, path, &Private::default()).unwrap();
+    world.run();
+    assert_eq!(events(&mut world, 1), []);
+    assert_eq!(counter(&mut world, 1, Counter::rx_packets), 0);
+    assert!(counter(&mut world, 0, Counter::tx_bad_address) > 0);
+}
+
+/// The driver destroys a queue pair, or the peer's host fails: the other end learns of it.
+#[test]
+fn the_end_of_one_queue_pair_ends_the_other() {
+    for destroys in [true, false] {
+        let mut world = world(8);
+        let mut link = connect(&mut world, false);
+        post_recv(&mut world, &mut link, 10);
+        let [a, b] = [link.qp[0].qpn, link.qp[1].qpn];
+        let driver = &mut world.hosts[0].driver;
+        match destroys {
+            true => drop(driver.command(DESTROY_QP, a, &()).unwrap()),
+            false => driver.set_state(a, QPS_ERR).unwrap(),
+        }
+        world.run();
+        let reset = u64::from(iwarp::RESET);
+        assert_eq!(
+            events(&mut world, 1),
+            [(event::CONNECTION_CLOSED, b, reset)]
+        );
+        let aborted = (event::CONNECTION_CLOSED, a, u64::from(iwarp::ABORTED));
+        let expected: &[_] = if destroys { &[] } else { &[aborted] };
+        assert_eq!(events(&mut world, 0), expected);
+        assert_eq!(
+            completed(&mut world, 1, &mut link),
+            [(cqe::RECV, cqe::WR_FLUSH_ERR, 0)]
+        );
+        // The ports can be used again.
+        let mut link = connect(&mut world, false);
+        post(&mut world, &mut link, wr::WR_WRITE, 10, |_| {});
+        world.run();
+        assert_eq!(completed(&mut world, 0, &mut link).len(), 1);
+    }
+}
+
+/// The passive side sends first: the RTR message of the active one permits that.
+#[test]
+fn the_passive_side_may_send_first() {
+    let mut world = world(9);
+    let mut link = connect(&mut world, false);
+    let [to, from] = link.mr;
+    let sges = [(to.va, 9, to.key)];
+    world.hosts[0].driver.post_recv(&mut link.qp[0], 0, &sges);
+    let send = Send {
+        opcode: wr::WR_SEND,
+        sges: &[(from.va, 9, from.key)],
+        ..Send::default()
+    };
+    world.hosts[1].driver.post_send(&mut link.qp[1], &send);
+    world.run();
+    assert_eq!(
+        completed(&mut world, 0, &mut link),
+        [(cqe::RECV, cqe::SUCCESS, 9)]
+    );
+    assert_eq!(
+        completed(&mut world, 1, &mut link),
+        [(cqe::SEND, cqe::SUCCESS, 9)]
+    );
+}
+
+/// The receiver closes, or fails, while a long message arrives: what is reported as received is what was sent.
+#[test]
+fn a_message_that_an_end_cuts_is_not_received_with_other_data() {
+    for (seed, state, after) in [
+        (41, QPS_SQD, 3_000),
+        (42, QPS_SQD, 30_000),
+        (43, QPS_ERR, 30_000),
+        (44, QPS_SQD, 200_000),
+    ] {
+        for loss in [0, 100] {
+            let mut world = world(seed);
+            let mut link = connect(&mut world, false);
+            world.impair(Impairment {
+                loss,
+                ..Impairment::default()
+            });
+            let data = vec![0xabu8; 500_000];
+            let len = data.len() as u32;
+            world.hosts[0].driver.write_mr(&link.mr[0], 0, &data);
+            post_recv(&mut world, &mut link, len);
+            post(&mut world, &mut link, wr::WR_SEND, len, |_| {});
+            world.run_for(after);
+            let qpn = link.qp[1].qpn;
+            world.hosts[1].driver.set_state(qpn, state).unwrap();
+            world.run();
+            let received = completed(&mut world, 1, &mut link);
+            assert_eq!(received.len(), 1);
+            let arrived = world.hosts[1].driver.read_mr(&link.mr[1], 0, data.len());
+            match received[0].1 {
+                cqe::SUCCESS => assert_eq!(arrived, data, "{seed} {loss}"),
+                // What has been placed is the start of the message.
+                _ => {
+                    let placed = arrived.iter().take_while(|octet| **octet == 0xab).count();
+                    let rest = &arrived[placed..];
+                    assert!(rest.iter().all(|octet| *octet == 0), "{seed} {loss}");
+                }
+            }
+            let sent = completed(&mut world, 0, &mut link);
+            assert_eq!(sent.len(), 1);
+            if sent[0].1 == cqe::SUCCESS {
+                assert_eq!(received[0].1, cqe::SUCCESS, "{seed} {loss}");
+            }
+        }
+    }
 }

@@ -175,7 +175,7 @@ fn invalidation_while_data_flows_damages_nothing() {
             );
         }
         let mut done = 0;
-        for round in 0..400u64 {
+        for round in 0..5000u64 {
             let until = world.now() + 2_000_000;
             while world.step(until) {}
             world.advance_to(until);

@@ -2,13 +2,15 @@
 
 use faultline_abi::qp::{QPS_ERR, QPT_RC};
 use faultline_abi::{cqe, event, iwarp, wqe as wr};
-use faultline_simulation::Send;
+use faultline_simulation::{Private, Send};
+use faultline_simulator::World;
+use faultline_wire::ip::PROTOCOL_TCP;
 use faultline_wire::mpa::{Crc32c, Fpdu};
 use faultline_wire::rdmap::TerminateCode as T;
-use faultline_wire::{Ethernet, Ip, Tcp};
+use faultline_wire::{EtherType, Ethernet, Ip, Tcp, TcpFlags};
 
 use crate::common::state;
-use crate::iwarp::{completed, connect, events, post, post_recv, world};
+use crate::iwarp::{any, completed, connect, events, path, post, post_recv, world};
 
 /// Changes the DDP segment of a frame, and makes both checksums right again.
 fn rewrite(frame: &mut [u8], change: impl FnOnce(&mut [u8])) {
@@ -203,4 +205,88 @@ fn an_iwarp_adapter_refuses_what_it_does_not_have() {
     let (gid, mac) = (world.hosts[0].gid, world.hosts[0].mac);
     assert!(world.hosts[0].driver.set_gid(0, gid, mac).is_err());
     assert!(world.hosts[0].driver.alloc_xrcd().is_err());
+}
+
+/// Raw segments of a host without a connection: a peer that opens connections and sends no setup frame, or a part of one.
+#[test]
+fn a_peer_that_does_not_finish_its_setup_holds_a_place_for_a_limited_time_only() {
+    let mut world = world(26);
+    let cq = world.hosts[0].cq(4).unwrap();
+    let qp = world.hosts[0].qp(QPT_RC, &cq).unwrap();
+    world.hosts[0].driver.to_init(qp.qpn, 0).unwrap();
+    let driver = &mut world.hosts[1].driver;
+    let listener = driver.listen(any(false), 3).unwrap();
+    let before = world.with_nic(1, |nic| nic.held_memory());
+    // Each SYN has another port; nobody answers what host 1 replies.
+    for port in 1..200 {
+        let frame = syn(&world, port);
+        world.inject(0, frame);
+    }
+    world.run_for(1_000_000);
+    let held = world.with_nic(1, |nic| nic.held_memory());
+    assert!(
+        held > before && held - before < 8 << 10,
+        "{}",
+        held - before
+    );
+    world.run();
+    assert_eq!(world.with_nic(1, |nic| nic.held_memory()), before);
+    assert_eq!(events(&mut world, 1), []);
+    // Its places are free again. The setup frame of this one never ends.
+    world.change(0, |mut frame| {
+        if has_data(&frame) {
+            let at = frame.len() - 1;
+            frame.truncate(at);
+            cut_data(&mut frame);
+        }
+        Some(frame)
+    });
+    let way = path(&world, 0, false, 40_000);
+    let driver = &mut world.hosts[0].driver;
+    driver.open(qp.qpn, way, &Private::default()).unwrap();
+    world.run();
+    assert_eq!(events(&mut world, 1), []);
+    let failed = events(&mut world, 0);
+    assert_eq!(failed.len(), 1);
+    assert_eq!(failed[0].0, event::CONNECT_FAILED);
+    assert_eq!(world.with_nic(1, |nic| nic.held_memory()), before);
+    world.hosts[1].driver.unlisten(listener).unwrap();
+}
+
+/// Makes the headers of a frame right again whose last octet of data was cut off.
+fn cut_data(frame: &mut [u8]) {
+    let (_, at_ip) = Ethernet::parse(frame).unwrap();
+    let have = frame.len() - at_ip;
+    let (mut ip, ip_len) = Ip::parse_start(&frame[at_ip..], have + 1).unwrap();
+    ip.set_payload_len(have - ip_len).unwrap();
+    ip.emit(&mut frame[at_ip..]).unwrap();
+    seal(frame, &ip, at_ip + ip_len);
+}
+
+/// A SYN of host 0 to the listener of host 1.
+fn syn(world: &World, port: u16) -> Vec<u8> {
+    let ethernet = Ethernet {
+        dst: world.hosts[1].mac,
+        src: world.hosts[0].mac,
+        vlan: None,
+        ethertype: EtherType::IPV4,
+    };
+    let mut ip = Ip::from_gids(world.hosts[0].gid, world.hosts[1].gid, 0, 0, 64);
+    if let Ip::V4(ip) = &mut ip {
+        ip.protocol = PROTOCOL_TCP;
+    }
+    ip.set_payload_len(Tcp::LEN).unwrap();
+    let tcp = Tcp {
+        src_port: port,
+        dst_port: any(false).local_port.get(),
+        flags: TcpFlags::SYN,
+        window: 1000,
+        ..Tcp::default()
+    };
+    let mut frame = vec![0; 14 + 20 + 20];
+    ethernet.emit(&mut frame).unwrap();
+    ip.emit(&mut frame[14..]).unwrap();
+    tcp.emit(&mut frame[34..]).unwrap();
+    seal(&mut frame, &ip, 34);
+    frame
 }

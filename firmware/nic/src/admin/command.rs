@@ -170,6 +170,15 @@ impl AdminCmd {
             abi::ALLOC_DM => Self::AllocDm(body(raw)?),
             abi::DEALLOC_DM => Self::DeallocDm { dm: handle },
             abi::CREATE_DM_MKEY => Self::CreateDmMkey(body(raw)?),
+            abi::CREATE_LISTENER..=abi::QUERY_CONNECTION => Self::parse_iwarp(raw)?,
+            _ => return Err(Status::BadOpcode),
+        })
+    }
+
+    /// Parses a command of an iWARP adapter.
+    fn parse_iwarp(raw: &abi::AdminCmd) -> Result<Self, Status> {
+        let handle = raw.hdr.handle.get();
+        Ok(match raw.hdr.opcode.get() {
             abi::CREATE_LISTENER => Self::CreateListener(body(raw)?),
             abi::DESTROY_LISTENER => Self::DestroyListener { listener: handle },
             abi::CONNECT => Self::Connect {

@@ -28,7 +28,9 @@ pub(crate) struct Arrived {
 impl Arrived {
     /// Parses a frame; `head` are its first octets, `len` is its length. `None`: it is no TCP segment, or a malformed one.
     pub(crate) fn parse(head: &[u8], len: usize) -> Option<Self> {
-        let (ethernet, at_ip) = Ethernet::parse(head).ok()?;
+        let (mut ethernet, at_ip) = Ethernet::parse(head).ok()?;
+        // A priority without a VLAN (IEEE 802.1Q, 9.6).
+        ethernet.vlan = ethernet.vlan.filter(|tag| tag.vid != 0);
         if !matches!(ethernet.ethertype, EtherType::IPV4 | EtherType::IPV6) {
             return None;
         }

@@ -93,6 +93,7 @@ impl StreamQp {
             };
             landing.and_then(|missing| {
                 stream.page = missing;
+                stream.is_landing = missing.is_some();
                 if missing.is_some() {
                     return Ok(());
                 }

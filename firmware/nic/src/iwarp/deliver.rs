@@ -18,6 +18,7 @@ use crate::fault::{Need, RaisedFault, Token, WaitKind};
 use crate::payload::Payload;
 use crate::qp::endpoint::Endpoint;
 use crate::qp::fault_policy::FaultPolicy;
+use crate::work;
 
 /// What a stream expects next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +48,8 @@ pub(super) struct Inbound {
     pub has_fpdu: bool,
     /// The page that the next FPDU waits for.
     pub page: Option<Token>,
+    /// Kept octets wait for the next turn.
+    pub waits_for_turn: bool,
 }
 
 impl Inbound {
@@ -61,6 +64,7 @@ impl Inbound {
             write_ended: true,
             has_fpdu: false,
             page: None,
+            waits_for_turn: false,
         }
     }
 
@@ -68,7 +72,7 @@ impl Inbound {
     pub(super) fn has_more(&self, taken: u64) -> bool {
         let octets = self.kept.at(taken);
         match self.phase {
-            _ if octets.is_empty() || self.page.is_some() => false,
+            _ if octets.is_empty() || self.page.is_some() || self.waits_for_turn => false,
             Phase::Reply => !matches!(setup::parse(octets, MpaRole::Reply), Ok(None)),
             Phase::Fpdus => Fpdu::parse(octets).is_ok_and(|(fpdu, _)| fpdu.len() <= octets.len()),
             Phase::Ended => true,
@@ -88,6 +92,8 @@ pub(super) struct Delivery<'d, 'c, 'p, M> {
     pub receives: &'d mut Receives,
     /// Longest segment of the connection.
     pub max_payload: u32,
+    /// Work at the beginning of the turn.
+    pub turn: u64,
     /// Octets that were added to the stream that leaves.
     pub pushed: u64,
     /// The peer's reply to the setup request.
@@ -197,6 +203,13 @@ impl<M: Dma> Delivery<'_, '_, '_, M> {
         offset: u64,
         is_kept: bool,
     ) -> Verdict {
+        // A peer that fills a gap causes the delivery of a whole window.
+        if is_kept && self.cx.core.is_over(self.turn) {
+            self.inbound.waits_for_turn = true;
+            return Verdict::Held;
+        }
+        let again = if is_kept { octets.len() } else { 0 };
+        self.cx.core.charge(work::of_frames(1, again));
         match has_right_crc(octets) {
             None => return Verdict::Refused,
             Some(true) => {}

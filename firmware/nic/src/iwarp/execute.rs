@@ -17,7 +17,7 @@ use super::send::{Content, Framing, Octets};
 use crate::config::MAX_MSG_SIZE;
 use crate::dma::Dma;
 use crate::fault::Need;
-use crate::mkey::{Access, KeyRange};
+use crate::mkey::{Access, KeyRange, Miss};
 use crate::number::len32;
 use crate::payload::{CopyError, Payload};
 use crate::qp::sge;
@@ -27,6 +27,8 @@ use crate::segments::Segments;
 
 /// Octets of a READ that must be present before it is accepted.
 const READ_AHEAD: u32 = 64 << 10;
+/// Answers that a peer may have received without an acknowledgment: more than any that obeys the depth of its READ queue.
+const MAX_ANSWERS: usize = 1024;
 /// Headers that are looked at: of DDP, and of an atomic request.
 const MAX_HEAD: usize = Ddp::UNTAGGED_LEN + AtomicRequest::LEN;
 /// A receive buffer that is too short for its message.
@@ -192,10 +194,12 @@ impl<M: Dma> Delivery<'_, '_, '_, M> {
         offset: u64,
     ) -> Result<(), Stop> {
         let unexpected = segment.refuse(TerminateCode::RDMAP_OPCODE);
+        let sent = self.sender.sent();
         let Some(request) = self.work.oldest_awaiting() else {
             return Err(unexpected);
         };
-        if !request.wr.is_read() {
+        // Of a request that has left.
+        if !request.wr.is_read() || request.end.is_none_or(|end| end > sent) {
             return Err(unexpected);
         }
         let (key, va) = sink(&request.wr.sges);
@@ -217,7 +221,11 @@ impl<M: Dma> Delivery<'_, '_, '_, M> {
                 len,
                 access: Access::LocalWrite,
             };
-            self.place(segment, &range, whole.saturating_sub(arrived))?;
+            let hint = whole.saturating_sub(arrived);
+            if let Err(miss) = self.cx.core.mkeys.check(&range) {
+                return Err(self.lose_sink(segment, miss));
+            }
+            self.place(segment, &range, hint)?;
         }
         let user = self.qp.key_user();
         let mkeys = &mut self.cx.core.mkeys;
@@ -234,6 +242,14 @@ impl<M: Dma> Delivery<'_, '_, '_, M> {
             self.work.answered();
         }
         Ok(())
+    }
+
+    /// The buffer of a READ cannot be used any more, which is not the peer's fault.
+    fn lose_sink(&mut self, segment: &Arriving<'_, M>, miss: Miss) -> Stop {
+        if let Some(request) = self.work.oldest_awaiting() {
+            request.wr.failed = Some(Failure::local(miss));
+        }
+        segment.refuse(TerminateCode::RDMAP_LOCAL_CATASTROPHIC)
     }
 
     /// Checks order and continues with the operation. Segments of one message do not mix with those of another, because TCP keeps order
@@ -384,7 +400,9 @@ impl<M: Dma> Delivery<'_, '_, '_, M> {
         if !self.qp.allows(right) {
             return Err(segment.refuse(TerminateCode::RDMAP_ACCESS));
         }
-        if self.sender.answers() >= usize::from(self.qp.attr.max_dest_rd_atomic) {
+        let limit = usize::from(self.qp.attr.max_dest_rd_atomic);
+        let unacknowledged = self.sender.unacknowledged_answers();
+        if self.sender.answers() >= limit || unacknowledged > MAX_ANSWERS {
             return Err(segment.refuse(TerminateCode::DDP_UNTAGGED_NO_BUFFER));
         }
         Ok(())
@@ -505,11 +523,12 @@ impl<M: Dma> Delivery<'_, '_, '_, M> {
         let unexpected = segment.refuse(TerminateCode::RDMAP_OPCODE);
         let (response, _) = AtomicResponse::parse(segment.rdmap())
             .map_err(|_| segment.refuse(TerminateCode::DDP_UNTAGGED_TOO_LONG))?;
-        let qp = self.qp;
+        let (qp, sent) = (self.qp, self.sender.sent());
         let Some(request) = self.work.oldest_awaiting() else {
             return Err(unexpected);
         };
-        if !request.wr.is_atomic() || request.wr.index != response.id {
+        let has_left = request.end.is_some_and(|end| end <= sent);
+        if !request.wr.is_atomic() || request.wr.index != response.id || !has_left {
             return Err(unexpected);
         }
         let octets = response.original.to_le_bytes();

@@ -60,6 +60,10 @@ impl Kept {
             if piece.octets.is_empty() {
                 self.pieces.remove(&place);
             }
+        } else if let Some(behind) = self.pieces.remove(&offset.saturating_add(len as u64))
+            && let Some(piece) = self.pieces.get_mut(&place)
+        {
+            piece.octets.extend_from_slice(behind.rest());
         }
         self.account(budget);
         is_read
@@ -108,5 +112,84 @@ impl Kept {
             .map(|piece| piece.octets.len().saturating_add(OVERHEAD))
             .fold(0, usize::saturating_add);
         self.held.get_or_insert_with(|| budget.none()).set(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dma::{DmaError, Persist};
+
+    /// No memory.
+    #[derive(Debug)]
+    struct NoMemory;
+
+    const NONE: DmaError = DmaError { addr: 0 };
+
+    impl Dma for NoMemory {
+        fn read(&self, _: u64, _: &mut [u8]) -> Result<(), DmaError> {
+            Err(NONE)
+        }
+        fn write(&self, _: u64, _: &[u8]) -> Result<(), DmaError> {
+            Err(NONE)
+        }
+        fn load_u32(&self, _: u64) -> Result<u32, DmaError> {
+            Err(NONE)
+        }
+        fn store_u32(&self, _: u64, _: u32) -> Result<(), DmaError> {
+            Err(NONE)
+        }
+        fn store_u64(&self, _: u64, _: u64) -> Result<(), DmaError> {
+            Err(NONE)
+        }
+        fn fetch_add_u64(&self, _: u64, _: u64) -> Result<u64, DmaError> {
+            Err(NONE)
+        }
+        fn compare_exchange_u64(&self, _: u64, _: u64, _: u64) -> Result<u64, DmaError> {
+            Err(NONE)
+        }
+        fn persist(&self, _: u32, _: Option<&[(u64, u64)]>) -> Persist {
+            Persist::Done
+        }
+        fn new_doorbell_page(&self, _: u32) {}
+        fn copy_from(&self, _: u64, _: &Self, _: u64, _: usize) -> Result<(), DmaError> {
+            Err(NONE)
+        }
+    }
+
+    /// Segments of a stream arrive in any order, and are one piece as soon as none is missing.
+    #[test]
+    fn pieces_join_at_both_ends() {
+        let stream: Vec<u8> = (0..=250).collect();
+        let parts = [(0, 50), (50, 130), (130, 131), (131, 251)];
+        for order in [[0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2], [2, 0, 3, 1]] {
+            let budget = Budget::new(10_000);
+            let mut kept = Kept::default();
+            for at in order {
+                let (from, to) = parts[at];
+                let octets: Payload<'_, NoMemory> = Payload::Bytes(&stream[from..to]);
+                assert!(kept.add(&budget, 1000 + from as u64, &octets));
+            }
+            assert_eq!(kept.at(1000), stream, "{order:?}");
+            assert_eq!(kept.at(1100), &stream[100..]);
+            // A part is used, then the rest.
+            let piece = kept.take(1000).unwrap();
+            assert_eq!(piece.rest(), stream);
+            kept.put_back(&budget, 1000, piece, 70);
+            assert_eq!(kept.at(1070), &stream[70..]);
+            assert!(budget.used() >= stream.len());
+            let piece = kept.take(1070).unwrap();
+            kept.put_back(&budget, 1070, piece, stream.len() - 70);
+            assert_eq!((kept.at(1070), budget.used()), (&[][..], 0));
+        }
+    }
+
+    #[test]
+    fn a_spent_budget_keeps_nothing() {
+        let budget = Budget::new(100);
+        let mut kept = Kept::default();
+        let octets: Payload<'_, NoMemory> = Payload::Bytes(&[1; 37]);
+        assert!(!kept.add(&budget, 0, &octets));
+        assert_eq!((kept.at(0), budget.used()), (&[][..], 0));
     }
 }

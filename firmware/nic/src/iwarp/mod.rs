@@ -1,6 +1,6 @@
 //! iWARP: queue pairs over TCP (RFC 5040 to 5044, 6581, 7306). `docs/iwarp.md` describes them.
 //!
-//! - `qp`: the queue pair and its states; `stream`: its connection; `begin`: work requests become messages; `transmit`: segments
+//! - `qp`: the queue pair and its states; `stream`: its connection; `begin`: work requests become messages; `transmit`: segments; `end`: ends
 //! - `work`: the send queue; `receives`: the receive queue
 //! - `send`: the stream that leaves; `deliver`, `kept`: the stream that arrives; `execute`: DDP segments; `refusal`: Terminate
 //! - `setup`: MPA requests and replies; `connections`: listeners, requests, owners of connections
@@ -10,6 +10,7 @@ mod arrived;
 mod begin;
 mod connections;
 mod deliver;
+mod end;
 mod execute;
 mod kept;
 mod path;

@@ -17,6 +17,8 @@ use crate::number::len16;
 pub(crate) const NO_VLAN: u16 = 0xffff;
 /// Largest VLAN id (IEEE 802.1Q).
 const MAX_VLAN: u16 = 4094;
+/// Smallest MTU of a path (RFC 9293, MUST-67).
+const MIN_MTU: u16 = 576;
 /// Hop limit if the driver gives none.
 const DEFAULT_HOP_LIMIT: u8 = 64;
 /// ECN bits of a segment of a sender that reacts to congestion (RFC 3168).
@@ -63,8 +65,9 @@ impl StreamPath {
             return Err(Status::BadAddress);
         }
         let vid = path.vlan.get();
+        let bad_mtu = path.mtu.get() != 0 && path.mtu.get() < MIN_MTU;
         let bad_vlan = vid != NO_VLAN && vid > MAX_VLAN;
-        if dmac == MacAddr([0; 6]) || dmac.is_multicast() || bad_vlan || path.sl > 7 {
+        if dmac == MacAddr([0; 6]) || dmac.is_multicast() || bad_vlan || bad_mtu || path.sl > 7 {
             return Err(Status::BadAttribute);
         }
         Ok(Self {
@@ -76,7 +79,7 @@ impl StreamPath {
             },
             smac,
             dmac,
-            vlan: (vid != NO_VLAN).then_some(VlanTag {
+            vlan: (vid != NO_VLAN && vid != 0).then_some(VlanTag {
                 pcp: path.sl,
                 dei: false,
                 vid,
@@ -93,9 +96,15 @@ impl StreamPath {
         })
     }
 
-    /// The way back to the sender of a segment. `mtu` is that of the interface.
-    pub(crate) fn back(arrived: &Arrived, mtu: u16) -> Self {
-        Self {
+    /// The way back to the sender of a segment. `mtu` is that of the interface. `None`: nobody can have these addresses (RFC 1122 section
+    /// 4.2.3.10).
+    pub(crate) fn back(arrived: &Arrived, mtu: u16) -> Option<Self> {
+        let (tuple, smac) = (&arrived.tuple, arrived.ethernet.src);
+        let remote = unicast(tuple.remote.0).ok()?;
+        if remote == tuple.local || smac.is_multicast() || smac == MacAddr([0; 6]) {
+            return None;
+        }
+        Some(Self {
             tuple: arrived.tuple,
             smac: arrived.ethernet.dst,
             dmac: arrived.ethernet.src,
@@ -103,7 +112,7 @@ impl StreamPath {
             class: arrived.class & !3,
             hop_limit: DEFAULT_HOP_LIMIT,
             mtu,
-        }
+        })
     }
 
     /// The same for the driver.

@@ -9,12 +9,12 @@
 //! | SQE | Terminate | a Terminate message is on its way |
 //! | ERR | Error | has ended, or ends |
 
-use faultline_abi::admin::Counter;
-use faultline_abi::iwarp::{ABORTED, REJECTED, SETUP, TERMINATED, TERMINATED_BY_PEER, TIMED_OUT};
-use faultline_abi::qp::QpAttr;
-use faultline_abi::{cqe, event};
+use faultline_abi::event;
+use faultline_abi::iwarp::{ABORTED, REJECTED, SETUP, TIMED_OUT};
+use faultline_abi::qp::{QP_ATTR_STATE, QpAttr};
 use faultline_tcp::{Config as TcpConfig, Connection, Start};
-use faultline_wire::ddp::{DdpTarget, queue};
+use faultline_wire::Ethernet;
+use faultline_wire::ddp::DdpTarget;
 use faultline_wire::mpa::MpaRole;
 use faultline_wire::rdmap::{RdmapOpcode, TerminateCode};
 
@@ -23,7 +23,7 @@ use super::connections::{Owner, to_tcp};
 use super::deliver::{Delivery, Inbound, Phase};
 use super::path::StreamPath;
 use super::receives::Receives;
-use super::refusal::{End, Refused, status_of};
+use super::refusal::{End, Refused};
 use super::send::{Framing, Octets, Sender};
 use super::setup::Offer;
 use super::stream::{Close, Stream};
@@ -50,9 +50,7 @@ use crate::time::{Instant, Nanos};
 const CONNECT_TIMEOUT: Nanos =
     Nanos::from_millis(faultline_abi::iwarp::REQUEST_TIMEOUT_MS as u64 + 10_000);
 /// Longest time in which a peer closes after this end.
-const CLOSE_TIMEOUT: Nanos = Nanos::from_millis(10_000);
-/// Longest time in which a peer acknowledges a Terminate message.
-const TERMINATE_TIMEOUT: Nanos = Nanos::from_millis(2_000);
+pub(super) const CLOSE_TIMEOUT: Nanos = Nanos::from_millis(10_000);
 
 /// Properties of a new connection.
 #[derive(Debug)]
@@ -70,7 +68,7 @@ pub(crate) struct StreamQp {
     /// Objects that refer to it: none do.
     pub references: References,
     pub(super) work: SendQueue,
-    receives: Receives,
+    pub(super) receives: Receives,
     pub(super) stream: Option<Box<Stream>>,
     pub(super) ready: Readiness,
     pub(super) is_flushing: bool,
@@ -116,6 +114,12 @@ impl StreamQp {
         let stream = self.stream.as_deref()?;
         let close = stream.is_reported.then(|| stream.closed());
         Some((&stream.path, &stream.own, &stream.peer, close))
+    }
+
+    /// True if a frame is from the side of its peer: in the VLAN of its connection.
+    pub(crate) fn is_way_back(&self, ethernet: &Ethernet) -> bool {
+        let stream = self.stream.as_deref();
+        stream.is_some_and(|stream| stream.path.is_way_back(ethernet))
     }
 
     /// True if its connection has ended.
@@ -209,6 +213,8 @@ impl StreamQp {
         if let Some(connections) = &mut cx.core.connections {
             connections.set_owner(&config.path.tuple, Owner::QueuePair(number));
         }
+        let mut held = cx.core.budget.none();
+        held.set(size_of::<Stream>().saturating_add(setup.len()));
         let mut stream = Box::new(Stream {
             path: config.path,
             connection,
@@ -218,8 +224,10 @@ impl StreamQp {
             peer: Offer::default(),
             is_active: false,
             page: None,
+            is_landing: false,
             deadline: None,
             close: None,
+            _held: held,
             is_reported: false,
             was_open: false,
         });
@@ -258,13 +266,6 @@ impl StreamQp {
         arrived: &Arrived,
         frame: &Payload<'_, M>,
     ) -> bool {
-        let Some(stream) = self.stream.as_deref() else {
-            return true;
-        };
-        if !stream.path.is_way_back(&arrived.ethernet) {
-            cx.count(Counter::rx_bad_source);
-            return true;
-        }
         let traffic = &mut self.endpoint.traffic;
         traffic.rx_packets = traffic.rx_packets.wrapping_add(1);
         let octets = u64::from(arrived.segment.len);
@@ -272,6 +273,12 @@ impl StreamQp {
         let is_stalled = self.deliver(cx, arrived.data(frame), Some(arrived));
         self.progress(cx);
         !is_stalled
+    }
+
+    /// True if a segment is of its connection.
+    fn is_of(&self, arrived: &Arrived) -> bool {
+        let stream = self.stream.as_deref();
+        stream.is_some_and(|stream| stream.path.tuple == arrived.tuple)
     }
 
     /// Receives a segment that has waited in front of the NIC.
@@ -282,13 +289,14 @@ impl StreamQp {
     ) -> bool {
         let head = frame.payload.head().unwrap_or_default();
         match Arrived::parse(&head, frame.payload.len()) {
-            Some(arrived) => self.receive(cx, &arrived, &frame.payload),
-            None => true,
+            Some(arrived) if self.is_of(&arrived) => self.receive(cx, &arrived, &frame.payload),
+            // The queue pair has another connection since.
+            _ => true,
         }
     }
 
     /// Passes a segment, or (`None`) octets that are kept, to the connection. Returns true if the ingress has stopped.
-    fn deliver<M: Dma>(
+    pub(super) fn deliver<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
         data: Payload<'_, M>,
@@ -298,6 +306,8 @@ impl StreamQp {
             return false;
         };
         let now = to_tcp(cx.now);
+        let turn = cx.core.begin_turn();
+        stream.inbound.waits_for_turn = false;
         let connection = &mut stream.connection;
         let mut delivery = Delivery {
             qp: &self.endpoint,
@@ -308,6 +318,7 @@ impl StreamQp {
             sender: &mut stream.sender,
             work: &mut self.work,
             receives: &mut self.receives,
+            turn,
             pushed: 0,
             reply: None,
             end: None,
@@ -356,74 +367,8 @@ impl StreamQp {
         self.abort(cx, REJECTED);
     }
 
-    /// Sends a Terminate message and closes.
-    fn terminate<M: Dma>(&mut self, cx: &mut Context<'_, M>, refused: &Refused) {
-        let Some(stream) = self.stream.as_deref_mut() else {
-            return;
-        };
-        if stream.close.is_some() {
-            return;
-        }
-        stream.inbound.phase = Phase::Ended;
-        stream.close = Some(Close {
-            reason: TERMINATED,
-            code: Some(refused.code),
-        });
-        let target = stream.sender.untagged(queue::TERMINATE, 0);
-        let opcode = RdmapOpcode::Terminate;
-        let framing = Framing::Ddp { opcode, target };
-        stream.push_own(&cx.core.budget, cx.now, framing, refused.message());
-        stream.connection.close(to_tcp(cx.now));
-        stream.deadline = Some(cx.now + TERMINATE_TIMEOUT);
-        cx.count(Counter::resp_remote_access_errors);
-        self.endpoint
-            .set_state(cx, State::Sqe, StateCause::Completion);
-        self.receives.notify_posted(cx.mem);
-    }
-
-    /// The peer has sent a Terminate message.
-    fn terminated<M: Dma>(&mut self, cx: &mut Context<'_, M>, code: TerminateCode) {
-        if let Some(stream) = self.stream.as_deref_mut() {
-            stream.close.get_or_insert(Close {
-                reason: TERMINATED_BY_PEER,
-                code: Some(code),
-            });
-            stream.connection.close(to_tcp(cx.now));
-            stream.deadline = Some(cx.now + CLOSE_TIMEOUT);
-        }
-        // The oldest work request stands for the one that the peer has refused, which may be complete.
-        if let Some(request) = self.work.pop(&cx.core.budget) {
-            let failure = Failure::new(status_of(code), cqe::NONE);
-            self.endpoint.complete_send(cx, &request.wr, Some(failure));
-        }
-        self.fail(cx, StateCause::Completion);
-    }
-
-    /// Ends the connection abruptly, and tells the driver.
-    pub(super) fn abort<M: Dma>(&mut self, cx: &mut Context<'_, M>, reason: u8) {
-        self.reset_connection(cx.core, cx.now, reason);
-        self.fail(cx, StateCause::Command);
-        self.report_end(cx);
-    }
-
-    /// Ends the connection abruptly, with a reset to the peer.
-    fn reset_connection(&mut self, core: &mut Core, now: Instant, reason: u8) {
-        let owner = Owner::QueuePair(self.endpoint.number);
-        let (Some(stream), Some(connections)) = (self.stream.as_deref_mut(), &mut core.connections)
-        else {
-            return;
-        };
-        stream.close.get_or_insert(Close { reason, code: None });
-        stream.connection.abort();
-        stream.deadline = None;
-        while let Some(transmit) = stream.connection.poll_transmit(to_tcp(now), |_, _| 0) {
-            connections.send(&stream.path, &transmit, &[]);
-        }
-        connections.remove_owner(&stream.path.tuple, owner);
-    }
-
     /// Does what an event of the connection has made possible: completions, changes of state, timers.
-    fn progress<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
+    pub(super) fn progress<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         if let Some(stream) = self.stream.as_deref_mut() {
             let acknowledged = stream.connection.acknowledged();
             stream.sender.release(&cx.core.budget, acknowledged);
@@ -449,67 +394,8 @@ impl StreamQp {
         self.terminate(cx, &Refused::new(code, &[], 0));
     }
 
-    /// Acts on the end of the connection, or of the stream that arrives.
-    fn check_end<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
-        let Some(stream) = self.stream.as_deref_mut() else {
-            return;
-        };
-        let is_over = stream.is_over();
-        let acknowledged = stream.connection.acknowledged() >= stream.sender.pushed();
-        let finished = stream.connection.is_finished_by_peer();
-        let state = self.endpoint.state;
-        if is_over {
-            let owner = Owner::QueuePair(self.endpoint.number);
-            let is_closed = stream.connection.state() == faultline_tcp::State::Closed;
-            if let Some(connections) = cx.core.connections.as_mut().filter(|_| is_closed) {
-                connections.remove_owner(&stream.path.tuple, owner);
-            }
-            self.fail(cx, StateCause::Completion);
-            self.report_end(cx);
-        } else if state == State::Sqe && acknowledged {
-            stream.deadline = Some(cx.now + CLOSE_TIMEOUT);
-            self.fail(cx, StateCause::Completion);
-        } else if finished && state == State::Rtr {
-            self.abort(cx, SETUP);
-        } else if finished && state == State::Rts {
-            self.peer_closed(cx);
-        }
-    }
-
-    /// The peer has closed in order: so does this end.
-    fn peer_closed<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
-        self.close(cx);
-        self.begin_flush(cx);
-        cx.raise_connection(event::PEER_CLOSED, self.endpoint.number, 0);
-    }
-
-    /// Closes in order.
-    fn close<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
-        if let Some(stream) = self.stream.as_deref_mut() {
-            stream.connection.close(to_tcp(cx.now));
-            stream.deadline = Some(cx.now + CLOSE_TIMEOUT);
-        }
-        self.endpoint.set_state(cx, State::Sqd, StateCause::Command);
-    }
-
-    /// Tells the driver once that the connection has ended.
-    fn report_end<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
-        let Some(stream) = self.stream.as_deref_mut() else {
-            return;
-        };
-        if std::mem::replace(&mut stream.is_reported, true) {
-            return;
-        }
-        let kind = match stream.was_open {
-            true => event::CONNECTION_CLOSED,
-            false => event::CONNECT_FAILED,
-        };
-        let reason = stream.closed().reason;
-        cx.raise_connection(kind, self.endpoint.number, reason.into());
-    }
-
     /// Goes to the error state and flushes both queues.
-    fn fail<M: Dma>(&mut self, cx: &mut Context<'_, M>, cause: StateCause) {
+    pub(super) fn fail<M: Dma>(&mut self, cx: &mut Context<'_, M>, cause: StateCause) {
         if self.endpoint.state == State::Err {
             return;
         }
@@ -531,7 +417,7 @@ impl StreamQp {
         self.endpoint.report_failure(cx, kind);
     }
 
-    fn begin_flush<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
+    pub(super) fn begin_flush<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         self.work.begin_flush();
         self.flush(cx);
     }
@@ -609,11 +495,17 @@ impl StreamQp {
 
     /// A page that it waits for will not become present.
     fn page_lost<M: Dma>(&mut self, cx: &mut Context<'_, M>, of_send: bool) {
-        if of_send && self.work.waiting().is_some() {
+        let landing = self
+            .stream
+            .as_deref()
+            .is_some_and(|stream| stream.is_landing);
+        if of_send && landing {
             self.work.fail_newest(LOST_BUFFER);
             return;
         }
-        self.receives.fail_current(&self.endpoint, cx, LOST_BUFFER);
+        if !of_send {
+            self.receives.fail_current(&self.endpoint, cx, LOST_BUFFER);
+        }
         let code = TerminateCode::RDMAP_LOCAL_CATASTROPHIC;
         match of_send {
             // Octets before the Terminate message cannot be sent.
@@ -626,6 +518,9 @@ impl StreamQp {
     pub(crate) fn apply<M: Dma>(&mut self, cx: &mut Context<'_, M>, change: &QpAttr, to: State) {
         let from = self.endpoint.state;
         state::merge(&mut self.endpoint.attr, change);
+        if change.mask.get() & QP_ATTR_STATE == 0 {
+            return;
+        }
         match to {
             State::Reset => self.reset(cx),
             State::Err => self.abort(cx, ABORTED),

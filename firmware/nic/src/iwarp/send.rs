@@ -17,7 +17,7 @@ use crate::core::Core;
 use crate::dma::{Dma, DmaError};
 use crate::fault::{Need, WaitKind};
 use crate::mkey::{Access, KeyRange};
-use crate::number::{low32, to_usize};
+use crate::number::{len32, low32};
 use crate::qp::endpoint::Endpoint;
 use crate::qp::sge;
 use crate::qp::types::{Failure, PlaceError};
@@ -57,6 +57,19 @@ pub(super) enum Framing {
         /// Of the first segment.
         target: DdpTarget,
     },
+}
+
+impl Framing {
+    /// True for the answer to a READ or atomic.
+    fn is_answer(&self) -> bool {
+        matches!(
+            self,
+            Self::Ddp {
+                opcode: RdmapOpcode::ReadResponse | RdmapOpcode::AtomicResponse,
+                ..
+            }
+        )
+    }
 }
 
 /// A message in the stream.
@@ -117,6 +130,8 @@ pub(super) struct Sender {
     cuts: Vec<Cut>,
     /// Messages begun in each queue.
     msns: [u32; 4],
+    /// Answers to READs and atomics that the peer has not acknowledged.
+    unacknowledged_answers: usize,
     held: Option<Held>,
 }
 
@@ -124,6 +139,11 @@ impl Sender {
     /// Octets of all messages.
     pub(super) fn pushed(&self) -> u64 {
         self.pushed
+    }
+
+    /// Octets that have been sent at least once.
+    pub(super) fn sent(&self) -> u64 {
+        self.sent
     }
 
     /// Octets that have not been sent once.
@@ -134,18 +154,13 @@ impl Sender {
     /// Answers to READs and atomics that have not been sent completely.
     pub(super) fn answers(&self) -> usize {
         let is_left = |message: &&Message| message.end > self.sent;
-        let is_answer = |message: &&Message| {
-            let opcode = match message.framing {
-                Framing::Ddp { opcode, .. } => Some(opcode),
-                Framing::Setup => None,
-            };
-            matches!(
-                opcode,
-                Some(RdmapOpcode::ReadResponse | RdmapOpcode::AtomicResponse)
-            )
-        };
         let unsent = self.messages.iter().rev().take_while(is_left);
-        unsent.filter(is_answer).count()
+        unsent.filter(|message| message.framing.is_answer()).count()
+    }
+
+    /// Answers to READs and atomics that the peer has not acknowledged.
+    pub(super) fn unacknowledged_answers(&self) -> usize {
+        self.unacknowledged_answers
     }
 
     /// The target of the next untagged message of a queue.
@@ -189,6 +204,9 @@ impl Sender {
         };
         let start = self.pushed;
         self.pushed = start.saturating_add(octets);
+        if framing.is_answer() {
+            self.unacknowledged_answers = self.unacknowledged_answers.saturating_add(1);
+        }
         self.messages.push_back(Message {
             start,
             end: self.pushed,
@@ -211,6 +229,9 @@ impl Sender {
         while let Some(message) = self.messages.front()
             && message.end <= acknowledged
         {
+            if message.framing.is_answer() {
+                self.unacknowledged_answers = self.unacknowledged_answers.saturating_sub(1);
+            }
             self.messages.pop_front();
         }
         if !self.cuts.is_empty() {
@@ -400,8 +421,8 @@ impl Part {
 
 fn header_len(target: DdpTarget) -> u32 {
     match target {
-        DdpTarget::Tagged { .. } => Ddp::TAGGED_LEN as u32,
-        DdpTarget::Untagged { .. } => Ddp::UNTAGGED_LEN as u32,
+        DdpTarget::Tagged { .. } => len32(Ddp::TAGGED_LEN),
+        DdpTarget::Untagged { .. } => len32(Ddp::UNTAGGED_LEN),
     }
 }
 
@@ -409,7 +430,7 @@ fn header_len(target: DdpTarget) -> u32 {
 fn fpdu_len(header: u32, payload: u32) -> u32 {
     let ulpdu = header.saturating_add(payload);
     let padded = ulpdu.saturating_add(2).next_multiple_of(4);
-    padded.saturating_add(Fpdu::CRC_LEN as u32)
+    padded.saturating_add(len32(Fpdu::CRC_LEN))
 }
 
 /// The target of a later segment of a message.
@@ -493,4 +514,4 @@ fn source(
         })
 }
 
-const _: () = assert!(to_usize(Ddp::UNTAGGED_LEN as u64) + Fpdu::HEADER_LEN <= 20);
+const _: () = assert!(Ddp::UNTAGGED_LEN + Fpdu::HEADER_LEN <= 20);

@@ -9,7 +9,7 @@ use super::deliver::Inbound;
 use super::path::StreamPath;
 use super::send::{Content, Framing, Octets, Sender};
 use super::setup::Offer;
-use crate::budget::Budget;
+use crate::budget::{Budget, Held};
 use crate::fault::Token;
 use crate::number::len32;
 use crate::time::{Instant, earlier};
@@ -42,6 +42,8 @@ pub(super) struct Stream {
     pub is_active: bool,
     /// The page that segments wait for which are to leave.
     pub page: Option<Token>,
+    /// That page is of the buffer of a READ that has not begun.
+    pub is_landing: bool,
     /// End of the setup or of the close.
     pub deadline: Option<Instant>,
     /// Why it ends, if that has begun.
@@ -50,6 +52,8 @@ pub(super) struct Stream {
     pub is_reported: bool,
     /// Both ends have sent their setup frames.
     pub was_open: bool,
+    /// Its share of the budget.
+    pub _held: Held,
 }
 
 impl Stream {

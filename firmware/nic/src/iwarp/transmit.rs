@@ -13,8 +13,11 @@ use super::stream::Stream;
 use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
+use crate::fault::WaitKind;
 use crate::flow_control::BlockedOn;
 use crate::frame::TxFrame;
+use crate::payload::Payload;
+use crate::qp::fault_policy::FaultPolicy;
 use crate::qp::types::State;
 use crate::work;
 
@@ -27,6 +30,13 @@ impl StreamQp {
     ) -> bool {
         if self.is_flushing {
             self.flush(cx);
+        }
+        if self.waits_for_turn() {
+            self.deliver(cx, Payload::Bytes(&[]), None);
+            self.progress(cx);
+            if self.waits_for_turn() {
+                self.ready.interrupt();
+            }
         }
         if let Some(wait) = self.must_wait(cx.core) {
             if let BlockedOn::Priority(priority) = wait {
@@ -43,6 +53,12 @@ impl StreamQp {
         let found = self.poll_segment(cx, frame);
         self.sync_timer(cx.core);
         found
+    }
+
+    /// True if kept octets wait for the next turn.
+    fn waits_for_turn(&self) -> bool {
+        let stream = self.stream.as_deref();
+        stream.is_some_and(|stream| stream.inbound.waits_for_turn)
     }
 
     fn must_wait(&self, core: &Core) -> Option<BlockedOn> {
@@ -128,12 +144,15 @@ impl StreamQp {
         match why {
             Blocked::Absent(..) if stream.page.is_some() => {}
             Blocked::Absent(need, wait) => {
-                let may_wait = self.endpoint.state != State::Err;
+                let ends = wait == WaitKind::Reply
+                    && self.endpoint.fault_policy() == FaultPolicy::Terminate;
+                let may_wait = self.endpoint.state != State::Err && !ends;
                 let token = match may_wait {
                     true => await_page(&self.endpoint, cx, wait, &need),
                     false => None,
                 };
                 stream.page = token;
+                stream.is_landing = false;
                 if token.is_none() {
                     self.abort(cx, ABORTED);
                 }

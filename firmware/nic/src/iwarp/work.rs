@@ -202,14 +202,12 @@ impl SendQueue {
             return false;
         };
         let before = self.awaiting.len().saturating_sub(newest.awaits.into());
-        if newest.wr.has(WR_FLAG_FENCE) {
-            let waits = match newest.wr.op {
-                Some(SendOp::LocalInv { .. }) => self.pending.len() > 1,
-                _ => before > 0,
-            };
-            if waits {
-                return false;
-            }
+        if newest.wr.has(WR_FLAG_FENCE) && before > 0 {
+            return false;
+        }
+        // The key may be that of an earlier request, whose data is read again if it is lost.
+        if matches!(newest.wr.op, Some(SendOp::LocalInv { .. })) {
+            return self.pending.len() == 1;
         }
         // Keys of earlier requests are used until these have been sent.
         if newest.wr.is_local() {

@@ -97,6 +97,9 @@ impl Nic {
         if owner.is_none() && listener.is_none() {
             return false;
         }
+        if !self.is_in_vlan(owner, &arrived) {
+            return false;
+        }
         self.core.charge(work::of_frames(1, frame.payload.len()));
         if !frame.checked && !arrived.is_intact(&frame.payload) {
             self.core.counters.inc(Counter::rx_csum_errors);
@@ -113,6 +116,23 @@ impl Nic {
             (_, None) => {}
         }
         true
+    }
+
+    /// True if a segment came in the VLAN of its connection, if there is one.
+    fn is_in_vlan(&mut self, owner: Option<Owner>, arrived: &Arrived) -> bool {
+        let ethernet = &arrived.ethernet;
+        match owner {
+            None => true,
+            Some(Owner::QueuePair(qpn)) => {
+                let qp = self.queues.stream_mut(qpn);
+                qp.is_some_and(|qp| qp.is_way_back(ethernet))
+            }
+            Some(Owner::Request(number)) => {
+                let connections = self.core.connections.as_ref();
+                let request = connections.and_then(|shared| shared.requests.get(number));
+                request.is_some_and(|request| request.path.is_way_back(ethernet))
+            }
+        }
     }
 
     /// True if a SYN begins a new connection in place of one that is over (RFC 9293 section 3.10.7.4, TIME-WAIT).
@@ -161,7 +181,9 @@ impl Nic {
         let Some(connections) = &mut self.core.connections else {
             return;
         };
-        let path = StreamPath::back(arrived, mtu);
+        let Some(path) = StreamPath::back(arrived, mtu) else {
+            return;
+        };
         let segment = &arrived.segment;
         let start = connections.secret.start(&path.tuple, to_tcp(now));
         let config = path.tcp_config();
@@ -310,8 +332,9 @@ impl Nic {
         mem: &M,
         frame: &mut TxFrame,
     ) -> bool {
+        let is_running = self.is_running();
         let connections = self.core.connections.as_mut();
-        if !self.registers.enabled() || !connections.is_some_and(|shared| shared.poll_out(frame)) {
+        if !is_running || !connections.is_some_and(|shared| shared.poll_out(frame)) {
             return false;
         }
         let barred = self.core.bars_sent(frame, None);
@@ -320,6 +343,7 @@ impl Nic {
             self.note_barred(now, 0, cause, 1);
             return true;
         }
+        self.core.charge(work::of_frames(1, self.last_len));
         self.count_sent(CounterSet::DEVICE, frame);
         self.loop_back(now, mem, 0, frame);
         true
