@@ -42,8 +42,9 @@ impl Default for Private<'_> {
 impl<B: Bus> Driver<B> {
     /// True if the NIC is an iWARP adapter, which has no GID table.
     pub fn is_iwarp(&mut self) -> bool {
-        let features = offset_of!(Caps, features) as u32;
-        self.bus.read_register(regs::CAPS + features) & IWARP != 0
+        let features = u32::try_from(offset_of!(Caps, features)).unwrap_or(0);
+        let features = regs::CAPS.saturating_add(features);
+        self.bus.read_register(features) & IWARP != 0
     }
 
     fn param(&self, private: &Private<'_>) -> ConnectionParam {
