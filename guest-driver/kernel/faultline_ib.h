@@ -429,6 +429,7 @@ struct faultline_conn;
 
 int faultline_conn_create(struct faultline_qp *qp);
 void faultline_conn_stop(struct faultline_qp *qp, bool stop);
+bool faultline_conn_stopped(const struct faultline_conn *conn);
 void faultline_conn_destroy(struct faultline_qp *qp);
 void faultline_conn_event(struct faultline_conn *conn, u8 kind);
 void faultline_conn_death(struct faultline_conn *conn);

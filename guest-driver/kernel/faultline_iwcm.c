@@ -144,11 +144,14 @@ static void faultline_ip_read(struct sockaddr_storage *addr, const u8 *ip,
 /* The interface of a VLAN, or the netdev itself. 0: there is none. */
 static int faultline_vlan_ifindex(struct net_device *netdev, u16 vlan)
 {
-	struct net_device *found = netdev;
+	struct net_device *found = NULL;
 	int ifindex;
 
 	rcu_read_lock();
-	if (vlan != FAULTLINE_NO_VLAN)
+	/* The id is that of the device, and an index in the core. */
+	if (vlan == FAULTLINE_NO_VLAN)
+		found = netdev;
+	else if (vlan < VLAN_N_VID)
 		found = __vlan_find_dev_deep_rcu(netdev, htons(ETH_P_8021Q),
 						 vlan);
 	ifindex = found ? found->ifindex : 0;
@@ -399,7 +402,7 @@ static void faultline_conn_end(struct faultline_conn *conn)
 	conn->state = FAULTLINE_CONN_IDLE;
 }
 
-/* What a connection begins with, in common. */
+/* Sets the state that active and passive connections share. */
 static void faultline_conn_begin(struct faultline_conn *conn,
 				 struct iw_cm_id *cm_id,
 				 enum faultline_conn_state state)
@@ -696,6 +699,12 @@ void faultline_conn_stop(struct faultline_qp *qp, bool stop)
 	mutex_unlock(&qp->mutex);
 	if (!stop)
 		faultline_conn_queue(qp->conn);
+}
+
+/* The caller has the mutex of the queue pair. */
+bool faultline_conn_stopped(const struct faultline_conn *conn)
+{
+	return conn->stopped;
 }
 
 /* The queue pair has been reset: its connection, if any, has ended. */

@@ -11,7 +11,7 @@
  * and gives it to iw_cm, which accepts or rejects it by `provider_data`: the
  * number of the request in the lower half, and its generation in the upper one.
  * The device uses a number again, and iw_cm may ask for a request that has ended:
- * then the generation differs. Who removes a request from the array answers it:
+ * then the generation differs. The function that removes a request from the array must answer it:
  * iw_accept(), iw_reject(), or the work item when the request has ended. iw_cm
  * forgets a request without an answer if its listener is destroyed meanwhile;
  * the device ends it after a time.
@@ -152,6 +152,27 @@ static int faultline_request_add(struct faultline_cm *cm, u32 number)
 	return -EIO;
 }
 
+/*
+ * Returns true if a request is for this listener and came to an address of this
+ * adapter. The core would attach another one's to that adapter, whose queue
+ * pairs have the same numbers.
+ */
+static bool faultline_request_fits(struct faultline_cm *cm,
+				   struct faultline_listen *listen,
+				   struct sockaddr_storage *local)
+{
+	struct net *net = faultline_cm_net(cm->dev);
+	int ifindex, err;
+	u16 vlan;
+
+	if (!net)
+		return false;
+	err = faultline_cm_local(cm->dev, net, local, &ifindex, &vlan);
+	put_net(net);
+	return !err && *faultline_port(local) ==
+			       *faultline_port(&listen->cm_id->m_local_addr);
+}
+
 /* Gives a request to iw_cm. */
 static int faultline_request_report(struct faultline_cm *cm,
 				    struct faultline_listen *listen,
@@ -177,6 +198,8 @@ static int faultline_request_report(struct faultline_cm *cm,
 	event.ird = min_t(u32, ird, U8_MAX);
 	event.ord = min_t(u32, ord, U8_MAX);
 	faultline_path_addrs(cm->dev, &peer->info.path, &event);
+	if (!faultline_request_fits(cm, listen, &event.local_addr))
+		return -EADDRNOTAVAIL;
 	return listen->cm_id->event_handler(listen->cm_id, &event);
 }
 
@@ -275,6 +298,7 @@ static void faultline_cm_work(struct work_struct *work)
 	struct faultline_cm_event event;
 
 	while (faultline_cm_take(cm, &event)) {
+		cond_resched();
 		if (event.kind == FAULTLINE_EVENT_CONNECTION_REQUEST)
 			faultline_request_begin(cm, event.object, event.token);
 		else

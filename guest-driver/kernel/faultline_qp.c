@@ -665,6 +665,11 @@ int faultline_modify_qp(struct ib_qp *ibqp, struct ib_qp_attr *attr, int mask,
 			return err;
 	}
 	mutex_lock(&qp->mutex);
+	/* iw_cm may ask while the queue pair is being destroyed. */
+	if (qp->conn && faultline_conn_stopped(qp->conn)) {
+		err = -EINVAL;
+		goto out;
+	}
 	cur_state = mask & IB_QP_CUR_STATE ? attr->cur_qp_state : qp->state;
 	new_state = mask & IB_QP_STATE ? attr->qp_state : cur_state;
 	/* The device knows the states of its connections. */

@@ -24,10 +24,10 @@ pub const IMPAIRMENTS: [&str; 5] = [
     "corrupted by ",
     "truncated by ",
 ];
-/// What an effect of a link model, besides losing the frame, is to those who read a capture.
+/// The comment that an effect of a link model adds to a captured frame. Losses are fates.
 struct EffectRow {
     effect: Effects,
-    /// The frame differs from what was sent so that nobody can judge it.
+    /// The contents of the frame are damaged, so the packet checker skips it.
     spoils: bool,
     comment: &'static str,
 }

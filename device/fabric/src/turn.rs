@@ -30,7 +30,7 @@ const TURNS_AT_ONCE: u32 = 8;
 struct Turns {
     /// The rest of its turn.
     limit: TurnLimit,
-    /// Turns that it may have behind it.
+    /// Number of further turns in this pass.
     further: u32,
 }
 
@@ -171,7 +171,9 @@ impl<O: Outside> Fabric<O> {
             if !self.begin_further_turn(out, id, &mut turns) {
                 break;
             }
-            let goes_on = frame.packets > 1 && !single && !out.watches_frames();
+            // A switch with VLANs may change the tag, and so the length, of each frame.
+            let is_plain = !single && !out.watches_frames() && !self.switch.is_vlan_aware();
+            let goes_on = frame.packets > 1 && is_plain;
             if let Some(to) = to.filter(|to| goes_on && *to != id)
                 && !self.pass_next_runs(out, now, (id, to), &mut turns, &mut frame)
             {

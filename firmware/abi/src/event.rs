@@ -14,7 +14,7 @@ abi_struct! {
         reserved0: [u8; 3],
         /// Number of the CQ, QP, SRQ, listener or request, by kind.
         object: crate::U32,
-        /// Page fault: token to resume with. Connections: by kind.
+        /// Page fault: token to resume with. Events of connections: number of the request, or FAULTLINE_CLOSE_*; see the kind.
         token: crate::U64,
         /// Page fault: virtual address (I/O virtual address of the region) that is absent.
         va: crate::U64,
@@ -80,7 +80,7 @@ abi_consts! {
         CONNECTED = 50;
         /// iWARP: the connection of QP `object` was not opened; the reason is in `token` (FAULTLINE_CLOSE_*). The QP is in state ERR.
         CONNECT_FAILED = 51;
-        /// iWARP: the peer of QP `object` has closed in order. The QP is in state SQD, its send queue has been flushed.
+        /// iWARP: the peer of QP `object` has closed in order. The QP is in state SQD, and its send queue is being flushed.
         PEER_CLOSED = 52;
         /// iWARP: the connection of QP `object` has ended; the reason is in `token` (FAULTLINE_CLOSE_*). The QP is in state ERR.
         CONNECTION_CLOSED = 53;

@@ -14,7 +14,7 @@
 //! Private data is read or written while the command is executed. QUERY_CONNECTION has an answer from CONNECT or ACCEPT until the queue pair
 //! is reset or destroyed. Send requests may be posted from CONNECT or ACCEPT on; the device executes them in state RTS.
 //!
-//! States (RFC 5040 section 5, verbs of the RDMA Consortium section 6.2): RESET and INIT = Idle, RTR = connecting, RTS = RTS, SQD = Closing,
+//! States (RDMA Consortium, RDMA Protocol Verbs): RESET and INIT = Idle, RTR = connecting, RTS = RTS, SQD = Closing,
 //! SQE = Terminate (a Terminate message is on its way), ERR = Error.
 
 abi_struct! {
@@ -132,7 +132,7 @@ abi_consts! {
     group CLOSE_REASONS: u8, prefix "FAULTLINE_CLOSE_" {
         /// Both ends have closed in order.
         FINISHED = 1;
-        /// CONNECT: nobody listens.
+        /// CONNECT: the peer has answered the SYN with a reset.
         REFUSED = 2;
         /// CONNECT: the peer has rejected; there may be private data.
         REJECTED = 3;
@@ -146,7 +146,7 @@ abi_consts! {
         TERMINATED = 7;
         /// The peer has sent a Terminate message.
         TERMINATED_BY_PEER = 8;
-        /// MODIFY_QP or DESTROY_QP.
+        /// MODIFY_QP to ERR, or a failure of this end for which it has sent no Terminate message.
         ABORTED = 9;
     }
 }

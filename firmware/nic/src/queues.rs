@@ -215,7 +215,7 @@ impl Queue {
     ) -> bool {
         match self {
             Self::Pair(qp) => qp.receive_frame(cx, tag, frame),
-            // A segment that has stopped the ingress before.
+            // A segment that was held while policy `stall` paused the ingress.
             Self::Stream(qp) => qp.receive_again(cx, frame),
             Self::Work(wq) => wq.receive_frame(cx, tag, frame),
             // Its indirection table has no RSS queue pairs.

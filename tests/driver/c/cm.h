@@ -20,6 +20,7 @@
 #define CAP_NET_ADMIN 12
 #define IPV6_ADDR_LINKLOCAL 0x20
 #define XA_FLAGS_LOCK_IRQ 0
+#define cond_resched() ((void)0)
 
 #define htonl(x) __builtin_bswap32(x)
 #define ntohs(x) __builtin_bswap16(x)

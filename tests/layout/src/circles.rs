@@ -2,7 +2,7 @@
 //!
 //! A file uses another if it has a path (`crate::…`, `super::…`, `self::…`, or one that begins with a module that it declares)
 //! to an item of that file. A re-export is followed to the file that defines the item, and is itself no use. The roots
-//! (`lib.rs`, `main.rs`), which only declare modules and re-export, take no part. Not seen is what is below `#[cfg(test)] mod`.
+//! (`lib.rs`, `main.rs`), which only declare modules and re-export, take no part. Test modules (`#[cfg(test)] mod`) are ignored.
 //!
 //! [`method_uses`] adds methods of a type whose `impl` blocks are in several files: a file uses another if it calls a method on `self` that
 //! the other defines for the same type. Calls on other values are not seen.
@@ -346,7 +346,7 @@ fn declaration<'a>(files: &'a [File], user: &'a File, name: &str) -> Option<&'a 
     declaring.next().filter(|_| declaring.next().is_none())
 }
 
-/// Which file of a crate calls methods that which other file defines for a type of both.
+/// Pairs of files of which the first calls methods that the second defines, for a type with `impl` blocks in both.
 pub fn method_uses(sources: &[Source]) -> Uses {
     let files = files_of(sources);
     let mut blocks = Vec::new();

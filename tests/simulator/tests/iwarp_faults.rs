@@ -1,10 +1,10 @@
 //! iWARP: page faults at both ends, by fault policy.
 
 use faultline_abi::qp::{
-    FAULT_POLICY_DROP, FAULT_POLICY_RNR, FAULT_POLICY_STALL, FAULT_POLICY_TERMINATE,
-    QP_ATTR_FAULT_POLICY, QPS_ERR, QPS_RTS, QpAttr,
+    FAULT_POLICY_DROP, FAULT_POLICY_RNR, FAULT_POLICY_STALL, FAULT_POLICY_TERMINATE, QPS_ERR,
+    QPS_RTS,
 };
-use faultline_abi::{U32, cqe, wqe as wr};
+use faultline_abi::{cqe, wqe as wr};
 use faultline_simulation::Send;
 use faultline_simulator::pager::run;
 use faultline_simulator::{HostPager, Impairment, World};
@@ -16,13 +16,8 @@ const LEN: u32 = 40_000;
 const VA: u64 = 0x5000_0000_0000;
 
 fn set_policy(world: &mut World, host: usize, link: &Link, policy: u8) {
-    let attr = QpAttr {
-        mask: U32::new(QP_ATTR_FAULT_POLICY),
-        fault_policy: policy,
-        ..QpAttr::default()
-    };
-    let qpn = link.qp[host].qpn;
-    world.hosts[host].driver.modify_qp(qpn, &attr).unwrap();
+    let driver = &mut world.hosts[host].driver;
+    driver.set_fault_policy(link.qp[host].qpn, policy).unwrap();
 }
 
 /// Posts a request of `from` with local memory at `local` and that of the peer at `remote` (address, key).
@@ -55,10 +50,11 @@ fn a_write_to_absent_pages_arrives_under_each_policy_but_terminate() {
         let mut pager = HostPager::new(&mut world, 1, 64, 6);
         let region = pager.register(&mut world, VA, 1 << 20);
         let key = pager.regions[region].key;
-        let data = pattern(LEN);
-        world.hosts[0].driver.write_mr(&link.mr[0], 0, &data);
         let local = (link.mr[0].va, link.mr[0].key);
-        for _ in 0..3 {
+        for round in 0..3 {
+            let mut data = pattern(LEN);
+            data.iter_mut().for_each(|octet| *octet ^= round);
+            world.hosts[0].driver.write_mr(&link.mr[0], 0, &data);
             post(
                 &mut world,
                 &mut link,

@@ -271,13 +271,16 @@ fn runs_of_both_sides_go_on() {
 #[test]
 fn a_run_that_goes_on_stops_at_an_error() {
     let is_wrong = true;
-    compare(200..208, Options { is_wrong, ..PLAIN });
+    assert!(compare(200..208, Options { is_wrong, ..PLAIN }) > 0);
 }
 
 #[test]
 fn a_run_that_goes_on_stops_at_an_absent_page() {
-    for policy in [FaultPolicy::Rnr, FaultPolicy::Drop, FaultPolicy::Stall] {
+    let policies = [FaultPolicy::Rnr, FaultPolicy::Drop, FaultPolicy::Stall];
+    let long = policies.map(|policy| {
         let policy = Some(policy);
-        compare(300..303, Options { policy, ..PLAIN });
-    }
+        compare(300..303, Options { policy, ..PLAIN })
+    });
+    // A NIC with policy stall is mostly stalled in these plans.
+    assert!(long[0] > 0 && long[1] > 0, "{long:?}");
 }

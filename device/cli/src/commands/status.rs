@@ -62,11 +62,11 @@ pub(crate) const TABLE: [(u8, &str); 6] = [
     ),
     (
         after_signal(SIGINT),
-        "SIGINT has interrupted `scenario run` or `vopr` before the end.",
+        "SIGINT has interrupted `scenario run` or `vopr --count` before the end.",
     ),
     (
         after_signal(SIGTERM),
-        "SIGTERM has interrupted `scenario run` or `vopr` before the end.",
+        "SIGTERM has interrupted `scenario run` or `vopr --count` before the end.",
     ),
 ];
 

@@ -135,7 +135,7 @@ impl<M: Dma> Receiver for Delivery<'_, '_, '_, M> {
 impl<M: Dma> Delivery<'_, '_, '_, M> {
     fn deliver_kept(&mut self, data: Data) -> Verdict {
         let Some(piece) = self.inbound.kept.take(data.offset) else {
-            // It keeps what it has said to keep.
+            // Cannot happen: the connection offers only ranges that `keep` has accepted.
             return Verdict::Held;
         };
         let verdict = self.take_piece(&piece, data);
@@ -260,7 +260,7 @@ impl<M: Dma> Delivery<'_, '_, '_, M> {
                 return taken(len);
             }
         };
-        // Octets that the peer has forgotten are held under each policy.
+        // Octets that are acknowledged, and that the peer cannot send again are held under each policy.
         match policy {
             FaultPolicy::Drop if !is_kept => {
                 self.cx.count(Counter::page_fault_drops);

@@ -198,7 +198,7 @@ impl<M: Dma> Delivery<'_, '_, '_, M> {
         let Some(request) = self.work.oldest_awaiting() else {
             return Err(unexpected);
         };
-        // Of a request that has left.
+        // A response is valid only after its request was sent.
         if !request.wr.is_read() || request.end.is_none_or(|end| end > sent) {
             return Err(unexpected);
         }

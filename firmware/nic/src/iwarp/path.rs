@@ -17,7 +17,7 @@ use crate::number::len16;
 pub(crate) const NO_VLAN: u16 = 0xffff;
 /// Largest VLAN id (IEEE 802.1Q).
 const MAX_VLAN: u16 = 4094;
-/// Smallest MTU of a path (RFC 9293, MUST-67).
+/// Smallest MTU of a path: a datagram of this length reaches each IPv4 host (RFC 1122 section 3.3.2). For IPv6 too, although its links have 1280.
 const MIN_MTU: u16 = 576;
 /// Hop limit if the driver gives none.
 const DEFAULT_HOP_LIMIT: u8 = 64;

@@ -1,9 +1,9 @@
 //! An iWARP queue pair: its states, and the events that change them.
 //!
-//! | state | RFC 5040, verbs of the RDMA Consortium | connection |
+//! | state | verbs of the RDMA Consortium | connection |
 //! |---|---|---|
 //! | RESET, INIT | Idle | none |
-//! | RTR | Idle | is being opened; the setup request is on its way |
+//! | RTR | Idle, connecting | is being opened; the setup request is on its way |
 //! | RTS | RTS | carries FPDUs |
 //! | SQD | Closing | both ends close in order |
 //! | SQE | Terminate | a Terminate message is on its way |

@@ -1,7 +1,7 @@
 //! The send queue: work requests that have begun, in order, until they complete.
 //!
-//! A SEND or WRITE completes when TCP has acknowledged its last octet: from then on the NIC does not read its buffers again (RFC 5040
-//! section 5.2: a completion says no more than that the buffer may be used). A READ or atomic completes when its response has been
+//! A SEND or WRITE completes when TCP has acknowledged its last octet: from then on the NIC does not read its buffers again, and a
+//! completion says no more than that the buffer may be used (RFC 5040 section 5.5). A READ or atomic completes when its response has been
 //! placed. Completions keep the order of the work requests.
 
 use std::collections::VecDeque;

@@ -110,6 +110,7 @@ impl Nic {
         let is_plain = self.is_running()
             && self.core.netdev.is_up()
             && !self.core.ingress.holds_frames()
+            && !self.core.delays_packets()
             && !self.steering.has_sniffers();
         if !is_next || !is_plain {
             return false;

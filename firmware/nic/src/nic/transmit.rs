@@ -21,7 +21,7 @@ struct Made {
     set: CounterSet,
     /// Length of the frame.
     len: usize,
-    /// Why it does not leave.
+    /// Why the gate bars it; `None`: it is sent.
     barred: Option<DropCause>,
     /// The queue has left the ready queue.
     was_last: bool,
@@ -153,6 +153,7 @@ impl Nic {
         let core = &self.core;
         let comes_first = core.first_ready() == Some(self.last_sender)
             && core.final_acks.is_empty()
+            && !core.has_segments()
             && !core.ingress.has_work()
             && !core.flow_control.has_released();
         // A sniffer copies each frame, and the simulated time of the NIC passes with each.

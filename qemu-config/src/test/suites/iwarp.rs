@@ -10,7 +10,7 @@ use crate::test::facts::{Runs, by_name, runs};
 pub const SUITE: GuestSuite = suite(
     "iwarp",
     "iWARP adapters move data over TCP.",
-    by_name("the default run has these operations"),
+    by_name("the default run has these operations over RoCE, and two tests of this suite"),
     TESTS,
 );
 

@@ -56,6 +56,8 @@ impl Responder {
             && !self.is_waiting()
             && !self.has_parked()
             && !cx.core.injections.has(Point::Request)
+            // A train would look an absent page up once more than its messages do.
+            && !cx.core.injections.has(Point::Lookup)
             && !cx.core.has_lost_completion(qp.number)
     }
 
