@@ -56,7 +56,8 @@ pub fn run(watched: &Watched<'_>) -> Result<()> {
     compare_metrics(&report, &metrics)?;
     compare_guest(&storm, &report, &guest)?;
     let guest = guest_events(&guest, "resume")?;
-    sql::compare(watched, (PERFETTO, NIC, began), &report, &guest)?;
+    let answers = (&guest, &storm.intervals()?);
+    sql::compare(watched, (PERFETTO, NIC, began), &report, answers)?;
     check_log(watched)?;
     bless(watched)
 }
@@ -144,6 +145,19 @@ impl Trace {
         let lines = self.records.iter().map(|record| record.line.as_str());
         let lines = std::iter::once(self.header.as_str()).chain(lines);
         lines.map(|line| format!("{line}\n")).collect()
+    }
+
+    /// Nanoseconds from each fault to its answer, without the time for which the record has waited, by token.
+    fn intervals(&self) -> Result<BTreeMap<u64, u64>> {
+        let answers = self.records.iter().filter(|record| record.nic == 0);
+        let interval = |record: &Record| {
+            let (_, fields) =
+                (record.diagnostic.as_ref()).filter(|(kind, _)| kind == "FaultResumed")?;
+            let (raised, waited) = (fields["raised"].as_u64(), fields["record_ns"].as_u64());
+            let interval = record.at.saturating_sub(raised?).saturating_sub(waited?);
+            Some((fields["token"].as_u64(), interval))
+        };
+        by_token(answers.filter_map(interval)).context("answers in the trace")
     }
 
     /// The fields of diagnostics of a kind, by token.
