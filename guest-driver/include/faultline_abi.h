@@ -708,7 +708,7 @@
 #define FAULTLINE_EVENT_CONNECT_FAILED 0x33
 /*
  * iWARP: the peer of QP `object` has closed in order. The QP is in state SQD,
- * its send queue has been flushed.
+ * and its send queue is being flushed.
  */
 #define FAULTLINE_EVENT_PEER_CLOSED 0x34
 /*
@@ -1144,7 +1144,7 @@
 /* Reasons for the end of a connection. */
 /* Both ends have closed in order. */
 #define FAULTLINE_CLOSE_FINISHED 1
-/* CONNECT: nobody listens. */
+/* CONNECT: the peer has answered the SYN with a reset. */
 #define FAULTLINE_CLOSE_REFUSED 2
 /* CONNECT: the peer has rejected; there may be private data. */
 #define FAULTLINE_CLOSE_REJECTED 3
@@ -1158,7 +1158,10 @@
 #define FAULTLINE_CLOSE_TERMINATED 7
 /* The peer has sent a Terminate message. */
 #define FAULTLINE_CLOSE_TERMINATED_BY_PEER 8
-/* MODIFY_QP or DESTROY_QP. */
+/*
+ * MODIFY_QP to ERR, or a failure of this end for which it has sent no Terminate
+ * message.
+ */
 #define FAULTLINE_CLOSE_ABORTED 9
 
 /* Geometry of connections. */
@@ -1764,7 +1767,10 @@ struct faultline_eqe {
 	__u8 reserved0[3];
 	/* Number of the CQ, QP, SRQ, listener or request, by kind. */
 	__le32 object;
-	/* Page fault: token to resume with. Connections: by kind. */
+	/*
+	 * Page fault: token to resume with. Events of connections: number of
+	 * the request, or FAULTLINE_CLOSE_*; see the kind.
+	 */
 	__le64 token;
 	/*
 	 * Page fault: virtual address (I/O virtual address of the region) that
