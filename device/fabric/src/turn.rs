@@ -194,9 +194,9 @@ impl<O: Outside> Fabric<O> {
         begins
     }
 
-    /// Passes what follows a frame in its message to the NIC that has just received the frame, a turn at a time, as long as that needs no look
-    /// at the rest of the way: whoever could do something to it there keeps a NIC from further turns ([`Fabric::others_wait`]). Returns
-    /// false if the turns of the sender are over.
+    /// Passes what follows a frame in its message to the NIC that has just received the frame, a turn at a time. Switch and ports need not be
+    /// asked again: with rules, link models or captures on the path a NIC has no further turns ([`Fabric::others_wait`]). Returns false if
+    /// the turns of the sender are over.
     #[inline(never)]
     fn pass_next_runs(
         &mut self,

@@ -20,6 +20,7 @@ use crate::ingress::HeldFrame;
 use crate::injection::point::Point;
 use crate::origin::Origin;
 use crate::payload::{CopyError, Payload};
+use crate::receive_queue::{RecvWr, TakeError};
 use crate::segments::Segments;
 use crate::steering::FrameTarget;
 use crate::time::Instant;
@@ -253,6 +254,26 @@ impl<'a, M: Dma> Context<'a, M> {
             };
             self.push_event(eqn, event);
         }
+    }
+
+    /// Takes a receive work request from an SRQ.
+    pub(crate) fn take_shared(&mut self, srqn: u32) -> Result<RecvWr, TakeError> {
+        let srq = self.core.srqs.get_mut(srqn).ok_or(TakeError::Broken)?;
+        let mut wr = match srq.ring.take(self.mem) {
+            Err(TakeError::Broken) => {
+                self.srq_error(srqn);
+                return Err(TakeError::Broken);
+            }
+            taken => taken?,
+        };
+        wr.srqn = Some(srqn);
+        // IBTA 10.2.9.2: the limit event fires once, then must be armed again.
+        let limit = srq.limit;
+        if limit > 0 && srq.ring.posted(self.mem, limit).is_ok_and(|n| n < limit) {
+            srq.limit = 0;
+            self.raise_async(event::SRQ_LIMIT, srqn);
+        }
+        Ok(wr)
     }
 
     /// A ring of an SRQ is broken: raises the event for it, once.

@@ -19,6 +19,7 @@ use crate::fault::Fault;
 use crate::iwarp::StreamQp;
 use crate::mkey::Mkey;
 use crate::nic::Nic;
+use crate::qp::endpoint::Endpoint;
 use crate::qp::{FaultPolicy, Qp, QpType, State};
 use crate::queues::Queue;
 use crate::time::Instant;
@@ -341,30 +342,30 @@ fn without_queues(qpn: u32, queue: &Queue) -> QueuePairInfo {
 
 fn pair_info(qp: &Qp) -> QueuePairInfo {
     let endpoint = &qp.endpoint;
-    let config = &endpoint.config;
-    let connected = config.kind.is_connected() && endpoint.path.is_some();
+    let connected = endpoint.config.kind.is_connected() && endpoint.path.is_some();
     let sets_rd_atomic = endpoint.attr.mask.get() & QP_ATTR_MAX_QP_RD_ATOMIC != 0;
     QueuePairInfo {
-        qpn: endpoint.number,
-        kind: QueueKind::Pair(config.kind),
-        state: Some(endpoint.state),
-        context: config.uctx,
-        pd: config.pd,
-        send_cq: config.send_cqn,
-        recv_cq: config.recv_cqn,
-        srq: config.srqn,
         peer_qpn: connected.then(|| endpoint.attr.dest_qpn.get()),
         mtu: endpoint.mtu,
         max_rd_atomic: sets_rd_atomic.then_some(endpoint.attr.max_rd_atomic),
-        fault_policy: endpoint.fault_policy(),
         sends_pending: qp.sends_pending(),
         waits_for_page: qp.waits_for_page(),
-        traffic: endpoint.traffic,
+        ..endpoint_info(endpoint)
     }
 }
 
 fn stream_info(qp: &StreamQp) -> QueuePairInfo {
     let endpoint = &qp.endpoint;
+    QueuePairInfo {
+        max_rd_atomic: Some(endpoint.attr.max_rd_atomic),
+        sends_pending: qp.sends_pending(),
+        waits_for_page: qp.waits_for_page(),
+        ..endpoint_info(endpoint)
+    }
+}
+
+/// The fields that queue pairs of all transports have.
+fn endpoint_info(endpoint: &Endpoint) -> QueuePairInfo {
     let config = &endpoint.config;
     QueuePairInfo {
         qpn: endpoint.number,
@@ -377,10 +378,10 @@ fn stream_info(qp: &StreamQp) -> QueuePairInfo {
         srq: config.srqn,
         peer_qpn: None,
         mtu: 0,
-        max_rd_atomic: Some(endpoint.attr.max_rd_atomic),
+        max_rd_atomic: None,
         fault_policy: endpoint.fault_policy(),
-        sends_pending: qp.sends_pending(),
-        waits_for_page: qp.waits_for_page(),
+        sends_pending: 0,
+        waits_for_page: false,
         traffic: endpoint.traffic,
     }
 }

@@ -181,7 +181,7 @@ impl Rules {
         next.into_iter().chain(self.frames.next_due()).min()
     }
 
-    /// Takes what is to be done to a NIC.
+    /// The next request of a rule: the number of the NIC, and what to do to it.
     pub fn poll_request(&mut self) -> Option<(usize, NicRequest)> {
         self.requests.pop_front()
     }

@@ -311,13 +311,7 @@ impl Nic {
         let qp = self.queues.stream_mut(number).ok_or(Status::BadQp)?;
         let from = qp.endpoint.state;
         let mask = change.mask.get();
-        if mask & QP_ATTR_CUR_STATE != 0 && change.cur_state != from as u8 {
-            return Err(Status::WrongState);
-        }
-        let to = match mask & QP_ATTR_STATE {
-            0 => from,
-            _ => State::from_abi(change.state).ok_or(Status::BadAttribute)?,
-        };
+        let to = state::target(from, change)?;
         // A connection enters RTR and RTS, or the queue pair SQE, by itself.
         let is_possible = to == from
             || matches!(

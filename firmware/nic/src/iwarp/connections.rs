@@ -133,7 +133,7 @@ impl Connections {
         self.owners.get(&key(tuple)).copied()
     }
 
-    /// Gives the connection with these ends an owner.
+    /// Registers the owner of the connection with these ends.
     pub(crate) fn set_owner(&mut self, tuple: &Tuple, owner: Owner) {
         self.owners.insert(key(tuple), owner);
     }

@@ -1,7 +1,6 @@
 //! The receive queue of an iWARP queue pair, its own or a shared one.
 
 use faultline_abi::cqe;
-use faultline_abi::event;
 
 use crate::context::Context;
 use crate::dma::Dma;
@@ -46,7 +45,7 @@ impl Receives {
         }
         let wr = match (&mut self.ring, qp.config.srqn) {
             (Some(ring), _) => ring.take(cx.mem)?,
-            (None, Some(srqn)) => take_shared(cx, srqn)?,
+            (None, Some(srqn)) => cx.take_shared(srqn)?,
             (None, None) => return Err(TakeError::Empty),
         };
         self.current = Some(wr);
@@ -92,40 +91,7 @@ impl Receives {
         turn: u64,
     ) -> bool {
         self.fail_current(qp, cx, Failure::FLUSHED);
-        let Some(ring) = &mut self.ring else {
-            return true;
-        };
-        let Ok(posted) = ring.posted(cx.mem, u32::MAX) else {
-            return true;
-        };
-        for _ in 0..posted {
-            if cx.core.is_over(turn) {
-                return false;
-            }
-            let Ok(wr) = ring.take(cx.mem) else {
-                return true;
-            };
-            qp.fail_receive(cx, &wr, Failure::FLUSHED);
-        }
-        true
+        let ring = self.ring.as_mut();
+        ring.is_none_or(|ring| qp.flush_receives(cx, ring, turn))
     }
-}
-
-/// Takes a work request of a shared queue.
-fn take_shared<M: Dma>(cx: &mut Context<'_, M>, srqn: u32) -> Result<RecvWr, TakeError> {
-    let srq = cx.core.srqs.get_mut(srqn).ok_or(TakeError::Broken)?;
-    let mut wr = match srq.ring.take(cx.mem) {
-        Err(TakeError::Broken) => {
-            cx.srq_error(srqn);
-            return Err(TakeError::Broken);
-        }
-        taken => taken?,
-    };
-    wr.srqn = Some(srqn);
-    let limit = srq.limit;
-    if limit > 0 && srq.ring.posted(cx.mem, limit).is_ok_and(|n| n < limit) {
-        srq.limit = 0;
-        cx.raise_async(event::SRQ_LIMIT, srqn);
-    }
-    Ok(wr)
 }

@@ -24,7 +24,7 @@ use crate::mkey::KeyUser;
 use crate::number::len32;
 use crate::origin::Origin;
 use crate::path::Path;
-use crate::receive_queue::RecvWr;
+use crate::receive_queue::{RecvRing, RecvWr};
 
 /// Identity and attributes of a queue pair.
 #[derive(Debug)]
@@ -267,5 +267,27 @@ impl Endpoint {
             ..Cqe::default()
         };
         self.complete_receive(cx, wr, entry);
+    }
+
+    /// Flushes the receive work requests that are posted in a ring now, until the turn is over. Returns true if none is left.
+    pub(crate) fn flush_receives<M: Dma>(
+        &self,
+        cx: &mut Context<'_, M>,
+        ring: &mut RecvRing,
+        turn: u64,
+    ) -> bool {
+        let Ok(posted) = ring.posted(cx.mem, u32::MAX) else {
+            return true;
+        };
+        for _ in 0..posted {
+            if cx.core.is_over(turn) {
+                return false;
+            }
+            let Ok(wr) = ring.take(cx.mem) else {
+                return true;
+            };
+            self.fail_receive(cx, &wr, Failure::FLUSHED);
+        }
+        true
     }
 }

@@ -93,6 +93,18 @@ fn rule(kind: QpType, from: State, to: State) -> Option<(u32, u32)> {
     })
 }
 
+/// The state that a command asks for in state `from`, which the caller may have named.
+pub(crate) fn target(from: State, change: &QpAttr) -> Result<State, Status> {
+    let mask = change.mask.get();
+    if mask & QP_ATTR_CUR_STATE != 0 && change.cur_state != from as u8 {
+        return Err(Status::WrongState);
+    }
+    match mask & QP_ATTR_STATE {
+        0 => Ok(from),
+        _ => State::from_abi(change.state).ok_or(Status::BadAttribute),
+    }
+}
+
 /// Checks a command against the table and the ranges of its attributes.
 pub(crate) fn check(
     kind: QpType,
@@ -101,13 +113,7 @@ pub(crate) fn check(
     max_rd_atomic: u32,
 ) -> Result<(), Status> {
     let mask = change.mask.get();
-    if mask & QP_ATTR_CUR_STATE != 0 && change.cur_state != from as u8 {
-        return Err(Status::WrongState);
-    }
-    let to = match mask & QP_ATTR_STATE {
-        0 => from,
-        _ => State::from_abi(change.state).ok_or(Status::BadAttribute)?,
-    };
+    let to = target(from, change)?;
     let own_only = mask & !(QP_ATTR_CUR_STATE | QP_ATTR_FAULT_POLICY | QP_ATTR_UDP_SPORT) == 0;
     if !own_only || mask & QP_ATTR_STATE != 0 {
         let (required, optional) = rule(kind, from, to).ok_or(Status::BadTransition)?;

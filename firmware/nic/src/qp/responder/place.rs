@@ -31,27 +31,7 @@ impl Responder {
         if let Some(queue) = &mut self.queue {
             return queue.take(cx.mem);
         }
-        let srqn = srqn.ok_or(TakeError::Empty)?;
-        let srq = cx.core.srqs.get_mut(srqn).ok_or(TakeError::Broken)?;
-        let mut wr = match srq.ring.take(cx.mem) {
-            Err(TakeError::Broken) => {
-                cx.srq_error(srqn);
-                return Err(TakeError::Broken);
-            }
-            taken => taken?,
-        };
-        wr.srqn = Some(srqn);
-        // IBTA 10.2.9.2: the limit event fires once, then must be armed again.
-        if srq.limit > 0
-            && srq
-                .ring
-                .posted(cx.mem, srq.limit)
-                .is_ok_and(|n| n < srq.limit)
-        {
-            srq.limit = 0;
-            cx.raise_async(event::SRQ_LIMIT, srqn);
-        }
-        Ok(wr)
+        cx.take_shared(srqn.ok_or(TakeError::Empty)?)
     }
 
     /// Takes the receive work request of a message of a connection that begins or, for a WRITE with immediate data,
@@ -201,22 +181,8 @@ impl Responder {
         cx: &mut Context<'_, M>,
         turn: u64,
     ) -> bool {
-        let Some(queue) = &mut self.queue else {
-            return true;
-        };
-        let Ok(posted) = queue.posted(cx.mem, u32::MAX) else {
-            return true;
-        };
-        for _ in 0..posted {
-            if cx.core.is_over(turn) {
-                return false;
-            }
-            let Ok(wr) = queue.take(cx.mem) else {
-                return true;
-            };
-            qp.fail_receive(cx, &wr, Failure::FLUSHED);
-        }
-        true
+        let queue = self.queue.as_mut();
+        queue.is_none_or(|queue| qp.flush_receives(cx, queue, turn))
     }
 }
 
