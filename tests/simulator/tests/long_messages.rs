@@ -2,12 +2,14 @@
 
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe::Cqe;
-use faultline_abi::qp::{QPS_RTS, QPT_RC, QPT_UC};
+use faultline_abi::qp::{QPT_RC, QPT_UC};
 use faultline_abi::wqe as wr;
 use faultline_nic::FaultPolicy;
 use faultline_simulation::{Rng, Send};
 use faultline_simulator::pager;
 use faultline_simulator::{HostPager, Pair, World};
+
+use crate::common::{End, ends};
 
 /// Bytes of each part of a region: the source of messages, where those of the peer land, and where data that is read lands. So the order of
 /// READs and other requests, which is not defined, does not matter.
@@ -56,8 +58,7 @@ type Seen = (u32, u8, u8, u32);
 struct Outcome {
     completions: [Vec<Seen>; 2],
     landed: [Vec<u8>; 2],
-    psns: [(u32, u32); 2],
-    states: [u8; 2],
+    ends: [End; 2],
     counters: [Vec<(String, u64)>; 2],
 }
 
@@ -172,12 +173,6 @@ fn outcome(seed: u64, options: Options, form: Form) -> (Outcome, u64) {
         let found = world.completions(host, &mut pair.cq[host]);
         found.iter().map(seen).collect()
     });
-    let query = [0, 1].map(|host| {
-        world.hosts[host]
-            .driver
-            .query_qp(pair.qp[host].qpn)
-            .unwrap()
-    });
     // How much has been sent before a NAK arrives depends on the sizes of runs, too.
     let has_naks = options.policy.is_some() || options.is_wrong;
     let counters = [0, 1].map(|host| match has_naks {
@@ -187,11 +182,7 @@ fn outcome(seed: u64, options: Options, form: Form) -> (Outcome, u64) {
     let outcome = Outcome {
         completions,
         landed,
-        psns: query.map(|attr| match attr.state {
-            QPS_RTS => (attr.sq_psn.get(), attr.rq_psn.get()),
-            _ => (0, attr.rq_psn.get()),
-        }),
-        states: [0, 1].map(|host: usize| query[host].state),
+        ends: ends(&mut world, &pair),
         counters,
     };
     (outcome, world.long_runs(0) + world.long_runs(1))
@@ -233,12 +224,11 @@ fn compare(seeds: std::ops::Range<u64>, options: Options) -> u64 {
             let [turns, found] = [&turns, &found].map(|outcome| {
                 let Outcome {
                     completions,
-                    psns,
-                    states,
+                    ends,
                     counters,
                     ..
                 } = outcome;
-                (completions, psns, states, counters)
+                (completions, ends, counters)
             });
             assert_eq!(turns, found, "seed {seed}, {options:?}, {form:?}");
             long += runs;

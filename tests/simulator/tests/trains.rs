@@ -2,12 +2,14 @@
 
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe::{Cqe, SUCCESS};
-use faultline_abi::qp::{QPS_RTS, QPT_RC, QPT_UC};
+use faultline_abi::qp::{QPT_RC, QPT_UC};
 use faultline_abi::wqe as wr;
 use faultline_nic::{FaultPolicy, Latency};
 use faultline_simulation::{Rng, Send};
 use faultline_simulator::pager;
 use faultline_simulator::{HostPager, Pair, World};
+
+use crate::common::{End, ends};
 
 /// Bytes of each region: the source of messages, then where they land.
 const REGION: u64 = 256 << 10;
@@ -53,8 +55,7 @@ struct Outcome {
     completions: [Vec<Seen>; 2],
     landed: Vec<u8>,
     /// Next PSNs. Not of a requester in error: how many requests had begun before the error came is a matter of time.
-    psns: [(u32, u32); 2],
-    states: [u8; 2],
+    ends: [End; 2],
 }
 
 /// A request of a plan.
@@ -206,20 +207,10 @@ fn outcome(seed: u64, options: Options, form: Form) -> (Outcome, u64) {
         let found = world.completions(host, &mut pair.cq[host]);
         found.iter().map(seen).collect()
     });
-    let query = [0, 1].map(|host| {
-        world.hosts[host]
-            .driver
-            .query_qp(pair.qp[host].qpn)
-            .unwrap()
-    });
     let outcome = Outcome {
         completions,
         landed,
-        psns: query.map(|attr| match attr.state {
-            QPS_RTS => (attr.sq_psn.get(), attr.rq_psn.get()),
-            _ => (0, attr.rq_psn.get()),
-        }),
-        states: [0, 1].map(|host: usize| query[host].state),
+        ends: ends(&mut world, &pair),
     };
     (outcome, world.messages_in_trains(0))
 }

@@ -28,13 +28,27 @@ fn program(directory: &Path, arguments: &[&str]) -> Command {
 }
 
 fn run(directory: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = program(directory, arguments).output().unwrap();
+    texts(program(directory, arguments).output().unwrap())
+}
+
+/// Status, standard output and standard error.
+fn texts(output: Output) -> (Option<i32>, String, String) {
     let text = |bytes| String::from_utf8(bytes).unwrap();
-    (status.code(), text(stdout), text(stderr))
+    (
+        output.status.code(),
+        text(output.stdout),
+        text(output.stderr),
+    )
+}
+
+/// The same as [`run`] for a program that gets a signal as soon as it handles it.
+fn interrupt(directory: &Path, arguments: &[&str], of: Signal) -> (Option<i32>, String, String) {
+    let mut command = program(directory, arguments);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    await_handler(&child);
+    signal(&child, of);
+    texts(child.wait_with_output().unwrap())
 }
 
 /// Waits until a program handles SIGINT and SIGTERM (bits 1 and 14 of the signals that it catches, proc_pid_status(5)).
@@ -93,22 +107,12 @@ fn a_signal_ends_a_search_with_its_report() {
         "b.toml",
     ];
     for of in [Signal::INT, Signal::TERM] {
-        let mut command = program(path, &arguments);
-        let child = command
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        await_handler(&child);
-        signal(&child, of);
-        let output = child.wait_with_output().unwrap();
-        let error = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(128 + of.as_raw()), "{error}");
+        let (status, text, error) = interrupt(path, &arguments, of);
+        assert_eq!(status, Some(128 + of.as_raw()), "{error}");
         assert!(
             error.contains("interrupted: 1 of 2 files were run"),
             "{error}"
         );
-        let text = String::from_utf8(output.stdout).unwrap();
         assert!(text.contains(" of 1000000 seeds that were tried"), "{text}");
         let report = fs::read_to_string(path.join("out.xml")).unwrap();
         for file in ["a.toml", "b.toml"] {
@@ -128,22 +132,13 @@ fn a_signal_ends_random_processes_with_their_number() {
         (Signal::TERM, &["vopr", "1", "--count", "1000000"]),
         (Signal::TERM, &["vopr", "1", "--count", "0"]),
     ] {
-        let mut command = program(directory.path(), arguments);
-        let child = command
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        await_handler(&child);
-        signal(&child, of);
-        let output = child.wait_with_output().unwrap();
-        let error = String::from_utf8(output.stderr).unwrap();
-        let lines = String::from_utf8(output.stdout).unwrap().lines().count();
-        let (status, wanted) = match arguments[3] {
+        let (status, text, error) = interrupt(directory.path(), arguments, of);
+        let lines = text.lines().count();
+        let (expected, wanted) = match arguments[3] {
             "0" => (0, String::new()),
             count => (128 + of.as_raw(), format!(" of {count}")),
         };
-        assert_eq!(output.status.code(), Some(status), "{error}");
+        assert_eq!(status, Some(expected), "{error}");
         let said = format!("interrupted: {lines}{wanted} seeds were run, and none failed\n");
         assert_eq!(error, said);
     }
