@@ -11,10 +11,14 @@ use faultline_abi::iwarp::{
     QueryConnection,
 };
 use faultline_abi::{U16, U32, U64, regs};
+use faultline_wire::mpa::MpaSetup;
 use zerocopy::FromBytes;
 
 use crate::bus::Bus;
 use crate::driver::{Driver, Error};
+
+/// Most octets of private data.
+const MAX_PRIVATE: u16 = MpaSetup::MAX_PRIVATE_DATA;
 
 type Result<T> = core::result::Result<T, Error>;
 
@@ -112,14 +116,14 @@ impl<B: Bus> Driver<B> {
     fn query(&mut self, opcode: u16, handle: u32) -> Result<(ConnectionInfo, Vec<u8>)> {
         let body = QueryConnection {
             addr: U64::new(self.scratch),
-            len: U16::new(512),
+            len: U16::new(MAX_PRIVATE),
             ..QueryConnection::default()
         };
         let answer = self.command(opcode, handle, &body)?;
         // An answer is longer.
         let read = ConnectionInfo::read_from_prefix(&answer.body);
         let (info, _) = read.map_err(|_| Error::Silent)?;
-        let mut data = vec![0; usize::from(info.param.private_len.get()).min(512)];
+        let mut data = vec![0; usize::from(info.param.private_len.get()).min(MAX_PRIVATE.into())];
         self.bus.read(self.scratch, &mut data);
         Ok((info, data))
     }

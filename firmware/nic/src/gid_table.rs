@@ -4,6 +4,11 @@
 
 use faultline_wire::{Gid, MacAddr};
 
+/// No VLAN, where a command names one.
+pub(crate) const NO_VLAN: u16 = 0xffff;
+/// Largest VLAN id (IEEE 802.1Q).
+pub(crate) const MAX_VLAN: u16 = 4094;
+
 /// An entry of the GID table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GidEntry {

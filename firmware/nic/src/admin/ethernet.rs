@@ -14,7 +14,7 @@ use zerocopy::{FromZeros, IntoBytes};
 use super::sizes::{check_depth, check_recv_stride};
 use crate::config::{MAX_MTU, Transport};
 use crate::dma::Dma;
-use crate::gid_table::GidEntry;
+use crate::gid_table::{GidEntry, MAX_VLAN, NO_VLAN};
 use crate::nic::Nic;
 use crate::port_security::PortSecurity;
 use crate::qp::{QpConfig, QpType, State, WorkQueue};
@@ -26,8 +26,6 @@ use crate::time::Instant;
 
 /// Smallest Ethernet MTU (RFC 791).
 const MIN_MTU: u16 = 68;
-/// No VLAN in SET_GID.
-const NO_VLAN: u16 = 0xffff;
 
 impl Nic {
     /// Refuses a command that an iWARP adapter does not have.
@@ -45,7 +43,7 @@ impl Nic {
         }
         let vlan = match cmd.vlan.get() {
             NO_VLAN => None,
-            vid @ 0..=4094 => Some(vid),
+            vid @ 0..=MAX_VLAN => Some(vid),
             _ => return Err(Status::BadParameter),
         };
         let mac = MacAddr(cmd.mac);

@@ -15,9 +15,10 @@ use faultline_wire::mpa::MpaRole;
 use super::command::Answer;
 use crate::context::Context;
 use crate::dma::Dma;
+use crate::gid_table::{MAX_VLAN, NO_VLAN};
 use crate::iwarp::{
-    Connections, Listening, NO_VLAN, Offer, Owner, Request, SETUP_TIMEOUT, Stage, StreamConfig,
-    StreamPath, agreed, to_tcp,
+    Connections, Listening, Offer, Owner, Request, SETUP_TIMEOUT, Stage, StreamConfig, StreamPath,
+    agreed, to_tcp,
 };
 use crate::nic::Nic;
 use crate::number::{len16, len32};
@@ -53,7 +54,7 @@ impl Nic {
         if port == 0 || local.is_multicast() {
             return Err(Status::BadAddress);
         }
-        if !(1..=max).contains(&backlog) || (vlan != NO_VLAN && vlan > 4094) {
+        if !(1..=max).contains(&backlog) || (vlan != NO_VLAN && vlan > MAX_VLAN) {
             return Err(Status::BadAttribute);
         }
         let held = self.core.budget.take(size_of::<Listening>());

@@ -15,7 +15,7 @@ use crate::fault::{Need, RaisedFault, Token, WaitKind};
 use crate::mkey::Access;
 use crate::number::low32;
 use crate::qp::endpoint::Endpoint;
-use crate::qp::page_wait::LOST_BUFFER;
+use crate::qp::page_wait::{LANDING_AHEAD, LOST_BUFFER};
 use crate::qp::sge;
 use crate::qp::types::{Failure, PlaceError, State};
 use crate::qp::work_request::{AtomicOp, Remote, SendExtra, SendOp};
@@ -23,8 +23,6 @@ use crate::work;
 
 /// Octets of the stream that are prepared before they can be sent. More would delay answers to READs, which follow them.
 const AHEAD: u64 = 64 << 10;
-/// Bytes of the buffer of a response that must be present before the request is sent.
-const LANDING_AHEAD: u32 = 1 << 20;
 
 /// The result of beginning work requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,10 +8,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use faultline_tcp::{self as tcp, Connection, Secret, Tuple};
 use faultline_wire::Gid;
 
-use super::path::{NO_VLAN, StreamPath, set_octets};
+use super::path::{StreamPath, set_octets};
 use super::setup::Offer;
 use crate::budget::Held;
 use crate::frame::TxFrame;
+use crate::gid_table::NO_VLAN;
 use crate::table::Table;
 use crate::time::{Instant, Nanos, earlier};
 

@@ -2,7 +2,7 @@
 
 use faultline_abi::admin::Counter;
 use faultline_tcp::{Data, Receiver, Source, Verdict};
-use faultline_wire::mpa::{Crc32c, Fpdu, MpaRole};
+use faultline_wire::mpa::{Crc32c, Fpdu, MpaRole, MpaSetup};
 use faultline_wire::rdmap::TerminateCode;
 
 use super::kept::{Kept, Piece};
@@ -274,7 +274,7 @@ impl<M: Dma> Delivery<'_, '_, '_, M> {
                 self.is_stalled = true;
                 Verdict::Refused
             }
-            _ => {
+            FaultPolicy::Rnr | FaultPolicy::Drop | FaultPolicy::Stall | FaultPolicy::Terminate => {
                 self.inbound.page = Some(token);
                 Verdict::Held
             }
@@ -283,7 +283,7 @@ impl<M: Dma> Delivery<'_, '_, '_, M> {
 }
 
 /// Octets of the longest setup frame.
-pub(crate) const MAX_SETUP: usize = 20 + 512;
+pub(crate) const MAX_SETUP: usize = MpaSetup::LEN + MpaSetup::MAX_PRIVATE_DATA as usize;
 
 fn taken(len: usize) -> Verdict {
     Verdict::Taken(u32::try_from(len).unwrap_or(u32::MAX))

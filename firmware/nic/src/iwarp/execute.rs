@@ -20,13 +20,12 @@ use crate::fault::Need;
 use crate::mkey::{Access, KeyRange, Miss};
 use crate::number::len32;
 use crate::payload::{CopyError, Payload};
+use crate::qp::page_wait::READ_AHEAD;
 use crate::qp::sge;
 use crate::qp::types::{Failure, PlaceError};
 use crate::receive_queue::TakeError;
 use crate::segments::Segments;
 
-/// Octets of a READ that must be present before it is accepted.
-const READ_AHEAD: u32 = 64 << 10;
 /// Answers that a peer may have received without an acknowledgment: more than any that obeys the depth of its READ queue.
 const MAX_ANSWERS: usize = 1024;
 /// Headers that are looked at: of DDP, and of an atomic request.

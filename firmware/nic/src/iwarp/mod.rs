@@ -28,6 +28,6 @@ pub(crate) use connections::{
     Connections, Listening, Owner, Request, SETUP_TIMEOUT, Stage, to_tcp,
 };
 pub(crate) use deliver::MAX_SETUP;
-pub(crate) use path::{NO_VLAN, StreamPath};
+pub(crate) use path::StreamPath;
 pub(crate) use qp::{StreamConfig, StreamQp, agreed};
 pub(crate) use setup::{Offer, parse as parse_setup};

@@ -10,13 +10,10 @@ use faultline_wire::{
 
 use super::arrived::Arrived;
 use crate::frame::{FrameKind, TxFrame};
+use crate::gid_table::{MAX_VLAN, NO_VLAN};
 use crate::headers::{Head, MAX_HEADERS};
 use crate::number::len16;
 
-/// No VLAN, in the ABI.
-pub(crate) const NO_VLAN: u16 = 0xffff;
-/// Largest VLAN id (IEEE 802.1Q).
-const MAX_VLAN: u16 = 4094;
 /// Smallest MTU of a path: a datagram of this length reaches each IPv4 host (RFC 1122 section 3.3.2). For IPv6 too, although its links have 1280.
 const MIN_MTU: u16 = 576;
 /// Hop limit if the driver gives none.

@@ -194,13 +194,12 @@ impl Nic {
             return;
         };
         let listening = connections.listeners.get_mut(listener);
-        let has_room = |open: u32, backlog: u32| open < backlog;
         let held = self.core.budget.take(size_of::<Request>());
-        // A peer repeats the SYN.
+        // The SYN is dropped; the peer sends it again.
         let (Some(listening), Some(held)) = (listening, held) else {
             return;
         };
-        if !has_room(listening.requests, listening.backlog) {
+        if listening.requests >= listening.backlog {
             return;
         }
         let request = Request {

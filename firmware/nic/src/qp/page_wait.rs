@@ -14,6 +14,11 @@ use crate::time::Instant;
 /// Failure of a work request if a page of its buffers does not become present.
 pub(crate) const LOST_BUFFER: Failure = Failure::new(cqe::LOC_PROT_ERR, cqe::DMA);
 
+/// Bytes of the buffer of a response that must be present before the request is sent.
+pub(crate) const LANDING_AHEAD: u32 = 1 << 20;
+/// Bytes of a READ that must be present before it is accepted.
+pub(crate) const READ_AHEAD: u32 = 64 << 10;
+
 /// A missing page that keeps a queue pair from sending.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageWait {

@@ -22,6 +22,7 @@ use crate::frame::{FrameKind, TxFrame, following};
 use crate::mkey::{Access, KeyRange, Miss, Mkeys};
 use crate::number::low32;
 use crate::qp::endpoint::Endpoint;
+use crate::qp::page_wait::LANDING_AHEAD;
 use crate::qp::sge::{self, SgPart};
 use crate::qp::types::{Failure, PlaceError, QpType};
 use crate::qp::work_request::{AtomicOp, DeviceRequest, Remote, SendExtra, SendOp, SendWr};
@@ -29,8 +30,6 @@ use crate::segments::{Segments, push_segment, truncate_segments};
 
 /// Largest number of packets without a request for an acknowledgement, so that the window keeps moving.
 const ACK_EVERY: u32 = 64;
-/// Bytes of the buffer of a response that must be present before the request is sent.
-const LANDING_AHEAD: u32 = 1 << 20;
 
 /// Why no packet was built.
 #[derive(Debug)]

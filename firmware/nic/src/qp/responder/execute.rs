@@ -22,12 +22,10 @@ use crate::mkey::{Access, KeyRange, KeyUser};
 use crate::number::len32;
 use crate::payload::{CopyError, Payload};
 use crate::qp::endpoint::Endpoint;
+use crate::qp::page_wait::READ_AHEAD;
 use crate::qp::types::{PlaceError, QpType};
 use crate::segments::Segments;
 use crate::tag::message::HEADERS;
-
-/// Bytes of a READ that must be present before it is accepted.
-const READ_AHEAD: u32 = 64 << 10;
 
 /// Memory that a packet of a WRITE goes to.
 struct WriteTarget {
