@@ -1,7 +1,7 @@
 //! `faultline serve`: RDMA NICs for virtual machines.
 
 #![forbid(unsafe_code)]
-// Values of users and sockets get here, and none of them may stop the process. Tests may.
+// Values of users and sockets reach this crate; arithmetic on them must not panic, except in tests.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 mod commands;

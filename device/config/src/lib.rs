@@ -14,7 +14,7 @@
 //! - `vlan`: the VLANs of a NIC or port
 
 #![forbid(unsafe_code)]
-// Values of users get here, and none of them may stop the process. Tests may.
+// Values of users reach this crate; arithmetic on them must not panic, except in tests.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 mod addresses;

@@ -18,7 +18,7 @@
 //! hosts. Only NICs and the wire go on.
 
 #![forbid(unsafe_code)]
-// Values of scenario files get here, and none of them may stop the process. Tests may.
+// Values of scenario files reach this crate; arithmetic on them must not panic, except in tests.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 mod bus;

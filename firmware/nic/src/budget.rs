@@ -52,7 +52,7 @@ impl Budget {
         self.used() >= self.max
     }
 
-    /// Reserves bytes. Returns `None` if fewer than these are left.
+    /// Reserves bytes. Returns `None` if the budget has fewer left.
     pub fn take(&self, bytes: usize) -> Option<Held> {
         let left = self.max.saturating_sub(self.used());
         (bytes <= left).then(|| {

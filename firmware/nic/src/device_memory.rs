@@ -32,7 +32,7 @@ struct Allocation {
 pub(crate) struct DeviceMemory {
     pages: u64,
     allocations: Table<Allocation>,
-    /// The same by their place: first page, and page after the last.
+    /// Page ranges of the allocations, in ascending order: first page, and page after the last.
     places: Vec<(u64, u64)>,
 }
 

@@ -199,7 +199,8 @@ impl Nic {
         regions.map(|(_, mkey)| mkey.key)
     }
 
-    /// The user context that owns what a diagnostic is about; 0: the kernel. `None`: the object is not known, or there is none.
+    /// The user context that owns the object of a diagnostic; 0: the kernel. `None`: the object is not known, or there
+    /// is none.
     pub fn context_of(&self, diagnostic: &Diagnostic) -> Option<u32> {
         let queue = |qpn| self.queues.get(qpn).map(|queue| queue.uctx());
         let of_key = |key| self.core.mkeys.get(key).map(|_| self.core.owner_of(key));

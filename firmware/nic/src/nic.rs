@@ -1,6 +1,6 @@
-//! The state of a NIC, and the calls of its user: doorbells, frames to send, interrupts and deadlines. Received frames are in
-//! `receive`, the next frame in `transmit`, register accesses in `registers`, answers to page faults in `faults`, what holds senders in
-//! `senders`, TCP segments and connections without a queue pair in `iwarp`.
+//! The state of a NIC, and the calls of its user: doorbells, frames to send, interrupts and deadlines. Received frames
+//! are in `receive`, the next frame in `transmit`, register accesses in `registers`, answers to page faults in
+//! `faults`, pauses and holds of senders in `senders`, TCP segments and connections without a queue pair in `iwarp`.
 
 mod faults;
 mod gate;
@@ -446,8 +446,8 @@ impl Nic {
         self.core.diagnostics.pop()
     }
 
-    /// What [`Nic::poll_diagnostic`] would return, all at once and where it is: a caller that copies each into its own tables need
-    /// not copy it twice. [`Nic::clear_diagnostics`] removes them.
+    /// All diagnostics that [`Nic::poll_diagnostic`] would return, by reference, so that a caller copies each of them
+    /// once. [`Nic::clear_diagnostics`] removes them.
     #[inline]
     pub fn diagnostics(&self) -> impl Iterator<Item = &(Instant, Diagnostic)> {
         self.core.diagnostics.iter()

@@ -1,6 +1,6 @@
 //! Vendor errors of completions: the device's own, which name the check that failed, or those of other adapters.
 //!
-//! This module does not decide which check fails. The device's diagnostics have its own values always.
+//! This module does not decide which check fails. Diagnostics always have the device's own values.
 
 use faultline_abi::cqe::{
     self, Cqe, LOC_LEN_ERR, LOC_PROT_ERR, LOC_QP_OP_ERR, REM_ACCESS_ERR, REM_INV_REQ_ERR,
