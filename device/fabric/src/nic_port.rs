@@ -83,7 +83,8 @@ impl NicPort {
         self.bus_master && self.nic.is_stalled()
     }
 
-    /// Returns true if a frame, of so many packets, is dropped because the link is down, or because the function may not access memory.
+    /// Returns true if a frame of this number of packets is dropped because the link is down, or because the function
+    /// may not access memory.
     #[inline]
     pub(crate) fn drops_as_down(&mut self, packets: u32) -> bool {
         let is_down = !self.bus_master || !self.nic.is_link_up();

@@ -1,4 +1,4 @@
-//! What has happened in a run, line by line, and its hash.
+//! The events of a run, line by line, and their hash.
 
 use std::fmt::{self, Write};
 

@@ -1,4 +1,4 @@
-//! Captures of processes with one and several engines: what they have of each frame, with which time and which comment.
+//! Captures of processes with one and several engines: time and comment of each captured frame.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -233,7 +233,7 @@ fn a_capture_has_every_packet_where_it_is_sent_and_where_it_arrives() {
     }
 }
 
-/// All engines begin and end a capture together, however many frames are on their links meanwhile.
+/// All engines begin and end a capture together, whatever the number of frames on their links.
 #[test]
 fn engines_begin_and_end_a_capture_at_a_consistent_cut() {
     let mut world = world(2, [None; 2]);
@@ -410,7 +410,8 @@ fn to_absent(world: &mut World) -> ([End; 2], Absent) {
     (ends, absent)
 }
 
-/// Whatever the policy does with it: a packet that is refused, dropped or stalled, and those that wait behind a stalled one.
+/// A packet whose page is absent is refused, dropped or stalled, as the policy says, and so are packets behind a
+/// stalled one.
 #[test]
 fn a_packet_that_is_not_executed_for_lack_of_a_page_names_the_fault() {
     const PAGE: u32 = 4096;
@@ -462,8 +463,8 @@ fn a_packet_that_is_not_executed_for_lack_of_a_page_names_the_fault() {
     }
 }
 
-/// A packet that waits behind a page fault is looked at later, and is refused then: it has become too long. It was shown before, and the
-/// packet that arrives next is received.
+/// A packet that waits behind a page fault is checked later, and refused then, because it is longer than the new MTU.
+/// It was shown before, and the packet that arrives next is received.
 #[test]
 fn a_packet_that_is_refused_later_leaves_its_reason_at_no_other() {
     let shape = ProcessShape {
@@ -509,7 +510,7 @@ fn a_packet_that_is_refused_later_leaves_its_reason_at_no_other() {
     assert_eq!(ends[1].await_good(&mut world, 1).len(), 1);
 }
 
-/// Each frame is captured once where it is sent and once where it arrives, with what the models of the links do to it.
+/// Each frame is captured once where it is sent and once where it arrives, with the effects of the link models.
 #[test]
 fn frames_on_modelled_links_have_comments_on_what_is_done_to_them() {
     let bad = |seed| {
@@ -545,7 +546,8 @@ fn frames_on_modelled_links_have_comments_on_what_is_done_to_them() {
                     found.get(text).copied().unwrap_or(0) as u64
                 })
             };
-            // What arrives has been done to it on both links, so that only the sender's side says how often one of them did it.
+            // An arriving frame has the effects of both links, so only the sender's side shows how often one of them
+            // had an effect.
             let (counts, found) = of(Direction::Tx);
             for (count, text) in [
                 (counts.lost, LOST),
@@ -566,7 +568,7 @@ fn frames_on_modelled_links_have_comments_on_what_is_done_to_them() {
             assert_eq!(found(LOST), counts.lost);
             assert!(found("corrupted by the model of a link") > 0);
         }
-        // What was sent is legal, whatever becomes of it.
+        // Sent packets are legal, also those that are lost or changed later.
         world.expect_legal();
     }
 }

@@ -12,7 +12,7 @@ fn results(text: &str) -> Results {
     run(&scenario(text), Options::default()).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The same with the rules of the text.
+/// The same, with rules in the text.
 fn results_with_rules(text: &str) -> Results {
     let scenario = read("rules.toml", text).unwrap_or_else(|problems| panic!("{problems}"));
     let plan = scenario.plan_simulation().unwrap();

@@ -16,12 +16,12 @@ pub struct RunningScenario {
     pub(crate) counters: Vec<Vec<u64>>,
     /// Real time at which a pause that an action has made ends.
     pub(crate) pause_until: Option<Instant>,
-    /// What the runner has to do in guests. `None`: no runner is attached.
+    /// Tasks for the runner. `None`: no runner is attached.
     pub runner: Option<RunnerTasks>,
 }
 
-/// Actions that only software in a guest can carry out, such as moves of its GIDs. Whoever has started the scenario as its runner
-/// asks for them, carries them out, and reports each.
+/// Actions that only software in a guest can execute, such as moves of its GIDs. The *runner*, the client that has
+/// started the scenario, reads them, executes them, and reports each.
 #[derive(Debug, Default)]
 pub struct RunnerTasks {
     /// Ids of tasks are counted from 0.
@@ -38,7 +38,7 @@ pub struct RunnerTask {
     pub action: GuestAction,
 }
 
-/// What only software in a guest can do.
+/// An action that only software in a guest can execute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuestAction {
     /// Moves its addresses to other entries of the GID table.
@@ -77,7 +77,7 @@ impl RunnerTasks {
         self.pending.iter().map(|(id, task)| (*id, *task))
     }
 
-    /// The runner is done with a task. `None`: no such task waits.
+    /// The runner has finished a task. `None`: no such task waits.
     pub(crate) fn done(&mut self, id: u64) -> Option<RunnerTask> {
         self.pending.remove(&id)
     }

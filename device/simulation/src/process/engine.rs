@@ -64,7 +64,7 @@ impl Link {
         Some(frame)
     }
 
-    /// The most frames and octets of payload that have waited on it.
+    /// Maxima of the frames and of the octets of payload on it.
     pub(super) fn most(&self) -> (usize, usize) {
         self.0.borrow().most
     }
@@ -96,9 +96,9 @@ pub(super) struct SimEngine {
     pub(super) around: Around,
     /// Links from the other engines.
     received: Vec<Link>,
-    /// What the fabric has in place of the memory of guests of other engines.
+    /// The memory in place of the memory of guests of other engines.
     payload: Memory,
-    /// The most work of NICs that have received frames in a pass.
+    /// Maximum over the passes: work of NICs that have received frames.
     pub(super) longest_pass: u64,
 }
 
@@ -208,8 +208,8 @@ impl SimEngine {
         worked | self.run_scenario(now)
     }
 
-    /// True if the modelled link of a NIC has room for what it sends in a turn. Otherwise the NIC waits. In virtual time, software posts
-    /// as much as it may at one instant.
+    /// True if the modelled link of a NIC has room for the frames of a turn. Otherwise the NIC waits. In virtual time,
+    /// software posts as many requests as it may at one instant.
     fn has_room(&self, nic: PortId) -> bool {
         let link = self.fabric.links.get(nic, Direction::Tx);
         link.is_none_or(|link| link.octets() < MAX_OCTETS / 2)
@@ -274,7 +274,7 @@ impl SimEngine {
         }
     }
 
-    /// Carries out what the rules ask for. Returns true if there was anything.
+    /// Executes the requests of the rules. Returns true if there were any.
     pub(super) fn run_scenario(&mut self, now: Instant) -> bool {
         if !self.fabric.advance_rules(now) {
             return false;
@@ -387,7 +387,7 @@ impl Outside for Around {
         self.out.iter().any(|(_, link)| link.is_full())
     }
 
-    // Nothing comes during a pass, and other engines do not sleep.
+    // No event comes during a pass, and other engines do not sleep.
     fn is_awaited(&self, _: &Nics) -> bool {
         false
     }

@@ -120,7 +120,8 @@ fn results(connection: &Connection<'_>, found: impl Iterator<Item = u64>) -> Res
     Ok(())
 }
 
-/// Messages are still there, and slots without message are empty, unless one has begun to arrive there.
+/// Messages in slots are unchanged, and slots without message are empty, unless a message has begun to
+/// arrive there.
 fn slots(
     connection: &Connection<'_>,
     driver: &Driver<ProcessBus>,

@@ -1,4 +1,4 @@
-//! What a run has done, or what went wrong.
+//! The result of a run: a report, or a failure.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -55,7 +55,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// What two failures of one cause have in common: a plan that is made smaller must not go over to another one.
+    /// The kind of a failure. A plan that is made smaller must keep it.
     pub fn kind(&self) -> String {
         match self {
             Self::Packets(violations) => {
