@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpio_is_what_cpio_reads() {
+    fn cpio_reads_the_archive() {
         let mut cpio = Cpio::default();
         cpio.file("a/b/c", 0o644, b"hello");
         cpio.file("a/d", 0o755, b"");

@@ -202,7 +202,7 @@ mod tests {
     const SCRIPT: &str = include_str!("../../tests/guest/scripts/programs_libraries.sh");
 
     #[test]
-    fn the_script_runs_what_is_built() {
+    fn the_script_runs_the_built_programs() {
         for library in ALL {
             for build in library.builds {
                 let words: Vec<&str> = build.split(' ').collect();

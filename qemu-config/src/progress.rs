@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_side_by_side_takes_half_the_time() {
+    fn parallel_work_takes_half_the_time() {
         let history = past(&[("a", 600.0, 1), ("b", 600.0, 1)]);
         let mut both = items(&["a", "b"]);
         both.iter_mut().for_each(|item| item.beside = 2);
@@ -603,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_expected_counts_too() {
+    fn unexpected_work_counts_too() {
         let mut meter = Meter::new(&items(&["a"]), History::default(), LOOP);
         meter.end(this(), "leaks", seconds(7), seconds(7), 1);
         assert_eq!((meter.ended, meter.total), (1, 2));

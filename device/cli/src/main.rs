@@ -87,7 +87,8 @@ struct Serve {
     /// Check the configuration, and end.
     #[arg(long)]
     check: bool,
-    /// Serve in a second process, and start it again when it has ended: guests go on with a device that was reset.
+    /// Serve in a second process, and start it again when it has ended: the guests continue with a device that was
+    /// reset.
     #[arg(long, conflicts_with = "kept_in")]
     supervisor: bool,
     /// Serve the clients of the supervisor that has this directory.
@@ -186,7 +187,8 @@ fn main() -> ExitCode {
     commands::status::of_error(&error)
 }
 
-/// Lets each option take a negative number, which its parser refuses with what is allowed. By default it would be an unknown option.
+/// Lets each option take a negative number, so that its parser refuses it and names the allowed values. By default it
+/// would be an unknown option.
 fn with_negative_numbers(command: clap::Command) -> clap::Command {
     let command = command.mut_args(|arg| match arg.get_action().takes_values() {
         true => arg.allow_negative_numbers(true),

@@ -63,7 +63,8 @@ impl ForeignMap {
         let _ = unsafe { sigbus::restore(page, len, file.file().as_fd(), offset, true) };
     }
 
-    /// True if accesses of this thread have met a page that is not there since the last call. Later accesses look for the page again.
+    /// True if accesses of this thread have met an absent page since the last call. Later accesses look for the page
+    /// again.
     pub fn has_lost<'a>(maps: impl Iterator<Item = &'a Self> + Clone) -> bool {
         if sigbus::none_lost() {
             return false;

@@ -38,7 +38,7 @@ impl Taking {
     }
 }
 
-/// What a rule has done to a frame.
+/// The change of a frame by a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByRule {
     /// Index of the rule.
@@ -50,7 +50,7 @@ pub struct ByRule {
 /// A frame on its way: octets from the Ethernet header to the iCRC.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HeldFrame {
-    /// Where a rule has taken it: the index of the NIC, or the number of NICs and the index of the port.
+    /// The place of the rule that has taken it: the index of the NIC, or the number of NICs and the index of the port.
     pub site: usize,
     /// Its direction there. At a NIC, `Tx` goes on to the switch and `Rx` to the NIC; at a port, `Tx` goes on to the peer and `Rx` to
     /// the switch.
@@ -59,7 +59,7 @@ pub struct HeldFrame {
     pub by: Option<ByRule>,
     /// What was known of its sender.
     pub origin: Origin,
-    /// What else the caller knows of it, for itself.
+    /// Data of the caller about the frame.
     pub note: u8,
     /// Octets, without FCS.
     pub bytes: Vec<u8>,
@@ -87,7 +87,7 @@ pub(crate) struct HeldFrames {
 }
 
 impl HeldFrames {
-    /// Changes a frame. What becomes of it comes out of [`HeldFrames::pop`], at `now` or later.
+    /// Changes a frame. [`HeldFrames::pop`] returns the results, at `now` or later.
     pub(crate) fn take(
         &mut self,
         now: Instant,
@@ -112,7 +112,7 @@ impl HeldFrames {
         self.keep(now, frame);
     }
 
-    /// A frame is passed that no rule has taken: those that it overtakes may be due.
+    /// A frame that no rule has taken is passed: frames that wait until it has overtaken them may be due.
     #[inline]
     pub(crate) fn passed(&mut self, now: Instant, site: usize, dir: Direction) {
         if !self.overtaken.is_empty() {
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded() {
+    fn kept_frames_are_bounded() {
         let (mut held, mut random) = (HeldFrames::default(), Rng::new(1));
         let large = HeldFrame {
             bytes: vec![0; 1 << 20],

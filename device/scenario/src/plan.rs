@@ -64,7 +64,8 @@ pub struct PlannedRule {
 pub enum Thing {
     /// Packets on the wire.
     Packet(PacketMatch),
-    /// Passes through a point inside the NIC, with this code; `None`: any. [`faultline_nic::injection`] says what the codes are.
+    /// Passes through a point inside the NIC, with this code; `None`: any. [`faultline_nic::injection`] defines the
+    /// codes.
     Point(Point, Option<u16>),
     /// Interrupts of one vector, or of all.
     Interrupt(Option<u16>),
@@ -147,7 +148,7 @@ pub enum Answer {
 }
 
 impl Plan {
-    /// True if an expectation is about what the packet checker finds.
+    /// True if an expectation is about violations, so that a packet checker is needed.
     pub fn checks_packets(&self) -> bool {
         let mut all = self.expectations.iter();
         all.any(|planned| matches!(planned.expectation, Expectation::Violation(_)))
@@ -160,8 +161,8 @@ impl Plan {
         illegal.map(|rule| rule.name.as_str())
     }
 
-    /// Expects that no NIC violates a rule of the specification, unless a rule of the plan makes packets illegal, or the plan expects
-    /// something of violations already.
+    /// Expects that no NIC violates a rule of the specification, unless a rule of the plan makes packets illegal, or
+    /// the plan has an expectation about violations.
     pub fn expect_legal_packets(&mut self) {
         if self.checks_packets() || self.illegal_rule().is_some() {
             return;
@@ -191,7 +192,7 @@ impl Answer {
     }
 }
 
-/// What must hold besides the kind of the thing.
+/// Conditions besides the kind of the thing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conditions {
     /// The N-th connection of the NIC, from 0.
@@ -238,7 +239,7 @@ pub enum Effect {
     Inject(Outcome),
     /// Changes an interrupt or a doorbell.
     Boundary(BoundaryChange),
-    /// Acts on the NIC: one of the actions that have nothing to do with what was matched.
+    /// Acts on the NIC: an action that does not change the matched thing.
     Nic(Action),
 }
 
@@ -279,7 +280,7 @@ macro_rules! change_kinds {
             /// All of them, by their numbers.
             const ALL: &'static [Self] = &[$(Self::$name),*];
 
-            /// What it has done to a packet, as a participle.
+            /// Its effect on a packet, as a participle.
             pub fn done(self) -> &'static str {
                 match self {
                     $(Self::$name => $done,)*
@@ -386,7 +387,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_of_opcodes_contains_what_was_inserted() {
+    fn a_set_of_opcodes_contains_the_inserted_ones() {
         let inserted = [Opcode::ALL[0], Opcode::ALL[Opcode::ALL.len() - 1]];
         let mut set = Opcodes::default();
         inserted.into_iter().for_each(|opcode| set.insert(opcode));

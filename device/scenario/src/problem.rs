@@ -1,6 +1,7 @@
-//! What is wrong in a TOML file: the place, the value, and what is allowed there.
+//! Problems of TOML files: the place, the value, and the allowed values.
 //!
-//! Knows no key of any file. Scenarios, profiles and the daemon's configuration use the same words and the same drawing.
+//! This module knows no key of any file. Scenarios, profiles and the daemon's configuration use the same words and the
+//! same drawing.
 
 use std::fmt;
 use std::ops::Range;
@@ -204,7 +205,7 @@ pub struct Problems {
     name: String,
     text: String,
     problems: Vec<Problem>,
-    /// Nothing is wrong, but something was left out.
+    /// They are warnings: a part of the file was left out.
     are_warnings: bool,
 }
 

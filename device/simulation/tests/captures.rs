@@ -512,7 +512,7 @@ fn a_packet_that_is_refused_later_leaves_its_reason_at_no_other() {
 
 /// Each frame is captured once where it is sent and once where it arrives, with the effects of the link models.
 #[test]
-fn frames_on_modelled_links_have_comments_on_what_is_done_to_them() {
+fn frames_on_modelled_links_have_comments_on_the_effects() {
     let bad = |seed| {
         Some(LinkModel {
             loss: 20_000,

@@ -231,7 +231,7 @@ fn carry_out(world: &mut World, event: Event) {
 /// Whatever happens to the receiver while its link pauses the priority, the pause ends, and other frames of the
 /// priority continue.
 #[test]
-fn a_pause_ends_when_the_link_has_room_whatever_happens_to_its_nic() {
+fn a_pause_ends_when_the_link_has_room_in_every_case() {
     let mut times = Vec::new();
     for event in EVENTS {
         let mut shapes = nics(4, |nic| nic % 2);

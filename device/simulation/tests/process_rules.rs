@@ -328,7 +328,7 @@ fn a_scenario_starts_on_many_connections() {
 
 /// The rules of a process act on frames through its port, in both directions, also on frames that are not RoCE.
 #[test]
-fn rules_for_a_port_change_what_passes_it() {
+fn rules_for_a_port_change_its_frames() {
     let shape = ProcessShape {
         engines: 1,
         nics: nics(1, |_| 0),

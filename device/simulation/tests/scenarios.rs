@@ -63,7 +63,7 @@ fn a_seed_gives_the_same_trace_a_thousand_times() {
 
 /// The checker sees each packet once, although packets are lost, doubled and late. Its default expectation holds.
 #[test]
-fn the_packet_checker_sees_what_the_nics_send() {
+fn the_packet_checker_sees_each_sent_packet() {
     for by_reference in [false, true] {
         let text = format!("[simulator]\nby_reference = {by_reference}\n{CHANCES}");
         let (scenario, plan) = load("chances.toml", &text);
@@ -255,7 +255,7 @@ fired = "1.."
 
 /// Files that a check accepts can be simulated; a value that cannot be simulated is refused at its position.
 #[test]
-fn a_check_refuses_what_a_run_would_refuse() {
+fn a_check_and_a_run_refuse_the_same_files() {
     for wrong in [
         "size = 0",
         "size = 16777217",

@@ -39,7 +39,7 @@ const HAPPENS: [(&str, u64); 26] = [
 ];
 
 #[test]
-fn what_happens_to_nics_breaks_no_promise() {
+fn events_of_nics_break_no_promise() {
     let mut sum = Report::default();
     for seed in 0..SEEDS {
         let plan = Plan::of_seed(seed);

@@ -1,4 +1,4 @@
-//! A report of a trace: where the time of page faults goes, waits after RNR NAKs, retries, packets.
+//! A report of a trace: stages of page faults, waits after RNR NAKs, retries, packets.
 
 use std::fmt::{self, Write as _};
 
@@ -14,8 +14,8 @@ use crate::trace::Trace;
 /// Faults in the list of the slowest.
 const SLOWEST: usize = 10;
 
-/// Percentiles of a number of durations, in nanoseconds. Each is one of the durations: the smallest that is not less than
-/// this part of all (nearest rank).
+/// Percentiles of durations, in nanoseconds. Each is one of the durations: the smallest that is not less than this part
+/// of all (nearest rank).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Percentiles {
     /// Number of durations.
@@ -170,7 +170,7 @@ pub(crate) fn durations(fault: &Fault) -> Vec<(Stage, u64)> {
     stages
 }
 
-/// Time until the first access was carried out.
+/// Time until the first access was executed.
 pub(crate) fn total(fault: &Fault) -> Option<u64> {
     let stages = durations(fault);
     let total = stages.iter().find(|(stage, _)| *stage == Stage::Total);

@@ -1,4 +1,4 @@
-//! Perfetto's trace processor reads what is written for Perfetto, in both formats.
+//! Perfetto's trace processor reads traces in both formats.
 //!
 //! Needs Python with the packages `perfetto` and `wasmtime`, and in `TRACE_PROCESSOR` the path of the module
 //! `trace_processor.wasm`.

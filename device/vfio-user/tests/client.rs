@@ -1,4 +1,4 @@
-//! The server as independent clients see it: the crate `vfio_user`, and QEMU's habits.
+//! The server with independent clients: the crate `vfio_user`, and the messages of QEMU.
 
 #![cfg(test)]
 
@@ -404,7 +404,7 @@ fn a_group_can_connect_to_its_socket() {
 }
 
 #[test]
-fn a_socket_that_somebody_replaced_is_left_alone() {
+fn a_replaced_socket_file_is_not_removed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("nic.sock");
     let first = Listener::listen(&path).unwrap();

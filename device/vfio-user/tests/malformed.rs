@@ -1,4 +1,4 @@
-//! Each way in which a message can be wrong: its errno, and what follows.
+//! Each kind of invalid message: its errno, and the state of the stream afterwards.
 
 #![cfg(test)]
 
@@ -186,7 +186,7 @@ fn closed(reader: &mut std::io::PipeReader) -> bool {
 }
 
 #[test]
-fn descriptors_that_nobody_wants_are_closed() {
+fn unused_descriptors_are_closed() {
     let map = words(&[32, 3, 0, 0, 0, 0, 0x1000, 0]);
     let irqs = words(&[20, 0x24, 2, 0, 16]);
     let cases: [(u16, Vec<u8>, usize); 9] = [
@@ -365,7 +365,7 @@ fn header_flags() {
     }
     // A reply without a request is ignored.
     pair.client.raw(&message(3, 9, 1, &body), &[]);
-    // No reply: neither to what works nor to what fails.
+    // No reply: neither to valid requests nor to refused ones.
     pair.client.raw(&message(4, 13, 0x10, &[]), &[]);
     pair.client.raw(&message(5, 13, 0x10, &[1]), &[]);
     pair.client.raw(&message(6, 99, 0x10, &[]), &[]);

@@ -483,7 +483,7 @@ fn the_model_finds_missing_help() {
 }
 
 #[test]
-fn the_device_finds_what_it_has_not_taken() {
+fn the_device_finds_doorbells_that_it_has_not_taken() {
     loom::model(|| {
         let words = Words::<false>::default();
         let held = |next| [1, 2, 3].map(|value| ring::holds(&words, next, bell(value)));

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_held_counts_until_it_is_dropped() {
+    fn a_reservation_counts_until_it_is_dropped() {
         let budget = Budget::new(100);
         let mut a = budget.take(60).unwrap();
         assert!(budget.take(41).is_none());

@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn invalidate_removes_what_overlaps_and_frees() {
+    fn invalidate_removes_overlapping_leaves_and_frees_nodes() {
         let mut table = PageTable::new(0, u64::MAX >> 16);
         for page in 0..2000u64 {
             assert!(table.map(page << 12, 0, (page << 12) | RW));

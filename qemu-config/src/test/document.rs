@@ -186,7 +186,7 @@ mod tests {
     const MOST_WORDS: usize = 5500;
 
     #[test]
-    fn the_page_has_what_the_rows_say() {
+    fn the_page_has_the_contents_of_the_rows() {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/test-suites.md");
         let page = page();
         if env::var_os("FAULTLINE_BLESS").is_some() {

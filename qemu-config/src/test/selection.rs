@@ -17,7 +17,7 @@ fn read(file: &str) -> String {
 }
 
 #[test]
-fn every_suite_and_test_says_what_it_shows_and_why_a_run_has_it() {
+fn every_suite_and_test_has_its_purpose_and_reason() {
     let is_sentence = |text: &str| text.ends_with('.') && text.contains(' ');
     for suite in Suite::all() {
         let facts = suite.facts();

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_caches_change_with_what_goes_into_them() {
+    fn keys_of_caches_change_with_their_contents() {
         let tree = tree_with_cache_script();
         let root = tree.path();
         let keys = |packages| {

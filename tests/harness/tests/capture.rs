@@ -508,7 +508,7 @@ fn a_packet_that_is_not_executed_for_lack_of_a_page_names_the_fault() {
 }
 
 #[test]
-fn a_reader_that_stops_holds_up_nothing_and_learns_what_it_has_lost() {
+fn a_stopped_reader_holds_up_nothing_and_gets_the_count_of_lost_frames() {
     let stage = Stage::new();
     let (mut a, mut b) = stage.nodes();
     let link = impatient();
@@ -633,7 +633,7 @@ fn tshark_decodes_a_capture_of_every_opcode() {
 
 /// Each frame is captured once where it is sent and once where it arrives, with what the models of the links do to it.
 #[test]
-fn frames_on_modelled_links_have_comments_on_what_is_done_to_them() {
+fn frames_on_modelled_links_have_comments_on_the_effects() {
     let bad = "{ loss = 0.02, duplicate = 0.03, reorder = 0.03, corrupt = 0.02, seed = 5 }";
     let stage = Stage::with(&format!(
         "[defaults]\nlink_tx = {bad}\nlink_rx = {}\n",

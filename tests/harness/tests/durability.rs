@@ -88,7 +88,7 @@ fn qps(a: &Node, b: &Node, link: Link) -> (Qp, Qp) {
 }
 
 #[test]
-fn nobody_waits_for_a_disk_but_who_flushes() {
+fn only_a_flush_waits_for_a_disk() {
     let fabric = Fabric::start(PollMode::Adaptive, &["a", "b", "c", "d"]).unwrap();
     let [mut a, b, mut c, mut d] = ["a", "b", "c", "d"].map(|name| fabric.node(name).unwrap());
     let lasting = Lasting::new(&b);

@@ -169,7 +169,7 @@ fn nics_may_be_reset_and_clients_may_go_while_frames_are_on_a_link() {
 
 /// A NIC that pauses its senders fills the link to it. The sender waits; its neighbour on the same engine does not.
 #[test]
-fn a_paused_nic_holds_up_who_sends_to_it_and_nothing_else() {
+fn a_paused_nic_holds_up_its_senders_only() {
     let config = "[defaults]\nstall_timeout_ms = 60000\n";
     let stage = Stage::new(PollMode::Adaptive, &["a", "b", "c", "d", "e"], config);
     let (mut a, b) = (stage.node("a"), stage.node("b"));

@@ -116,7 +116,7 @@ fn answers_to_nothing_are_refused() {
 }
 
 #[test]
-fn a_driver_that_never_answers_harms_only_who_waits() {
+fn a_driver_that_never_answers_harms_only_waiting_queue_pairs() {
     let config = Config {
         defaults: NicSettings {
             fault_timeout_ms: Some(100),
@@ -151,7 +151,7 @@ fn a_driver_that_never_answers_harms_only_who_waits() {
 
 /// Who stops his input stops those who would send to him, until a time limit that runs only while the device does.
 #[test]
-fn who_stops_the_others_and_then_himself_stops_nobody() {
+fn a_nic_that_stops_others_and_then_stops_itself_releases_them() {
     let fabric = fabric(NicSettings {
         stall_timeout_ms: Some(60_000),
         ..NicSettings::default()

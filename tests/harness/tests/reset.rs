@@ -234,7 +234,7 @@ fn is_forgotten(b: &Node, stream: &Stream, old: (u32, u32, u32), how: Reset) {
 }
 
 #[test]
-fn a_reset_ends_frames_and_messages_and_nothing_is_left_of_what_led_them() {
+fn a_reset_ends_frames_and_messages_and_removes_flows_and_tags() {
     let fabric = Fabric::start(PollMode::Adaptive, &["a", "b", "c", "d", "e"]).unwrap();
     let neighbours = Neighbours::start(&fabric, ["c", "d"]).unwrap();
     let options = NicOptions {

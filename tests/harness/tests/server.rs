@@ -107,7 +107,7 @@ fn a_group_of_a_nic_is_for_its_socket_only() {
 }
 
 #[test]
-fn a_server_that_cannot_serve_all_serves_nothing_and_harms_nobody() {
+fn a_server_that_cannot_serve_all_nics_serves_none_and_harms_no_other() {
     let directory = tempfile::tempdir().unwrap();
     let first = paths(directory.path(), ["a", "b"]);
     let _server = faultline_control::serve(&config(&first)).unwrap();
@@ -131,7 +131,7 @@ fn a_server_that_cannot_serve_all_serves_nothing_and_harms_nobody() {
 }
 
 #[test]
-fn sockets_that_nobody_serves_any_more_are_replaced() {
+fn sockets_without_a_server_are_replaced() {
     let directory = tempfile::tempdir().unwrap();
     let sockets = paths(directory.path(), ["a", "b"]);
     for socket in &sockets {

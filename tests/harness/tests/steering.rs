@@ -68,7 +68,7 @@ fn flows() -> [(u32, FlowFields, [bool; 5]); 7] {
 }
 
 #[test]
-fn who_asks_for_a_frame_is_interrupted_and_has_it_and_nobody_else() {
+fn only_the_receiver_of_a_frame_is_interrupted() {
     for poll in [PollMode::Adaptive, PollMode::Never] {
         let fabric = Fabric::start(poll, &["a", "b"]).unwrap();
         let (mut a, b) = (fabric.node("a").unwrap(), fabric.node("b").unwrap());

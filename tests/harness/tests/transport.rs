@@ -382,7 +382,7 @@ fn srq_serves_several_qps_and_raises_its_limit_event() {
 }
 
 #[test]
-fn a_qp_in_error_flushes_what_is_and_what_will_be_posted() {
+fn a_qp_in_error_flushes_earlier_and_later_requests() {
     let (_fabric, a, mut b) = pair();
     let (qa, mut qb) = connect_nodes(&a, &b, QpType::Rc).unwrap();
     for tag in 0..3 {

@@ -235,7 +235,7 @@ fn a_driver_that_looks_late_is_not_counted() {
 
 /// The page may get another owner.
 #[test]
-fn a_driver_that_is_gone_is_not_counted() {
+fn a_removed_driver_is_not_counted() {
     let _alone = alone();
     let counting = Counting::start(PollMode::Never, &["a"]);
     let node = counting.fabric.node("a").unwrap();

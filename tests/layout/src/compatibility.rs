@@ -324,7 +324,7 @@ enum ibv_color paint(enum ibv_color color);
     }
 
     #[test]
-    fn what_is_left_out_is_named() {
+    fn omissions_are_named() {
         let without = DOCUMENT.replace("`IBV_GREEN`, ", "");
         assert_eq!(
             compare(&without, &[HEADER]),
@@ -338,7 +338,7 @@ enum ibv_color paint(enum ibv_color color);
     }
 
     #[test]
-    fn what_no_header_has_is_named() {
+    fn names_that_no_header_has_are_reported() {
         let more = DOCUMENT.replace("`IBV_BLUE`", "`IBV_BLUE`, `IBV_GRAY`");
         assert_eq!(
             compare(&more, &[HEADER]),

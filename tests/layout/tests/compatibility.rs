@@ -201,7 +201,7 @@ fn rights_are_as_described() {
 }
 
 #[test]
-fn what_is_asked_of_regions_is_as_described() {
+fn properties_of_regions_are_as_described() {
     let advise = function(
         "guest-driver/kernel/faultline_odp_prefetch.c",
         "static bool faultline_prefetch_supported(",
@@ -358,7 +358,7 @@ fn work_requests_are_as_described() {
 }
 
 #[test]
-fn what_completions_tell_is_as_described() {
+fn completion_fields_are_as_described() {
     let mut code = constants(&function(CQ, "ibv_wc_opcode wc_opcode("), "IBV_WC_");
     code.extend(constants(
         &function(CQ, "static unsigned int wc_flags("),
@@ -441,7 +441,7 @@ fn goes_through(section: &Section, test: &str) -> bool {
 }
 
 #[test]
-fn what_is_supported_names_a_test_and_every_test_exists() {
+fn supported_rows_name_tests_that_exist() {
     let sections = sections();
     assert!(sections.len() >= 20, "{}", sections.len());
     let mut count = 0;

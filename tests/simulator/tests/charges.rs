@@ -348,7 +348,7 @@ fn the_requests_of_a_shared_queue_that_is_resized_count() {
 
 /// What belongs to a context is counted, not searched.
 #[test]
-fn a_context_goes_whatever_others_have() {
+fn the_end_of_a_context_does_not_depend_on_others() {
     let mut world = World::new(1, 1);
     let driver = &mut world.hosts[0].driver;
     let xrcd = driver.alloc_xrcd().unwrap();

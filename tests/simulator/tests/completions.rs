@@ -273,7 +273,7 @@ fn a_write_with_immediate_data_and_a_bad_key_tells_the_receiver() {
 /// What a peer does wrong, the status of the receive work request, and the asynchronous event. There is one if no completion reports the
 /// error (IBTA 11.6.3): applications take an event for the end of a queue pair that they do not know of yet.
 #[test]
-fn an_event_reports_what_no_completion_does() {
+fn an_event_reports_errors_without_a_completion() {
     /// Length of the SEND, key of its receive, opcode, offset of the remote key.
     type Case = (u32, u32, u8, u32);
     let cases: [(&str, Case, Option<u8>, Option<u8>); 5] = [

@@ -110,7 +110,7 @@ fn retransmissions_and_flushes_go_to_the_set() {
 }
 
 #[test]
-fn a_set_lives_as_long_as_it_is_used() {
+fn a_set_exists_while_it_is_used() {
     let mut s = Setup::new();
     let (set, qpn) = (s.sets[0], s.pairs[0].qp[0].qpn);
     let driver = &mut s.world.hosts[0].driver;

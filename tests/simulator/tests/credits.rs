@@ -145,7 +145,7 @@ fn messages_within_the_credits_are_not_held_back() {
 }
 
 #[test]
-fn what_takes_no_receive_request_needs_no_credits() {
+fn messages_without_a_receive_request_need_no_credits() {
     let mut sender = Sender::with_credits(1, 0);
     sender.post(wr::WR_WRITE, 3);
     sender.post(wr::WR_READ, 3);
@@ -280,7 +280,7 @@ fn arbitrary_credits(seed: u64) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn all_messages_arrive_whatever_the_credits(seed in any::<u64>()) {
+    fn all_messages_arrive_with_any_credits(seed in any::<u64>()) {
         arbitrary_credits(seed);
     }
 }

@@ -143,7 +143,7 @@ fn every_illegal_opcode_gives_a_completion() {
 
 /// A peer that knows the Q_Key must not be able to stop a queue or to use up its buffers (IBTA 9.9.6.3, class D).
 #[test]
-fn what_is_longer_than_the_buffer_leaves_no_trace() {
+fn a_datagram_longer_than_the_buffer_leaves_no_trace() {
     let mut world = World::new(2, 1);
     let mut e = ends(&mut world, QPT_UD);
     e.receive_into(&mut world, 1, 139);
@@ -169,7 +169,7 @@ fn what_is_longer_than_the_buffer_leaves_no_trace() {
 
 /// A taken buffer of a shared queue can't be returned: it completes in error, and the queue pair continues (class E).
 #[test]
-fn what_is_longer_than_a_shared_buffer_completes_in_error() {
+fn a_datagram_longer_than_a_shared_buffer_completes_in_error() {
     let mut world = World::new(2, 1);
     let mut e = ends(&mut world, QPT_UD);
     let host = &mut world.hosts[1];
@@ -256,7 +256,7 @@ fn a_process_cannot_send_with_a_privileged_key() {
 }
 
 #[test]
-fn what_does_not_belong_is_dropped_and_counted() {
+fn foreign_datagrams_are_dropped_and_counted() {
     let mut world = World::new(2, 1);
     let mut e = ends(&mut world, QPT_UD);
     e.receive_into(&mut world, 1, 4096);
@@ -344,7 +344,7 @@ fn raw_frame(dst: [u8; 6], len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn an_interface_receives_what_it_asks_for() {
+fn an_interface_receives_the_requested_frames() {
     let own = [2, 0, 0, 0, 0, 2];
     let multicast = [0x33, 0x33, 0, 0, 0, 5];
     let filtered = [2, 0, 0, 0, 1, 2];

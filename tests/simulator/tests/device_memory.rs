@@ -178,7 +178,7 @@ fn memory_is_zero_when_it_is_allocated() {
 }
 
 #[test]
-fn what_is_not_there_is_not_given() {
+fn missing_device_memory_is_not_allocated() {
     let mut world = World::with_config(1, 1, |config| {
         config.limits.device_memory = 8 * PAGE;
         config.limits.max_dm = 3;

@@ -85,7 +85,7 @@ impl Durability {
 }
 
 #[test]
-fn nothing_overtakes_a_flush_that_waits_and_nobody_else_does() {
+fn nothing_overtakes_a_waiting_flush_and_no_other_queue_pair_waits() {
     for by_reference in [false, true] {
         let mut d = Durability::new();
         if by_reference {
@@ -157,7 +157,7 @@ fn each_of_several_flushes_waits_for_its_own() {
 }
 
 #[test]
-fn what_can_not_become_durable_ends_the_connection() {
+fn a_flush_that_cannot_become_durable_ends_the_connection() {
     let mut d = Durability::new();
     d.flush(FLUSH_PERSISTENT, None, d.mr.key);
     d.world.run_for(MS);
@@ -177,7 +177,7 @@ fn what_can_not_become_durable_ends_the_connection() {
 }
 
 #[test]
-fn what_is_there_of_a_region_is_told_piece_by_piece() {
+fn present_parts_of_a_region_are_returned_piece_by_piece() {
     let mut d = Durability::new();
     let host = &mut d.world.hosts[1];
     // In the reverse order no two pages follow each other.
@@ -245,7 +245,7 @@ fn what_is_there_of_a_region_is_told_piece_by_piece() {
 }
 
 #[test]
-fn an_end_that_nobody_waits_for_any_more_is_ignored() {
+fn the_end_of_a_flush_without_a_waiter_is_ignored() {
     for how in 0..3 {
         let mut d = Durability::new();
         d.flush(FLUSH_PERSISTENT, None, d.mr.key);

@@ -245,7 +245,7 @@ impl Targets {
 
 /// A target belongs to no process: the process whose memory is missing takes the places, and no more than its share.
 #[test]
-fn no_context_takes_what_others_need_by_targets() {
+fn no_context_takes_the_share_of_others_by_targets() {
     for opcode in [wr::WR_WRITE, wr::WR_READ] {
         let mut t = Targets::new(18, 16);
         let (greedy, other) = (t.process(), t.process());
@@ -283,7 +283,7 @@ fn no_context_takes_what_others_need_by_targets() {
 
 /// A user opens a context more than its process needs, a dozen of times: together they leave room for other users.
 #[test]
-fn no_user_takes_what_others_need() {
+fn no_user_takes_the_share_of_others() {
     const PLACES: u32 = 64;
     const EACH: usize = 6;
     const CONTEXTS: usize = 12;

@@ -194,7 +194,7 @@ fn every_transfer_brings_its_own_pages() {
 }
 
 #[test]
-fn records_say_what_is_needed() {
+fn records_have_the_needed_range() {
     let mut p = Paged::new(World::new(2, 1), QPT_RC, 1 << 20, 64);
     p.post(wr::WR_WRITE, (0, 10_000), 4096);
     p.run();
@@ -421,7 +421,7 @@ fn datagrams_wait_for_their_pages_in_order() {
 }
 
 #[test]
-fn what_does_not_fit_into_the_park_is_dropped_and_counted() {
+fn packets_without_room_in_the_park_are_dropped_and_counted() {
     let mut world = World::with_config(2, 1, |config| config.park_bytes = 8192);
     let (mut cq, mut qp) = datagrams(&mut world, QPT_RAW);
     let mut pager = HostPager::new(&mut world, 1, 64, 6);
@@ -484,7 +484,7 @@ fn unreliable_connections_park_too() {
 }
 
 #[test]
-fn each_policy_does_what_it_says() {
+fn each_policy_has_the_documented_effect() {
     for policy in FaultPolicy::ALL {
         let mut p = Paged::new(World::new(2, 1), QPT_RC, 1 << 20, 64);
         let qpn = p.pair.qp[1].qpn;
@@ -563,7 +563,7 @@ fn a_terminating_queue_pair_answers_no_read_from_memory_that_is_not_there() {
 }
 
 #[test]
-fn a_read_is_refused_if_nobody_can_bring_its_pages() {
+fn a_read_is_refused_without_a_fault_queue() {
     // The pages that are there: none, and those that are looked at when the READ comes.
     for there in [0, 20] {
         let mut p = Paged::new(World::new(2, 1), QPT_RC, 1 << 20, 128);
@@ -638,7 +638,7 @@ fn others_are_stopped_for_a_tenth_of_the_time() {
 
 /// What the device remembers of a fault does not grow with the packets that meet it.
 #[test]
-fn whoever_asks_again_and_again_waits_once() {
+fn a_requester_that_repeats_waits_once() {
     let mut p = Paged::new(World::new(2, 1), QPT_UC, 1 << 20, 64);
     let qpn = p.pair.qp[1].qpn;
     set_policy(&mut p.world, 1, qpn, FAULT_POLICY_DROP);
@@ -661,7 +661,7 @@ fn whoever_asks_again_and_again_waits_once() {
 /// Replies stand behind a READ that waits for its page; a peer who asks for another page meanwhile, again and again,
 /// is told the last thing only.
 #[test]
-fn what_waits_behind_a_read_does_not_pile_up() {
+fn replies_behind_a_waiting_read_do_not_accumulate() {
     // Packets made by hand are from an unknown peer.
     let world = World::with_config(2, 1, |config| config.ready = ReadyMode::Always);
     let mut p = Paged::new(world, QPT_RC, 1 << 20, 128);
@@ -901,7 +901,7 @@ fn an_answer_that_is_an_error_ends_the_request_alone() {
 }
 
 #[test]
-fn a_driver_that_never_answers_costs_what_it_has_to() {
+fn a_driver_that_never_answers_has_a_bounded_cost() {
     for (host, status) in [(1, cqe::REM_ACCESS_ERR), (0, cqe::LOC_PROT_ERR)] {
         let config = |config: &mut NicConfig| config.fault_timeout = Nanos::from_millis(50);
         let world = World::with_config(2, 1, config);

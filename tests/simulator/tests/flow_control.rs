@@ -218,7 +218,7 @@ fn answers_wait_for_their_priority() {
 
 /// A local operation of a queue pair whose priority is paused is carried out.
 #[test]
-fn what_needs_no_packet_does_not_wait() {
+fn requests_without_packets_do_not_wait() {
     let mut world = World::new(2, 1);
     let mut pair = world.connect(QPT_UC, LEN.into(), |path| path.traffic_class = CLASS);
     pause(&world, pfc());

@@ -502,7 +502,7 @@ fn every_refusal_has_its_own_status() {
 }
 
 #[test]
-fn a_process_cannot_touch_what_is_not_its_own() {
+fn a_process_cannot_touch_objects_of_others() {
     let mut world = World::new(1, 1);
     let host = &mut world.hosts[0];
     let cq = host.cq(4).unwrap();

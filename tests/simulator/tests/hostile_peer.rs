@@ -206,12 +206,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_reliable_connection_stands_its_peer(seed: u64) {
+    fn a_reliable_connection_survives_any_packets_of_its_peer(seed: u64) {
         attack(seed, QPT_RC);
     }
 
     #[test]
-    fn an_unreliable_connection_stands_its_peer(seed: u64) {
+    fn an_unreliable_connection_survives_any_packets_of_its_peer(seed: u64) {
         attack(seed, QPT_UC);
     }
 }

@@ -140,7 +140,7 @@ fn delayed_completions_keep_their_order_and_time() {
 
 /// DESTROY_QP and the state RESET promise that no completion follows.
 #[test]
-fn a_queue_pair_that_is_gone_gets_no_late_completion() {
+fn a_destroyed_queue_pair_gets_no_late_completion() {
     for destroy in [true, false] {
         let (mut world, mut pair) = of_completion(Outcome::Delay(Nanos::from_millis(1)));
         let driver = &mut world.hosts[0].driver;

@@ -349,7 +349,7 @@ fn a_send_invalidates_and_says_so() {
 }
 
 #[test]
-fn what_is_refused_changes_nothing() {
+fn a_refused_request_changes_nothing() {
     let mut k = Keys::new();
     let key = k.create(MKEY_FAST_REG, 4);
     let good = k.register(key);
@@ -506,7 +506,7 @@ fn a_list_that_is_refused_leaves_no_trace() {
 
 /// IBTA 10.6.7.
 #[test]
-fn windows_let_see_what_they_show() {
+fn windows_give_access_to_their_range_only() {
     for two in [false, true] {
         let mut k = Keys::new();
         let window = k.create(if two { MKEY_WINDOW_2 } else { MKEY_WINDOW_1 }, 0);
@@ -698,7 +698,7 @@ fn a_region_may_begin_at_zero() {
 }
 
 #[test]
-fn windows_are_bound_only_to_what_lets_them() {
+fn windows_are_bound_only_to_regions_with_the_right() {
     let mut k = Keys::new();
     let window = k.create(MKEY_WINDOW_2, 0);
     let fast = k.create(MKEY_FAST_REG, 1);
@@ -737,7 +737,7 @@ fn windows_are_bound_only_to_what_lets_them() {
 /// "One SEND intensive application can starve FREE+invalidate": an invalidation does not stand in line behind the
 /// packets of others, however many there are.
 #[test]
-fn an_invalidation_waits_for_nobody_else() {
+fn an_invalidation_waits_for_no_other_queue_pair() {
     // A device that sends nothing for a while after it has had to look up a page.
     let slow = World::with_config(2, 1, |config| config.lookup = Nanos::from_millis(1));
     let mut k = Keys::on(slow);

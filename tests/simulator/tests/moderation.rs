@@ -64,7 +64,7 @@ impl Setup {
 }
 
 #[test]
-fn a_notice_comes_with_the_last_of_so_many() {
+fn a_notice_comes_with_the_last_completion_of_the_count() {
     let mut s = Setup::new(4, 50_000);
     for _ in 0..3 {
         s.arm();
@@ -148,7 +148,7 @@ fn nothing_is_forgotten() {
 }
 
 #[test]
-fn a_queue_that_is_gone_tells_nothing() {
+fn a_destroyed_queue_raises_no_event() {
     let mut s = Setup::new(100, 60_000);
     s.arm();
     s.well(1);
@@ -161,7 +161,7 @@ fn a_queue_that_is_gone_tells_nothing() {
 }
 
 #[test]
-fn rules_that_are_none_are_refused() {
+fn invalid_moderation_is_refused() {
     let mut s = Setup::new(0, 0);
     let cqn = s.pair.cq[0].cqn;
     let driver = &mut s.world.hosts[0].driver;

@@ -298,7 +298,7 @@ fn translations_are_checked_field_by_field() {
 }
 
 #[test]
-fn counts_of_pages_are_exact_and_what_is_gone_is_not_touched() {
+fn counts_of_pages_are_exact_and_freed_memory_is_not_touched() {
     let mut world = World::new(2, 1);
     let mut pair = world.connect(QPT_RC, 4 * PAGE, |_| {});
     let b = pair.mr[1];
@@ -484,7 +484,7 @@ fn a_broken_shared_queue_says_so() {
 }
 
 #[test]
-fn a_reset_forgets_everything_but_who_it_is() {
+fn a_reset_keeps_only_the_identity() {
     let mut world = World::new(2, 1);
     let pair = world.connect(QPT_RC, PAGE, |_| {});
     world.hosts[0].driver.alloc_uctx().unwrap();
@@ -526,7 +526,7 @@ fn a_reset_forgets_everything_but_who_it_is() {
 }
 
 #[test]
-fn registers_keep_their_halves_and_refuse_what_they_must() {
+fn registers_keep_their_halves_and_refuse_invalid_writes() {
     let mut world = World::new(1, 1);
     let Host { driver, .. } = &mut world.hosts[0];
     let bus = &mut driver.bus;

@@ -146,7 +146,7 @@ fn local_errors_name_the_check_that_failed() {
 }
 
 #[test]
-fn what_comes_back_needs_a_place_that_may_be_written() {
+fn responses_need_writable_memory() {
     let lkey = (cqe::LOC_PROT_ERR, cqe::LKEY);
     let length = (cqe::LOC_LEN_ERR, cqe::LENGTH);
     let read_only = |world: &mut World, s: &mut Vec<Sge>| {
@@ -505,7 +505,7 @@ fn every_resize_under_traffic_loses_nothing() {
 
 /// A notice is never lost: armed with an index that is behind, it is due at once; else the next entry brings it.
 #[test]
-fn whoever_arms_and_sleeps_is_woken() {
+fn a_reader_that_arms_and_sleeps_is_woken() {
     let mut rng = Rng::new(8);
     let mut world = World::new(2, 1);
     let mut pair = world.connect(QPT_RC, LEN, |_| {});
@@ -669,7 +669,7 @@ fn an_error_is_left_by_reset_only_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn in_drain_what_has_begun_ends_and_attributes_may_change() {
+fn in_drain_begun_requests_end_and_attributes_may_change() {
     let mut world = World::new(2, 1);
     let mut pair = world.connect(QPT_RC, LEN, |_| {});
     world.pace(100);
@@ -716,7 +716,7 @@ fn in_drain_what_has_begun_ends_and_attributes_may_change() {
 }
 
 #[test]
-fn the_state_machine_refuses_what_is_not_in_the_table() {
+fn the_state_machine_refuses_transitions_outside_of_the_table() {
     let mut world = World::new(1, 1);
     let cq = world.hosts[0].cq(4).unwrap();
     for kind in [QPT_RC, QPT_UC, QPT_UD, QPT_RAW] {

@@ -217,7 +217,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_changes_between_two_reads_harms_its_guest_alone(seed: u64) {
+    fn memory_that_changes_between_two_reads_harms_its_guest_only(seed: u64) {
         let mut rng = Rng::new(seed);
         let mut world = World::new(3, 1);
         let cq = [1, 2].map(|host: usize| world.hosts[host].cq(8).unwrap());

@@ -327,7 +327,7 @@ fn a_repeated_read_is_not_counted_as_an_additional_one() {
 }
 
 #[test]
-fn acknowledgements_of_what_was_never_sent_are_ignored() {
+fn acknowledgements_of_packets_that_were_never_sent_are_ignored() {
     let mut world = World::new(2, 1);
     let mut pair = rc_pair(&mut world);
     world.lose(|from, _| from == 1);

@@ -96,7 +96,7 @@ impl Setup {
 
 /// Requests stay in order and none is lost, whatever was taken before and however the rings wrap.
 #[test]
-fn what_is_posted_moves_along() {
+fn posted_requests_move_along() {
     let mut s = Setup::new(0);
     let mut rng = Rng::new(7);
     let mut log_depth = 2;
@@ -127,7 +127,7 @@ fn what_is_posted_moves_along() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_changes_nothing() {
+fn a_ring_that_is_too_small_is_refused_without_a_change() {
     let mut s = Setup::new(3);
     for _ in 0..4 {
         s.post();

@@ -501,7 +501,7 @@ fn rendezvous_and_own_requests_share_a_queue_pair() {
 }
 
 #[test]
-fn every_message_is_matched_once_whatever_is_lost() {
+fn every_message_is_matched_once_in_spite_of_losses() {
     for seed in 0..10 {
         let mut t = Tags::with_path(World::new(2, seed), |c| {
             c.timeout = 8;

@@ -167,7 +167,7 @@ fn silent_peer_costs_exactly_the_retries() {
 /// A receiver ends the connection as soon as it has the message, as many a program does: the sender's has arrived,
 /// and what it asked for before it has been done.
 #[test]
-fn what_has_been_received_is_acknowledged() {
+fn received_messages_are_acknowledged() {
     let ends = [Some(QPS_ERR), Some(QPS_RESET), None];
     let before = [wr::WR_WRITE, wr::WR_FETCH_ADD, wr::WR_ATOMIC_WRITE];
     for (end, first) in ends
@@ -592,7 +592,7 @@ fn a_send_queue_in_error_comes_back() {
 }
 
 #[test]
-fn reads_outstanding_stay_within_what_was_agreed() {
+fn outstanding_reads_stay_within_the_agreed_number() {
     let mut world = World::new(2, 1);
     let mut pair = world.connect(QPT_RC, LEN, |c| c.rd_atomic = 2);
     let (a, b) = (pair.mr[0], pair.mr[1]);
@@ -841,7 +841,7 @@ fn duplicate_reads_do_not_pile_up() {
 }
 
 #[test]
-fn naks_carry_what_the_specification_says() {
+fn naks_have_the_codes_of_the_specification() {
     let mut world = World::new(2, 1);
     let mut pair = world.connect(QPT_RC, LEN, |c| c.min_rnr_timer = 25);
     world.start_trace();

@@ -170,7 +170,7 @@ fn a_page_that_does_not_come_leaves_earlier_requests_their_timer() {
 
 /// A page that takes longer than all retries of what was sent before it.
 #[test]
-fn a_peer_that_is_gone_is_noticed_while_a_page_is_awaited() {
+fn the_loss_of_the_peer_is_noticed_during_a_wait_for_a_page() {
     for room in [true, false] {
         let config = |config: &mut NicConfig| {
             if !room {
@@ -261,7 +261,7 @@ fn losses_within_a_message_are_repaired_while_its_rest_is_awaited() {
 
 /// What has to be sent again has lost its page meanwhile: the queue pair waits for that one first.
 #[test]
-fn what_is_sent_again_may_miss_a_page_itself() {
+fn a_repeated_packet_may_miss_a_page_itself() {
     for fails in [false, true] {
         let mut w = Waiting::new(World::new(2, 1));
         w.pagers[0].write(&w.world, 0, 0, &[1; 16]);
@@ -302,7 +302,7 @@ fn what_is_sent_again_may_miss_a_page_itself() {
 
 /// A response comes for which there is no place any more; then the peer is gone.
 #[test]
-fn a_response_that_waits_for_its_place_does_not_wait_for_a_peer_that_is_gone() {
+fn a_response_that_waits_for_its_buffer_does_not_hide_the_loss_of_the_peer() {
     let mut w = Waiting::new(World::new(2, 1));
     w.pagers[0].delay = MS;
     w.pagers[0].map_page(&mut w.world, 0, VA / PAGE, true);
@@ -323,7 +323,7 @@ fn a_response_that_waits_for_its_place_does_not_wait_for_a_peer_that_is_gone() {
 /// Every kind of request with pages that come, come late or do not come, with room for many faults or for few, under
 /// every policy, while packets are lost, and the peer at some time for good: each of them completes.
 #[test]
-fn whatever_is_posted_completes() {
+fn every_posted_request_completes() {
     for seed in 0..600 {
         let mut rng = Rng::new(seed);
         let places = [2, 1024][rng.below(2) as usize];

@@ -131,7 +131,7 @@ fn every_operation_on_either_queue() {
 }
 
 #[test]
-fn messages_come_once_and_in_order_whatever_is_lost() {
+fn messages_come_once_and_in_order_in_spite_of_losses() {
     for seed in 0..10 {
         let mut x = Xrc::new(World::new(2, seed), |c| {
             c.timeout = 8;

@@ -21,9 +21,9 @@ const PARTS: usize = 4;
 
 /// Capture the frames of a running process as pcapng, for Wireshark and tshark.
 ///
-/// It ends after --count frames, when the reader of the output ends, or at SIGINT or SIGTERM (Ctrl-C). Each frame is captured where it
-/// is sent and where it arrives, with its direction. Frames that are dropped have a comment. If the output is written more slowly
-/// than frames come, some are lost and counted.
+/// It ends after --count frames, when the reader of the output ends, or at SIGINT or SIGTERM (Ctrl-C). Each frame is
+/// captured where it is sent and where it arrives, with its direction. Frames that are dropped have a comment. If
+/// frames come faster than the output can be written, some are lost and counted.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Save {
     /// NIC or port to capture at; may be given several times. Default: all.
@@ -35,7 +35,7 @@ pub(crate) struct Save {
     /// Capture only packets of this opcode, such as RC_SEND_ONLY, or group of opcodes, such as RNR_NAK, as in rules of scenarios.
     #[arg(long, value_name = "NAME")]
     opcode: Option<String>,
-    /// Keep only so many octets of each frame.
+    /// Keep at most this number of octets of each frame.
     #[arg(long, value_name = "N")]
     snaplen: Option<u32>,
     /// End after so many frames.
@@ -181,7 +181,7 @@ fn open(path: &Path) -> anyhow::Result<File> {
     File::create(path).with_context(|| format!("can't create {}", path.display()))
 }
 
-/// Writes parts as they come, and counts what is in them.
+/// Writes parts as they come, and counts their frames.
 fn write(path: &Path, output: Option<File>, queue: mpsc::Receiver<Bytes>) -> anyhow::Result<Saved> {
     let output: Box<dyn Write> = match output {
         Some(file) => Box::new(file),
@@ -235,7 +235,7 @@ fn count(capture: impl Read) -> Saved {
 /// Reads parts, and writes what is read.
 struct Tee {
     queue: mpsc::Receiver<Bytes>,
-    /// What has been written and not read yet.
+    /// The part that is written and not read yet.
     part: Bytes,
     output: Box<dyn Write>,
     /// Why it could not be written.

@@ -20,7 +20,7 @@ pub(crate) enum CheckCommand {
     },
     /// Show what was found until now.
     Show,
-    /// End it, and print what was found. Fails if a rule was violated.
+    /// End it, and print the findings. Fails if a rule was violated.
     Stop,
 }
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use faultline_config::ConfigError;
 
-/// The command has failed, or something that was judged does not hold.
+/// The command has failed, or a check has failed.
 pub(crate) const FAILED: u8 = 1;
 /// The arguments are wrong, or a file can't be read or simulated.
 pub(crate) const UNUSABLE: u8 = 2;

@@ -118,7 +118,7 @@ fn everything_is_printed_as_json() {
 }
 
 #[test]
-fn what_is_changed_is_shown() {
+fn changes_are_shown() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("control");
     let _server = server(directory.path(), &["a", "b c"]);

@@ -1,4 +1,4 @@
-//! File systems without room: each command says which file it could not write and why, and what serves goes on.
+//! File systems without room: each command reports which file it could not write and why, and the server continues.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -118,8 +118,8 @@ fn captures_and_traces_say_which_file_has_no_room() {
 /// A file system that becomes full during a capture ends the capture: the command says so, and the frames up to there can be read.
 /// The server continues to run.
 #[test]
-fn a_capture_that_fills_a_file_system_keeps_what_it_has_written() {
-    const NAME: &str = "a_capture_that_fills_a_file_system_keeps_what_it_has_written";
+fn a_capture_that_fills_a_file_system_keeps_its_written_frames() {
+    const NAME: &str = "a_capture_that_fills_a_file_system_keeps_its_written_frames";
     with_full_disks(NAME, |disks| {
         std::fs::remove_file(disks.octets.join("filler")).unwrap();
         let directory = tempfile::tempdir().unwrap();
@@ -263,9 +263,9 @@ fn a_supervisor_without_room_says_where() {
 }
 
 #[test]
-fn a_log_without_room_holds_nothing_up_and_says_what_is_lost() {
+fn a_log_without_room_holds_nothing_up_and_counts_lost_lines() {
     with_full_disks(
-        "a_log_without_room_holds_nothing_up_and_says_what_is_lost",
+        "a_log_without_room_holds_nothing_up_and_counts_lost_lines",
         |disks| {
             let directory = tempfile::tempdir().unwrap();
             let nic = directory.path().join("nic");

@@ -160,7 +160,7 @@ fn sighup_starts_the_program_anew() {
     wait_for_end(first);
 }
 
-/// The configuration is checked first: its mistake would end what works.
+/// The configuration is checked first: a mistake in it must not end the running server.
 #[test]
 fn sighup_does_not_end_a_server_if_the_next_would_not_start() {
     let directory = tempfile::tempdir().unwrap();

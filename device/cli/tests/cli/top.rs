@@ -395,7 +395,7 @@ struct Shown {
     alternate: bool,
     cursor: bool,
     lines: Vec<String>,
-    /// What was written outside of the alternate screen.
+    /// The text that was written outside of the alternate screen.
     plain: String,
 }
 

@@ -396,7 +396,7 @@ mod tests {
 
     /// The hardware manual promises one heartbeat a second; a driver treats a device without heartbeats as failed.
     #[test]
-    fn the_heart_beats_however_long_each_pass_takes() {
+    fn the_heartbeat_continues_during_long_passes() {
         let (handle, thread) = engine();
         let first = heartbeat(&handle);
         let start = std::time::Instant::now();

@@ -1,4 +1,4 @@
-//! The events: what happens to which data packets.
+//! The events: changes of data packets.
 
 use super::report::{Report, Table};
 use super::traffic::Traffic;

@@ -33,7 +33,7 @@ impl Rules {
         self.requests.push_back((nic, request));
     }
 
-    /// Does an action that is not a change of what has matched.
+    /// Executes an action on a NIC.
     pub(super) fn act(&mut self, now: Instant, nic: usize, action: &Action, subject: Subject) {
         let view = self.nics.get(nic);
         let qpn = |qp: Option<u32>, qpn: Option<u32>| {
@@ -52,7 +52,7 @@ impl Rules {
                 count: evict.pages,
             })
         };
-        // What is done now, and what ends it when.
+        // The request, and the action that ends it later.
         let (request, end) = match action {
             Action::PortDown(down) => {
                 if down.move_gid {
@@ -108,7 +108,7 @@ impl Rules {
                 )
             }
             Action::End(_) => (Some(Nic::Caller(Caller::End)), None),
-            // Changes of what a rule has matched: the plan allows them there only.
+            // Changes of the matched thing: the plan does not allow them here.
             Action::Drop(_)
             | Action::Delay(_)
             | Action::Duplicate(_)
@@ -124,7 +124,7 @@ impl Rules {
         self.request_action(nic, action, request, end);
     }
 
-    /// Requests an action. `end`: when it ends, and of what kind it is, if it lasts.
+    /// Requests an action. `end`: time and kind of its end, if it lasts.
     fn request_action(
         &mut self,
         nic: usize,
@@ -172,9 +172,9 @@ impl Rules {
         self.schedule.add(at, Due::End(nic, lasting));
     }
 
-    /// Ends the run: afterwards [`Rules::poll_request`] returns what undoes the actions that still last. Frames, doorbells and
-    /// interrupts that were kept are passed. None of these requests is refused for want of room: there are at most as many as
-    /// policies were changed.
+    /// Ends the run: afterwards [`Rules::poll_request`] returns the requests that undo lasting actions. Frames,
+    /// doorbells and interrupts that were kept are passed. None of these requests is refused for want of room: there
+    /// are at most as many as policies were changed.
     pub fn stop(&mut self) {
         while let Some(due) = self.schedule.pop(NEVER) {
             match due {

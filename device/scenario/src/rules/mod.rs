@@ -85,8 +85,8 @@ impl Rules {
         rules
     }
 
-    /// Rules of a plan that has not begun: they follow connections, and do nothing else. [`Rules::take_existing`] is to be called until
-    /// it returns true, then [`Rules::begin`].
+    /// Rules of a plan that has not begun: they only follow connections. The caller calls [`Rules::take_existing`]
+    /// until it returns true, then [`Rules::begin`].
     pub fn prepare<'a>(plan: Plan, nics: impl IntoIterator<Item = &'a Nic>, now: Instant) -> Self {
         let views: Vec<_> = nics.into_iter().map(NicView::new).collect();
         let nics = views.len();
@@ -216,7 +216,7 @@ impl Rules {
             self.follow(nic, diagnostic, device);
         }
         if matches!(diagnostic, Diagnostic::Reset) {
-            // The device knows nothing of doorbells before, and their pages may have other users.
+            // Doorbells from before the reset have no effect, and their pages may have other users.
             self.schedule.forget_late(nic);
             self.late.retain(|late| late.nic() != nic);
             if let Some(taken) = self.taken.get_mut(nic) {
@@ -307,7 +307,7 @@ impl Rules {
         decided
     }
 
-    /// Carries out a change of a doorbell or an interrupt. Returns true if it happens now.
+    /// Executes a change of a doorbell or an interrupt. Returns true if it happens now.
     fn passes(&mut self, now: Instant, change: Option<BoundaryChange>, late: Late) -> bool {
         match change {
             None => return true,

@@ -8,7 +8,7 @@ use faultline_nic::Instant;
 
 use super::lasting::Lasting;
 
-/// A doorbell or an interrupt that happens later than its NIC wanted, or once more.
+/// A doorbell or an interrupt that is delayed, or repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Late {
     /// An interrupt.

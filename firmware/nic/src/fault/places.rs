@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn no_context_takes_what_others_need() {
+    fn no_context_takes_the_share_of_others() {
         let mut places = Places::default();
         let fill = |places: &mut Places, uctx| {
             let mut count = 0;
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn no_user_takes_what_others_need() {
+    fn no_user_takes_the_share_of_others() {
         let mut places = Places::default();
         for uctx in 1..10 {
             places.open(uctx, 77);

@@ -140,7 +140,7 @@ fn put_ipv4_checksum(frame: &mut [u8]) {
 
 /// A switch adds a VLAN tag, a router changes DSCP, ECN, hop limit and flow label: the iCRC stays right.
 #[test]
-fn routers_and_switches_may_change_what_the_icrc_masks() {
+fn routers_and_switches_may_change_masked_fields() {
     for Captured {
         ip_version, frame, ..
     } in captured()

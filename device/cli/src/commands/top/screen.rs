@@ -82,8 +82,8 @@ impl Screen {
     }
 }
 
-/// What is typed. A thread waits for it, because a terminal that is shared with other programs must not become non-blocking.
-/// The channel ends with the terminal.
+/// The input of the user. A thread waits for it, because a terminal that is shared with other programs must not become
+/// non-blocking. The channel ends with the terminal.
 pub(super) fn input() -> anyhow::Result<Receiver<Vec<u8>>> {
     let (bytes, typed) = channel(1);
     let read = move || {

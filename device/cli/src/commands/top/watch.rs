@@ -14,7 +14,7 @@ use super::rates::{Rows, Sort, rows};
 use super::sample::{Reader, Snapshot, printable};
 use super::screen::{Screen, input};
 
-/// How long the rest of an escape sequence may take, as over a slow connection.
+/// Time limit for the rest of an escape sequence, as over a slow connection.
 const ESCAPE_TIME: Duration = Duration::from_millis(100);
 /// Period in which the age of old data is shown anew.
 const REDRAW: Duration = Duration::from_secs(1);

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_reported_with_what_they_are_compared_with() {
+    fn figures_are_reported_with_their_comparisons() {
         let figures = [
             Figure::plain(MEMCPY, 1.0, "GB/s"),
             Figure::plain("bandwidth of 1 MiB WRITEs", 1.0, "GB/s").against(MEMCPY, 1.0),
