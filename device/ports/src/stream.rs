@@ -365,7 +365,7 @@ impl Connection {
         if for_rival.contains(PollFlags::IN) && rival.contains(PollFlags::IN) {
             self.has_rival = true;
             tracing::info!(
-                "another peer has connected: it waits until this one has gone, or has been silent for {:?}",
+                "another peer has connected: it waits until this one disconnects, or has been silent for {:?}",
                 self.limits.silence
             );
         }

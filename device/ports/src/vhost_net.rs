@@ -476,7 +476,9 @@ impl Traffic {
     fn refuse(&mut self, port: &PortEnd, reason: &dyn std::fmt::Display) {
         PortStatus::count(&port.status().malformed);
         if !std::mem::replace(&mut self.has_warned, true) {
-            tracing::warn!("refused what the guest sent: {reason}; further cases are only counted");
+            tracing::warn!(
+                "refused a frame or a ring of the guest: {reason}; further ones are only counted"
+            );
         }
     }
 }

@@ -112,7 +112,7 @@ impl Histogram {
     }
 }
 
-/// Page faults by what became of them.
+/// Page faults by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
     /// Raised: the driver has a record.

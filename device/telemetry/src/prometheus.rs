@@ -436,16 +436,11 @@ impl Snapshot {
             ),
             |nic| vec![(None, nic.metrics.lost_diagnostics)],
         )?;
-        self.counters(
-            encoder,
-            family("faults", "Page faults by what became of them"),
-            |nic| {
-                let states = nic.metrics.faults.by_state();
-                let series =
-                    |(state, count): (&str, u64)| (Some(("state", state.to_owned())), count);
-                states.map(series).into()
-            },
-        )?;
+        self.counters(encoder, family("faults", "Page faults by outcome"), |nic| {
+            let states = nic.metrics.faults.by_state();
+            let series = |(state, count): (&str, u64)| (Some(("state", state.to_owned())), count);
+            states.map(series).into()
+        })?;
         self.stages(encoder)
     }
 
@@ -585,7 +580,7 @@ impl Snapshot {
             ),
             (
                 "port_malformed",
-                "Connections that were closed because of what the peer sent, and frames and rings of a guest that were refused",
+                "Connections that were closed because of invalid octets of the peer, and refused frames and rings of a guest",
                 MetricType::Counter,
                 |port| port.malformed,
             ),
@@ -603,7 +598,7 @@ impl Snapshot {
         }
         let mut metric = encoder.encode_descriptor(
             "faultline_link_model_frames",
-            "Frames by what the model of a link has done to them: tx from the NIC or to the peer of the port, rx in the other direction",
+            "Frames by effect of the model of a link: tx from the NIC or to the peer of the port, rx in the other direction",
             None,
             MetricType::Counter,
         )?;

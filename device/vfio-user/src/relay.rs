@@ -506,7 +506,7 @@ impl<'a> Session<'a> {
         if refused > 0 {
             error!(
                 requests = refused,
-                "the new server refuses what the one before it has accepted"
+                "the new server refuses requests that its predecessor has accepted"
             );
         }
         Ok(true)

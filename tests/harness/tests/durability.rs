@@ -94,7 +94,7 @@ fn only_a_flush_waits_for_a_disk() {
     let lasting = Lasting::new(&b);
     let (mut qa, _qb) = qps(&a, &b, Link::default());
     let mut rng = Rng::new(1);
-    // By kind: rounds in which the disk was slow, and what others did in these.
+    // By kind: rounds in which the disk was slow, and messages of others in these.
     let (mut slow, mut meanwhile) = ([0; 2], [0; 2]);
     for round in 0..MOST_ROUNDS {
         let kind = round as usize % 2;
@@ -148,7 +148,7 @@ fn only_a_flush_waits_for_a_disk() {
     }
 }
 
-/// What goes away while a disk is waited for.
+/// Objects that end during a wait for a disk.
 #[derive(Clone, Copy, Debug)]
 enum Gone {
     Memory,

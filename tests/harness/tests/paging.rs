@@ -149,7 +149,7 @@ fn a_driver_that_never_answers_harms_only_waiting_queue_pairs() {
     neighbours.finish();
 }
 
-/// Who stops his input stops those who would send to him, until a time limit that runs only while the device does.
+/// A NIC that stops its ingress stops its senders, until a time limit that runs only while the device runs.
 #[test]
 fn a_nic_that_stops_others_and_then_stops_itself_releases_them() {
     let fabric = fabric(NicSettings {
@@ -214,7 +214,7 @@ fn a_reset_forgets_the_faults_that_are_awaited() {
     neighbours.finish();
 }
 
-/// What MMU notifiers rely on: when the answer to INVALIDATE is there, the page is no longer the device's.
+/// MMU notifiers rely on this: after the answer to INVALIDATE the device does not access the page.
 #[test]
 fn a_page_that_was_taken_is_not_touched_again() {
     const PAGES: usize = 8;

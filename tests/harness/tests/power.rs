@@ -1,4 +1,4 @@
-//! Power state D3hot: no DMA, no interrupts, no registers; and D0 goes on where it was (No_Soft_Reset).
+//! Power state D3hot: no DMA, no interrupts, no registers. D0 continues with the former state (No_Soft_Reset).
 
 use std::time::Duration;
 

@@ -69,7 +69,7 @@ fn the_engine_does_not_wait_for_memory_that_is_given_back() {
                 .unwrap(),
             _ => {
                 nic.hang_up();
-                // The next client is served when the last one's memory is gone.
+                // The next client is served when the last one's memory was freed.
                 fabric.open("a").unwrap();
             }
         }

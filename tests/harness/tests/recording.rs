@@ -1,4 +1,4 @@
-//! What the engine records and counts at the boundary of the NICs: traces under load, frames, doorbells, interrupts.
+//! Records and counts of the engine at the boundary of the NICs: traces under load, frames, doorbells, interrupts.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

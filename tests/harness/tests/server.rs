@@ -1,4 +1,4 @@
-//! Sockets of a served process: who may come, who is sent away, what is left behind.
+//! Sockets of a served process: clients that are served or refused, and files that are left behind.
 
 use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -30,7 +30,7 @@ fn config(sockets: &[PathBuf]) -> Config {
 fn refused(config: &Config) -> String {
     match faultline_control::serve(config) {
         Ok(_) => panic!("it serves"),
-        // As the emulator prints it: the error and what caused it.
+        // As the emulator prints it: the error and its cause.
         Err(error @ ServeError::Start(StartError::Listen { .. })) => {
             format!("{:#}", anyhow::Error::from(error))
         }

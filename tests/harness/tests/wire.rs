@@ -58,7 +58,7 @@ fn rc_over_tcp() {
     exchange_by_stream(&format!("tcp:{}", address.unwrap()));
 }
 
-/// A connection lives through the loss of the wire, because the transport repeats what was lost.
+/// A connection survives the loss of the wire, because the transport repeats lost packets.
 #[test]
 fn a_process_that_comes_back_finds_its_peers() {
     let folder = tempfile::tempdir().unwrap();
@@ -112,8 +112,8 @@ fn a_sender_gets_congestion_notifications() {
     assert!(b.nic.counters().unwrap()[Counter::np_cnp_sent] > 0);
 }
 
-/// The rules of a process act on what passes its port, in both directions, also on frames that are not RoCE. The connection repeats
-/// what is lost.
+/// The rules of a process act on frames through its port, in both directions, also on frames that are not RoCE. The
+/// connection repeats lost packets.
 #[test]
 fn rules_for_a_port_change_its_frames() {
     let folder = tempfile::tempdir().unwrap();

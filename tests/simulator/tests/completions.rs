@@ -1,4 +1,4 @@
-//! Completion queues: when they tell of a completion, what an overrun costs, and how they move to another ring.
+//! Completion queues: their events, the effects of an overrun, and the move to another ring.
 
 use faultline_abi::qp::*;
 use faultline_abi::wqe as wr;
@@ -100,8 +100,7 @@ fn an_overrun_completion_queue_says_so() {
         world.post_write(&mut pair, 8);
         world.run();
     }
-    // What can't tell of its work must not go on with it (IBTA 9.9.6.3, class G).
-    // proves: IBV_EVENT_CQ_ERR
+    // A queue pair that cannot report its work must not continue (IBTA 9.9.6.3, class G). proves: IBV_EVENT_CQ_ERR
     assert_eq!(
         world.hosts[0].driver.async_events(),
         [(event::CQ_ERROR, cqn), (event::QP_FATAL, qpn)]
@@ -270,8 +269,9 @@ fn a_write_with_immediate_data_and_a_bad_key_tells_the_receiver() {
     }
 }
 
-/// What a peer does wrong, the status of the receive work request, and the asynchronous event. There is one if no completion reports the
-/// error (IBTA 11.6.3): applications take an event for the end of a queue pair that they do not know of yet.
+/// Error of a peer, status of the receive work request, and asynchronous event. There is an event if no completion
+/// reports the error (IBTA 11.6.3): applications take an event for the end of a queue pair that they have not noticed
+/// yet.
 #[test]
 fn an_event_reports_errors_without_a_completion() {
     /// Length of the SEND, key of its receive, opcode, offset of the remote key.
@@ -368,7 +368,7 @@ fn a_doubled_nak_spends_no_retry() {
             let is_first =
                 |(from, header): &&(usize, RoceHeader)| *from == 0 && header.bth.psn.get() == 0;
             let trace = world.take_trace();
-            // What is lost is not in the trace of sent packets a second time.
+            // A lost packet is not in the trace of sent packets a second time.
             let sent = trace.iter().filter(is_first).count();
             assert_eq!(sent, 1 + usize::from(RETRIES), "{duplication} {lost}");
         }

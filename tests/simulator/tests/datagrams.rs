@@ -1,4 +1,4 @@
-//! UD, GSI and raw Ethernet: what is sent, what is dropped, and which errors stop which queue.
+//! UD, GSI and raw Ethernet: sent and dropped frames, and the errors that stop a queue.
 
 use faultline_abi::admin::{
     Counter, NETDEV_ALLMULTI, NETDEV_PROMISC, NETDEV_UP, SET_NETDEV, SetNetdev,
@@ -97,7 +97,7 @@ fn a_datagram_longer_than_the_mtu_fails_and_the_queue_comes_back() {
     let statuses: Vec<u8> = found.iter().map(|cqe| cqe.status).collect();
     assert_eq!(statuses, [cqe::LOC_LEN_ERR, cqe::WR_FLUSH_ERR]);
     assert_eq!(state(&mut world, 0, &e.qp[0]), QPS_SQE);
-    // Receives go on meanwhile, and so do sends afterwards.
+    // Receives continue meanwhile, and so do sends afterwards.
     let qpn = e.qp[0].qpn;
     world.hosts[0].driver.set_state(qpn, QPS_RTS).unwrap();
     e.receive_into(&mut world, 2, 5000);
@@ -208,7 +208,7 @@ fn the_general_services_interface_cannot_be_stopped_from_outside() {
     e.send(&mut world, GSI_QKEY, 256);
     let found = expect_cqe(&mut world, 1, &mut e.cq[1], cqe::SUCCESS);
     assert_eq!((found.wqe.get(), found.src_qp.get()), (1, 1));
-    // Whatever Q_Key the QP was given, QP1 has its own.
+    // QP1 has its own Q_Key, independent of the one that it was given.
     let mut header = e.forged(&world);
     e.receive_into(&mut world, 2, 300);
     world.inject(0, packet(&header, &[1; 256]));
@@ -430,11 +430,11 @@ fn a_filter_replaces_the_one_before() {
         let found = [first, second].map(|dst| arrives(&mut world, &mut e, dst));
         assert_eq!(found, expected, "{filter:x?}");
     }
-    // What the interface is told later changes nothing.
+    // Later commands to the interface change nothing.
     world.hosts[1].driver.set_mac_filter(&[first]).unwrap();
     world.hosts[1].driver.set_netdev(mac, 1500, qpn).unwrap();
     assert!(arrives(&mut world, &mut e, first));
-    // More than there may be: what was there stays.
+    // More than the limit: the present ones stay.
     let many = vec![second; 129];
     let refused = world.hosts[1].driver.set_mac_filter(&many);
     assert_eq!(refused, Err(Error::Refused(Status::NoResources)));

@@ -77,7 +77,7 @@ fn refused<T: std::fmt::Debug>(result: Result<T, Error>) -> Status {
     }
 }
 
-/// Addresses count from the key's first byte, whatever its place in the allocation.
+/// Addresses count from the key's first byte, independent of its place in the allocation.
 #[test]
 fn a_peer_writes_reads_and_adds() {
     for by_reference in [false, true] {
@@ -154,7 +154,7 @@ fn sends_and_receives_use_it() {
     assert!(s.device(104, 6000) == pattern(6000));
 }
 
-/// What one user has written, the next one does not find.
+/// The data of one user is erased before the next one gets the memory.
 #[test]
 fn memory_is_zero_when_it_is_allocated() {
     let mut s = Setup::new();

@@ -39,7 +39,7 @@ impl Watched {
         watched
     }
 
-    /// What a host's NIC has reported since the last call.
+    /// Diagnostics of a host's NIC since the last call.
     fn take(&mut self, host: usize) -> Vec<D> {
         let all = self.world.take_diagnostics(host).into_iter();
         all.map(|(_, diagnostic)| diagnostic).collect()

@@ -263,7 +263,8 @@ fn the_end_of_a_flush_without_a_waiter_is_ignored() {
             }
         }
         if how == 2 {
-            // What comes again begins anew, and the end of what was before says nothing of it.
+            // A repeated request begins anew, and the end of its former write-back has no effect on
+            // it.
             d.world.run_for(100 * MS);
             assert_eq!(d.ranges().len(), 2);
             d.world.persist(1, false);
@@ -299,7 +300,7 @@ fn flushes_are_answered_on_a_bad_wire_too() {
             d.world.run_for(MS / 3);
             done.extend(d.done());
             if !d.ranges().is_empty() {
-                // What is to be durable has been written.
+                // The data of the FLUSH has been written.
                 let n = d.ranges()[0].as_ref().unwrap()[0].0 - d.mr.addr;
                 assert_eq!(d.memory(n, 8), (n / 8).to_le_bytes());
                 assert_eq!(d.ranges().len(), 1);

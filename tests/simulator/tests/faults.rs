@@ -353,7 +353,7 @@ fn memory_moves_under_traffic() {
             }
         }
         for pager in 0..2 {
-            // Every frame that is free still holds what its last owner left: the device is not there any more.
+            // Every free frame still has the contents of its last owner: the device does not access it any more.
             p.pagers[pager].evict_all(&mut p.world, 0);
             p.pagers[pager].check_free(&p.world);
         }
@@ -636,7 +636,7 @@ fn others_are_stopped_for_a_tenth_of_the_time() {
     assert!((30..=60).contains(&others), "{others} of {parts}");
 }
 
-/// What the device remembers of a fault does not grow with the packets that meet it.
+/// The state of a fault in the device does not grow with the packets that meet it.
 #[test]
 fn a_requester_that_repeats_waits_once() {
     let mut p = Paged::new(World::new(2, 1), QPT_UC, 1 << 20, 64);
@@ -658,8 +658,8 @@ fn a_requester_that_repeats_waits_once() {
     assert_eq!(waited.unwrap(), 1);
 }
 
-/// Replies stand behind a READ that waits for its page; a peer who asks for another page meanwhile, again and again,
-/// is told the last thing only.
+/// Replies are queued behind a READ that waits for its page; a peer that requests another page repeatedly gets the
+/// last reply only.
 #[test]
 fn replies_behind_a_waiting_read_do_not_accumulate() {
     // Packets made by hand are from an unknown peer.
@@ -1025,7 +1025,7 @@ fn a_region_may_go_while_its_pages_are_awaited() {
                     _ => cqe::REM_ACCESS_ERR,
                 };
                 assert_eq!(done[0].status, expected, "opcode {opcode} host {host}");
-                // The answer to the fault of a region that is gone is refused, and does no harm.
+                // The answer to a fault of a destroyed region is refused, and has no effect.
                 let token = p.pagers[host].records[0].token.get();
                 let late = p.pagers[host].resume(&mut p.world, token, Status::Ok);
                 assert_eq!(late, Err(Error::Refused(Status::BadToken)));
@@ -1034,7 +1034,7 @@ fn a_region_may_go_while_its_pages_are_awaited() {
     }
 }
 
-/// What the peer sees of a queue pair that goes away while it waits, and what is left of it.
+/// The view of the peer when a queue pair ends during a wait, and the remaining state.
 #[test]
 fn queue_pairs_may_go_while_they_wait() {
     for state in [QPS_RESET, QPS_ERR] {

@@ -1,4 +1,4 @@
-//! Fields of frames as other adapters expect them, and what is accepted from other adapters.
+//! Fields of frames as other adapters expect them, and frames that are accepted from other adapters.
 
 use faultline_abi::admin::{Counter, SET_GID, SetGid};
 use faultline_abi::qp::*;
@@ -250,7 +250,7 @@ fn a_wrong_udp_checksum_drops_the_packet() {
     assert_eq!(counter(&mut world, 1, Counter::out_of_buffer), 2);
 }
 
-/// Acknowledgements count whatever their credits are; this adapter sends that it uses none.
+/// Acknowledgements count with any credits; this adapter sends that it uses none.
 #[test]
 fn acknowledgements_with_any_credits_are_accepted() {
     for credits in 0..32 {

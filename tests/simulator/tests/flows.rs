@@ -673,7 +673,7 @@ fn bad_commands_are_refused() {
     driver.command(DESTROY_QP, end.qp.qpn, &()).unwrap();
 }
 
-/// Whatever a sender does to a frame while it is on its way: what is delivered is what flows have looked at.
+/// A sender changes a frame while it is on its way: the delivered headers are those that the flows have read.
 #[test]
 fn a_sender_that_races_passes_no_flow() {
     let port = FlowFields {
@@ -684,7 +684,7 @@ fn a_sender_that_races_passes_no_flow() {
         smac: [2; 6],
         ..FlowFields::default()
     };
-    // Where the frame changes, the bytes there then, and what drops the changed frame.
+    // Offset of the change, its bytes, and the rule that would drop the changed frame.
     let cases = [
         (36, vec![0x0f, 0xa0], FLOW_HAS_IPV4 | FLOW_HAS_UDP, port),
         (6, vec![2; 6], FLOW_HAS_ETH, from),

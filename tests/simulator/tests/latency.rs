@@ -10,7 +10,7 @@ use faultline_simulator::{HostPager, Pair, World, pager};
 
 const MICROSECOND: u64 = 1000;
 
-/// Hosts whose NICs have this latency, and the number of pairs that are asked for.
+/// Hosts whose NICs have this latency, and `count` pairs of queue pairs.
 fn pairs(latency: Latency, count: usize) -> (World, Vec<Pair>) {
     let mut world = World::with_config(2, 1, |config| config.latency = latency);
     let pairs = (0..count).map(|_| world.connect(QPT_RC, 4096, |_| {}));

@@ -1,4 +1,4 @@
-//! Long messages between NICs of an engine: the results of runs that go on behind a turn, compared with those of runs that end with it.
+//! Long messages between NICs of an engine: runs that continue behind a turn, compared with runs that end with it.
 
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe::Cqe;

@@ -1,4 +1,4 @@
-//! Multicast: who gets a copy of what is sent to a group.
+//! Multicast: the receivers of packets to a group.
 
 use faultline_abi::Status;
 use faultline_abi::admin::{Counter, DESTROY_QP};
@@ -360,7 +360,7 @@ fn bad_commands_are_refused() {
         ends[0].attach(&mut world, group(3)),
         refused(Status::NoResources)
     );
-    // What is empty is no group any more.
+    // A group without members does not exist any more.
     ends[0].detach(&mut world, group(2)).unwrap();
     ends[0].attach(&mut world, group(3)).unwrap();
 }

@@ -1,4 +1,5 @@
-//! Commands, events and registers: each way to refuse, what waits for room, and what a reset forgets.
+//! Commands, events and registers: each refusal, events that wait for room, and the state after a
+//! reset.
 
 use faultline_abi::admin::*;
 use faultline_abi::cqe;
@@ -512,7 +513,7 @@ fn a_reset_keeps_only_the_identity() {
         version
     );
     assert_eq!(world.with_nic(0, |nic| nic.doorbell_pages().count()), 0);
-    // Doorbells and packets to what is gone do nothing.
+    // Doorbells and packets to destroyed objects have no effect.
     let bus = &mut world.hosts[0].driver.bus;
     let bell = doorbell::Doorbell {
         kind: doorbell::SQ,

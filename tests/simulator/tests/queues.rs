@@ -1,4 +1,4 @@
-//! Work queues and completion queues: what a work request may say, how requests end, what completions promise.
+//! Work queues and completion queues: valid work requests, ends of requests, guarantees of completions.
 
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe;
@@ -29,7 +29,7 @@ fn post(world: &mut World, pair: &mut Pair, send: &Send<'_>) {
     world.hosts[0].driver.post_send(&mut pair.qp[0], send);
 }
 
-/// Status and vendor error of one request, by what is wrong with it.
+/// Status and vendor error of one request with an error.
 fn outcome(kind: u8, change: impl Fn(&mut World, &Pair, &mut Send<'_>, &mut Vec<Sge>)) -> (u8, u8) {
     let mut world = World::new(2, 1);
     let mut pair = world.connect(kind, LEN, |_| {});
@@ -59,7 +59,7 @@ fn outcome(kind: u8, change: impl Fn(&mut World, &Pair, &mut Send<'_>, &mut Vec<
         assert_eq!(rest[0].status, cqe::SUCCESS);
         return (cqe::SUCCESS, 0);
     }
-    // What is behind it is flushed; the receives only where the connection is reliable.
+    // Later requests are flushed; the receives only if the connection is reliable.
     let flushed = if kind == QPT_RC { 3 } else { 1 };
     assert_eq!(rest.len(), flushed);
     assert!(rest.iter().all(|cqe| cqe.status == cqe::WR_FLUSH_ERR));
@@ -245,7 +245,7 @@ fn more_reads_than_agreed_are_refused() {
     assert_eq!(statuses, [cqe::SUCCESS, cqe::REM_INV_REQ_ERR]);
 }
 
-/// An error in the middle of the queue lets what is before it finish.
+/// Requests before an invalid one succeed.
 #[test]
 fn requests_before_a_bad_one_succeed() {
     for kind in [QPT_RC, QPT_UC] {
@@ -272,7 +272,7 @@ fn requests_before_a_bad_one_succeed() {
 fn a_send_queue_without_memory_completes_in_error() {
     let mut world = World::new(2, 1);
     let mut pair = world.connect(QPT_RC, LEN, |_| {});
-    // A queue whose entries lie where no memory is.
+    // A queue whose entries are outside of memory.
     let host = &mut world.hosts[0];
     let body = faultline_abi::admin::CreateQp {
         sq: faultline_abi::admin::RingDesc {
@@ -357,7 +357,7 @@ fn a_receiver_that_is_never_ready_is_waited_for_without_end() {
     expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::SUCCESS);
 }
 
-/// The last packet of a WRITE with immediate data waits for a receive; what was written is not written again.
+/// The last packet of a WRITE with immediate data waits for a receive; written data is not written again.
 #[test]
 fn immediate_data_waits_for_a_receive() {
     let mut world = World::new(2, 1);
@@ -522,7 +522,7 @@ fn a_reader_that_arms_and_sleeps_is_woken() {
         }
         let ns = rng.below(4000);
         world.run_for(ns);
-        // Poll until empty, let something happen, arm with what was seen.
+        // Poll until the queue is empty, cause events, arm with the index that was seen.
         seen += world.completions(0, &mut pair.cq[0]).len();
         let ns = rng.below(4000);
         world.run_for(ns);

@@ -94,7 +94,8 @@ impl Setup {
     }
 }
 
-/// Requests stay in order and none is lost, whatever was taken before and however the rings wrap.
+/// Requests stay in order and none is lost, for any number of taken requests and any position of
+/// the rings.
 #[test]
 fn posted_requests_move_along() {
     let mut s = Setup::new(0);

@@ -418,7 +418,7 @@ fn bad_commands_are_refused() {
     assert_eq!(made, refused(Status::ReservedNotZero));
 }
 
-/// What an interface with several queues does: raw queue pairs that also send, an RSS queue pair over them, which
+/// An interface with several queues: raw queue pairs that also send, an RSS queue pair over them, which
 /// SET_NETDEV names, and another one in its place while frames come.
 #[test]
 fn raw_queue_pairs_share_the_frames_of_the_interface() {

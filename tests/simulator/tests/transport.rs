@@ -1,4 +1,4 @@
-//! What the transport does in each situation that the specification names, with explicit times.
+//! The transport in each situation that the specification names, with explicit times.
 
 use faultline_abi::admin::{Counter, DESTROY_QP, QP_FLAG_SIG_ALL};
 use faultline_abi::cqe::{self, Cqe};
@@ -164,8 +164,8 @@ fn silent_peer_costs_exactly_the_retries() {
     assert_eq!(counter(&mut world, 0, Counter::retransmitted_packets), 3);
 }
 
-/// A receiver ends the connection as soon as it has the message, as many a program does: the sender's has arrived,
-/// and what it asked for before it has been done.
+/// A receiver ends the connection as soon as it has the message, as many programs do: the sender's message has
+/// arrived, and its earlier requests have been executed.
 #[test]
 fn received_messages_are_acknowledged() {
     let ends = [Some(QPS_ERR), Some(QPS_RESET), None];
@@ -240,7 +240,7 @@ fn a_hole_is_asked_for_at_once() {
     assert_eq!(counter(&mut world, 0, Counter::local_ack_timeout_err), 0);
 }
 
-/// What a bad request comes to: status at the requester, state of the responder.
+/// The result of an invalid request: status at the requester, state of the responder.
 fn refused(change: impl Fn(&mut Send<'_>, &Pair), access: u32) -> (u8, u8) {
     let mut world = World::new(2, 1);
     let mut pair = world.connect(QPT_RC, LEN, |c| c.access = access);

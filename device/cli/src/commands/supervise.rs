@@ -132,7 +132,9 @@ impl Servers {
                 tracing::info!("SIGHUP: starting the server anew");
                 return Ok(Event::Renew);
             }
-            tracing::error!("SIGHUP: a new server would not start, see above: the old one goes on");
+            tracing::error!(
+                "SIGHUP: a new server would not start, see above: the old one continues"
+            );
         }
     }
 }

@@ -180,7 +180,7 @@ fn sighup_does_not_end_a_server_if_the_next_would_not_start() {
         std::fs::write(&file, mistake).unwrap();
         supervisor.signal(Signal::HUP);
         supervisor.says(named);
-        supervisor.says("the old one goes on");
+        supervisor.says("the old one continues");
         assert_eq!(next_server(&supervisor, None), server);
     }
     let mut client = client(&socket);
