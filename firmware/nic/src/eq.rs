@@ -73,7 +73,7 @@ impl Eq {
         self.armed
     }
 
-    /// Number of waiting events, without completion events.
+    /// Number of events that wait for room, without completion events.
     pub(crate) fn overflow(&self) -> usize {
         self.overflow.len()
     }
@@ -94,11 +94,6 @@ impl Eq {
     /// Number of CQs whose events wait for room.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
-    }
-
-    /// Number of other events that wait for room.
-    pub(crate) fn overflowed(&self) -> usize {
-        self.overflow.len()
     }
 
     /// Returns true if events wait and there is room.

@@ -226,7 +226,7 @@ impl Nic {
     pub fn queue_depths(&self) -> [(&'static str, usize); 10] {
         let core = &self.core;
         let events = core.eqs.iter().map(|(_, eq)| eq.unread() as usize).sum();
-        let late = core.eqs.iter().map(|(_, eq)| eq.overflowed()).sum();
+        let late = core.eqs.iter().map(|(_, eq)| eq.overflow()).sum();
         [
             ("timers", core.timers()),
             ("fault_waits", core.faults.waits()),

@@ -1,5 +1,5 @@
-//! `docs/compatibility.md` says what the code does, and names tests that there are. Whether it has a row for all there
-//! is, is compared with the headers in the lab: `src/bin/headers.rs`.
+//! `docs/compatibility.md` describes the code correctly, and names existing tests. The lab compares its rows with the
+//! headers: `src/bin/headers.rs`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -39,7 +39,7 @@ fn operations(path: &str, table: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// What a function sets in the object that it calls so.
+/// Fields that a function sets in the object of this name.
 fn assigned(text: &str, object: &str) -> BTreeSet<String> {
     let before = format!("{object}->");
     let lines = text
@@ -145,7 +145,7 @@ fn capabilities_are_as_described() {
     compare("enum ibv_raw_packet_caps", "IBV_RAW_PACKET_CAP_", &raw);
 }
 
-/// What the driver fills in, by the names that the library has for it, and what the core and the provider add.
+/// Fields that the driver fills in, by their names in the library, and those that the core and the provider add.
 #[test]
 fn limits_are_as_described() {
     let query = function(VERBS, "static int faultline_query_device(");

@@ -4,7 +4,7 @@ use std::fs;
 
 use faultline_layout::named::{read, root};
 
-/// Most words of all pages together, without what programs write.
+/// Most words of all pages together, without generated ones.
 const LIMIT: usize = 50_000;
 
 /// Pages that programs write: `cargo test -p lab document::`, `cargo lab bench`, `cargo lab experiments`.
