@@ -177,7 +177,7 @@ fn main() -> ExitCode {
     if !is_read {
         return ExitCode::FAILURE;
     }
-    // It may repeat what a server or a file says.
+    // It may repeat text of a server or a file.
     let text = match format!("{error:#}") {
         // A problem of a file, with the line where it is.
         drawn if drawn.starts_with("error: ") => drawn,

@@ -17,7 +17,7 @@ use crate::engine::MOST_ENGINES;
 use crate::port::{PortEntry, PortKind};
 
 impl Config {
-    /// Refuses what can't work.
+    /// Refuses configurations that can't work.
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.nics.is_empty() {
             return Err(self.refused(

@@ -453,7 +453,7 @@ impl NicEntry {
         ]
     }
 
-    /// What the firmware is told.
+    /// The configuration for the firmware.
     pub fn nic_config(&self, defaults: &NicSettings) -> NicConfig {
         let mut config = NicConfig::new(self.mac_address());
         // Settings win over profiles, those of `[defaults]` too.
@@ -483,8 +483,8 @@ pub struct Config {
     /// Events that the trace keeps, of each NIC an equal part; 0: none.
     #[serde(default = "default_trace_records", deserialize_with = "file::number")]
     pub trace_records: usize,
-    /// Frames, doorbells, interrupts and diagnostics are counted for the metrics; `false`: `/metrics` has only what the NICs count
-    /// themselves.
+    /// Frames, doorbells, interrupts and diagnostics are counted for the metrics; `false`: `/metrics` has only the
+    /// NICs' own counters.
     #[serde(default = "default_metrics")]
     pub metrics: bool,
     /// Group whose members can connect to the unix sockets of NICs and ports that name none; `None`: only the user of the process.

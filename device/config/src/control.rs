@@ -70,7 +70,7 @@ pub enum ControlConfigError {
 }
 
 impl ControlSettings {
-    /// Refuses what can't work.
+    /// Refuses settings that can't work.
     pub fn check(&self) -> Result<(), ControlConfigError> {
         match (self.listen, &self.token_file) {
             (Some(address), None) => Err(ControlConfigError::NoToken(address)),

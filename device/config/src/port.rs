@@ -24,7 +24,7 @@ const HOLD: Duration = Duration::from_millis(100);
 pub struct PortEntry {
     /// Name, for messages and metrics. No NIC has it.
     pub name: String,
-    /// What is at its other end.
+    /// Its other end.
     pub kind: PortKind,
     /// Group whose members can connect to its unix socket; `None`: that of the process.
     pub socket_group: Option<String>,

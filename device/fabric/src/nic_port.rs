@@ -53,8 +53,8 @@ impl NicPort {
         std::mem::replace(&mut self.was_up, is_up) && !is_up
     }
 
-    /// True if it has nothing to do before its next deadline, unless something happens. No event wakes a queue pair that waits for the end of
-    /// a pause: the NIC has to be told in its turns which priorities are paused.
+    /// True if it has nothing to do before its next deadline, unless something happens. No event wakes a queue pair
+    /// that waits for the end of a pause: the owner sets the paused priorities in each turn of the NIC.
     #[inline]
     pub(crate) fn may_rest(&self) -> bool {
         let nic = &self.nic;

@@ -91,7 +91,7 @@ fn every_kind_of_access_fails_and_the_others_go_on() {
             (3, 0)
         );
 
-        // What is there works, in both tables.
+        // Present pages work, in both tables.
         memory.write(AT + round, &round.to_le_bytes()).unwrap();
         other.copy_from(AT + 1, &memory, AT + round, 8).unwrap();
         let mut word = [0; 8];

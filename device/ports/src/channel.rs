@@ -230,7 +230,8 @@ pub struct PortStatus {
     pub lost: AtomicU64,
     /// Frames to the peer that were lost because the system or the peer took none.
     pub not_sent: AtomicU64,
-    /// Connections that were closed because of what the peer sent, frames of a guest or of a TAP device that were refused, and rings of a guest.
+    /// Connections that were closed because of invalid octets, refused frames of a guest or of a TAP device, and
+    /// refused rings of a guest.
     pub malformed: AtomicU64,
 }
 
@@ -251,7 +252,7 @@ impl PortStatus {
 #[derive(Debug)]
 pub struct EngineEnd {
     to_port: FrameSender,
-    /// Octets that have gone into that ring since the start, with the lengths of frames.
+    /// Octets that were written into that ring since the start, with the lengths of frames.
     sent: u64,
     from_port: FrameReceiver,
     bell: Arc<Bell>,
@@ -330,7 +331,7 @@ impl EngineEnd {
         }
     }
 
-    /// What is known of the port.
+    /// The state of the port.
     pub fn status(&self) -> &PortStatus {
         &self.status
     }
@@ -343,8 +344,9 @@ impl EngineEnd {
 
 /// The end of the port's thread, which
 ///
-/// - says with [`PortStatus`] whether there is a peer: frames to a port without one are dropped;
-/// - takes frames in turns of limited length, with [`PortEnd::flush`] after each turn: queue pairs that wait for room go on then;
+/// - sets in [`PortStatus`] whether there is a peer: frames to a port without one are dropped;
+/// - takes frames in turns of limited length, with [`PortEnd::flush`] after each turn: queue pairs that wait for room
+///   continue then;
 /// - sleeps in [`PortEnd::wait`] only, and ends when [`PortEnd::is_stopped`] is true.
 pub struct PortEnd {
     from_engine: FrameReceiver,
@@ -407,7 +409,7 @@ impl PortEnd {
         self.bell.is_stopped()
     }
 
-    /// What is known of the port.
+    /// The state of the port.
     pub fn status(&self) -> &PortStatus {
         &self.status
     }

@@ -407,7 +407,7 @@ impl Connection {
         self.looked = Instant::now();
         match accept_one(listener) {
             Ok(Some(rival)) if !is_closed(&rival) => return Err(End::Replaced(rival, limit)),
-            // It has gone. Another one may wait behind it.
+            // It has disconnected. Another one may wait behind it.
             Ok(Some(_)) => {}
             Ok(None) => self.has_rival = false,
             // The system lacks descriptors: later.
@@ -826,7 +826,7 @@ mod tests {
         let (peers, path) = unix(&folder);
         let mut silent = UnixStream::connect(&path).unwrap();
         for _ in 0..3 {
-            // It has gone before the port looks.
+            // It disconnects before the port looks.
             drop(UnixStream::connect(&path).unwrap());
         }
         let silence = Duration::from_millis(1);

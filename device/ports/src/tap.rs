@@ -126,7 +126,7 @@ struct Passage<D> {
     has_warned: bool,
 }
 
-/// What a turn of receiving has brought.
+/// The result of a turn of receiving.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Received {
     Frames,

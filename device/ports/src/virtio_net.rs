@@ -226,7 +226,7 @@ impl Segments {
             return Err(Malformed::Headers);
         }
         let payload = frame.len().saturating_sub(segments.headers);
-        // What the length field of IP counts.
+        // The octets that the length field of IP counts.
         let counted_from = match segments.is_v6 {
             true => segments.network.saturating_add(IPV6),
             false => segments.network,

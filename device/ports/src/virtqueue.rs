@@ -20,7 +20,7 @@ const RING_HEADER: u64 = 4;
 const AVAILABLE: u64 = 2;
 const USED: u64 = 8;
 
-/// What a driver has done wrong.
+/// An error of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// A chain that is unusable. It can be returned.

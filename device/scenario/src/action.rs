@@ -1,4 +1,4 @@
-//! What a scenario does: the key `do`.
+//! Actions of a scenario: the key `do`.
 //!
 //! There are two sorts of actions. Some change the matched thing: the packet, the fault record, the completion, and so
 //! on. Others act on the NIC.
@@ -67,7 +67,7 @@ pub enum Action {
     Evict(Evict),
     /// The NIC raises faults for pages that no packet needs.
     Prefetch(Evict),
-    /// Each page-table look-up takes so long.
+    /// Each page-table look-up takes this time.
     Lookup(Lookup),
     /// A queue pair fails.
     FailQp(QueuePair),

@@ -140,10 +140,10 @@ pub struct Latency {
     pub traffic: Option<String>,
     /// Which percentile, such as 50 or 99.9; 100 is the maximum.
     pub percentile: f64,
-    /// At least so long.
+    /// Shortest time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<Time>,
-    /// At most so long.
+    /// Longest time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<Time>,
 }

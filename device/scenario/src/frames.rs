@@ -19,7 +19,7 @@ const OVERTAKING: Nanos = Nanos(10_000_000);
 /// Most frames that wait for others to overtake them: each frame that is passed looks at all of them.
 const MAX_OVERTAKEN: usize = 64;
 
-/// What a rule does to a packet.
+/// A change of a packet by a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taking {
     /// Index of the rule.
@@ -29,7 +29,7 @@ pub struct Taking {
 }
 
 impl Taking {
-    /// What frames say of it.
+    /// The mark of the changed frames.
     pub fn by(self) -> ByRule {
         ByRule {
             rule: u16::try_from(self.rule).unwrap_or(u16::MAX),
@@ -43,7 +43,7 @@ impl Taking {
 pub struct ByRule {
     /// Index of the rule.
     pub rule: u16,
-    /// What it has done.
+    /// The kind of the change.
     pub kind: ChangeKind,
 }
 
@@ -52,12 +52,12 @@ pub struct ByRule {
 pub struct HeldFrame {
     /// The place of the rule that has taken it: the index of the NIC, or the number of NICs and the index of the port.
     pub site: usize,
-    /// Its direction there. At a NIC, `Tx` goes on to the switch and `Rx` to the NIC; at a port, `Tx` goes on to the peer and `Rx` to
-    /// the switch.
+    /// Its direction there. At a NIC, `Tx` continues to the switch and `Rx` to the NIC; at a port, `Tx` continues to
+    /// the peer and `Rx` to the switch.
     pub dir: Direction,
     /// The last rule that has changed it, or the one that has spoilt it.
     pub by: Option<ByRule>,
-    /// What was known of its sender.
+    /// The known origin of the frame.
     pub origin: Origin,
     /// Data of the caller about the frame.
     pub note: u8,

@@ -47,7 +47,7 @@ pub struct PlannedRule {
     pub port: Option<usize>,
     /// The kind of things that match.
     pub thing: Thing,
-    /// What else must hold.
+    /// Further conditions.
     pub conditions: Conditions,
     /// Which of the matches count.
     pub choice: Choice,
@@ -86,7 +86,7 @@ pub struct PacketMatch {
     pub dir: Direction,
     /// Their opcodes.
     pub opcodes: Opcodes,
-    /// What the AETH must say.
+    /// The condition on the AETH.
     pub answer: Option<Answer>,
     /// PSN relative to the first of the connection.
     pub psn: Option<Range>,
@@ -136,7 +136,7 @@ impl Opcodes {
     }
 }
 
-/// What an AETH says.
+/// The kind of an AETH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// ACK.
@@ -181,7 +181,7 @@ impl Plan {
 }
 
 impl Answer {
-    /// What the AETH of a packet says.
+    /// The kind of the AETH of a packet.
     pub fn of(header: &RoceHeader) -> Option<Self> {
         match header.aeth?.syndrome {
             Syndrome::Ack { .. } => Some(Self::Ack),
@@ -222,20 +222,20 @@ pub struct Choice {
     pub skip: u64,
     /// From the first that counts on, each N-th counts.
     pub every: u64,
-    /// At most so many matches count.
+    /// At most this number of matches counts.
     pub times: u64,
     /// Probability of each, in millionths.
     pub per_million: u32,
 }
 
-/// What a rule does.
+/// The effect of a rule.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Only counts.
     Count,
     /// Changes the packet.
     Packet(PacketChange),
-    /// Changes what happens inside the NIC.
+    /// Changes an event inside the NIC.
     Inject(Outcome),
     /// Changes an interrupt or a doorbell.
     Boundary(BoundaryChange),
@@ -254,9 +254,9 @@ pub enum PacketChange {
     Duplicate,
     /// An octet is inverted.
     Corrupt(Part),
-    /// So many packets overtake it.
+    /// This number of packets overtakes it.
     Reorder(u32),
-    /// It ends after so many octets.
+    /// It ends after this number of octets.
     Truncate(u16),
     /// Its ECN field says "congestion experienced".
     EcnMark,

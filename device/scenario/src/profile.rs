@@ -33,7 +33,7 @@ pub const EMBEDDED: [(&str, &str); 6] = [
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Profile {
-    /// What it is, in one line.
+    /// Description in one line.
     pub description: String,
     /// Properties of the NIC.
     pub nic: NicProfile,
@@ -267,7 +267,7 @@ pub fn read(name: &str, text: &str) -> Result<Profile, Problems> {
 }
 
 impl Profile {
-    /// What is out of range.
+    /// Values that are out of range.
     fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         let nic = Path::root().key("nic");
@@ -453,7 +453,7 @@ mod tests {
         let small = config("small");
         assert_eq!((small.limits.max_qp, small.limits.max_faults), (64, 4));
         assert_eq!((small.table_bytes, small.park_bytes), (4 << 20, 64 << 10));
-        // What a profile does not name stays.
+        // Values that a profile does not name stay unchanged.
         assert_eq!(small.limits.max_eq, Limits::default().max_eq);
         let slow = by_name("slow-host").unwrap();
         assert_eq!(slow.latency.fault_service, Some(Time::from_millis(100)));

@@ -297,7 +297,7 @@ fn link(example: &str) -> String {
     format!("[{example}.toml]({EXAMPLES}/{example}.toml)")
 }
 
-/// What belongs to which kind of things.
+/// Conditions and changes of each kind of things.
 fn kinds() -> String {
     let mut rows = vec![
         "| Things | Conditions | Changes |".to_owned(),

@@ -1,4 +1,4 @@
-//! What a rule matches: the key `on`.
+//! Triggers of rules: the key `on`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -57,7 +57,7 @@ pub struct Check {
     pub expected: String,
 }
 
-/// What has come of a run.
+/// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Rules, timed actions, expectations, in the order of the file.

@@ -321,7 +321,7 @@ fn actions_at_times_repeat_and_end() {
     assert_eq!(fired(&rules), [2]);
 }
 
-/// A period of zero would never let time go on.
+/// With a period of zero the clock would never advance.
 #[test]
 fn an_action_repeats_at_later_times_only() {
     let repeated = PlannedTime {
@@ -574,7 +574,7 @@ fn an_entry_forgets_queue_pairs_that_are_gone() {
     assert_eq!(requests(&mut rules), [], "it is another connection");
 }
 
-/// What two actions have changed is undone when both have ended.
+/// The common change of two actions is undone when both have ended.
 #[test]
 fn actions_that_overlap_end_together() {
     let down = |ms| {

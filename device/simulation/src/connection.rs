@@ -359,7 +359,7 @@ impl Connection {
         }
     }
 
-    /// What an unfinished connection waits for.
+    /// The event for which an unfinished connection waits.
     pub(crate) fn describe(&self, flow: &Flow, flow_index: usize) -> String {
         let [from, to] = flow.hosts.map(nic_name);
         let [from_qpn, to_qpn] = self.qpns();

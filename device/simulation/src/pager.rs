@@ -97,7 +97,8 @@ fn allow<T>(result: Result<T, Error>, status: Status) -> Result<(), Error> {
 }
 
 impl Pager {
-    /// Creates the fault queue, of 2^`log_depth` records, and `frames` page frames. It answers at once, and maps what is demanded.
+    /// Creates the fault queue, of 2^`log_depth` records, and `frames` page frames. The pager answers at once, and maps
+    /// the demanded pages.
     ///
     /// # Errors
     /// The driver has too little memory, or the device refuses the queue.

@@ -20,7 +20,7 @@ pub struct FaultTimes {
     pub raised: u64,
     /// The driver has answered.
     pub resumed: u64,
-    /// The access was carried out.
+    /// The access was executed.
     pub done: u64,
 }
 

@@ -47,7 +47,7 @@ pub struct Options<'a> {
     pub fault_service: Option<Nanos>,
     /// Profile of the NICs, instead of the scenario's. Needed if the scenario names a file.
     pub profile: Option<Profile>,
-    /// What the trace keeps.
+    /// Detail of the trace.
     pub trace: Detail,
     /// Compare what the NICs send with the rules of the specification.
     pub check_packets: bool,
@@ -87,7 +87,7 @@ pub struct Completion {
     pub completed: Nanos,
 }
 
-/// What a run has brought.
+/// The results of a run.
 #[derive(Debug)]
 pub struct Results {
     /// How it has ended.

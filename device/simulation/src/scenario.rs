@@ -10,7 +10,7 @@ use crate::error::SimulationError;
 use crate::run::{Ending, Options, Results, play, profile_of, run};
 use crate::trace::Detail;
 
-/// What has come of a scenario.
+/// The result of a scenario.
 #[derive(Debug)]
 pub struct Outcome {
     /// The verdict.

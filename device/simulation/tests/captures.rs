@@ -116,7 +116,7 @@ impl Capture {
         capture
     }
 
-    /// Ends it in one engine, and returns what all have captured.
+    /// Ends it in one engine, and returns the captured frames of all.
     fn end(mut self, engine: usize) -> Vec<Packet> {
         assert!(self.engines[engine].borrow_mut().end(ID));
         // The others end it in their next pass, which has no earlier records.
@@ -201,8 +201,8 @@ fn send_datagram(world: &mut World, ends: &mut [End; 2], (ah, len): (u32, u64)) 
     world.settle();
 }
 
-/// A frame is sent at one time, and arrives at the same time, or on another engine a nanosecond later: what a frame causes is always
-/// later than the frame.
+/// A frame is sent at one time, and arrives at the same time, or on another engine a nanosecond later: the effects of a
+/// frame are always later than the frame.
 #[test]
 fn a_capture_has_every_packet_where_it_is_sent_and_where_it_arrives() {
     for engines in [1, 2] {

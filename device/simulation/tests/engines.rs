@@ -249,7 +249,7 @@ fn a_paused_nic_holds_up_its_senders_and_nothing_else() {
     assert_eq!(lost, 0);
 }
 
-/// Frames on a link refer to no memory of the sender's guest: they arrive although it is gone.
+/// Frames on a link refer to no memory of the sender's guest: they arrive after the memory is freed.
 #[test]
 fn the_sender_of_frames_on_a_link_may_be_reset() {
     let mut stalled = Stalled::new(without_timers);

@@ -205,7 +205,7 @@ fn outcome(name: &str, scenario: &Scenario) -> Outcome {
     outcome.unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// What does not hold.
+/// Checks that fail.
 fn failures(outcome: &Outcome) -> Vec<String> {
     let failed = outcome.verdict.checks.iter().filter(|check| !check.passed);
     let failed = failed.map(|check| {

@@ -88,7 +88,7 @@ fn carry_out(rules: &mut Rules, world: &World) -> usize {
     count
 }
 
-/// Passes on what the NIC reports.
+/// Passes the diagnostics of the NIC to the rules.
 fn report(rules: &mut Rules, world: &World) {
     for (at, diagnostic) in world.take_diagnostics(0) {
         world.with_nic(0, |nic| rules.diagnostic(at, 0, &diagnostic, nic));

@@ -126,7 +126,7 @@ diagnostic = { nic = "nic1", kind = "reset", count = 0 }
     },
 ];
 
-/// What has come of a run.
+/// The results of a run.
 struct Outcome {
     process: Process,
     statuses: Vec<u8>,

@@ -8,7 +8,7 @@ const SEEDS: u64 = 200;
 /// Runs of a plan that is made smaller.
 const SHRINKS: usize = 1000;
 
-/// What must happen in these seeds, and how often at least.
+/// Events of these seeds, with their smallest numbers.
 const HAPPENS: [(&str, u64); 26] = [
     ("packets", 50_000),
     ("dropped packets", 2000),

@@ -20,7 +20,7 @@ pub(crate) const START: &[u8] = b"{\"traceEvents\":[";
 /// be the number of a process.
 const FIRST_THREAD: usize = 100_000;
 
-/// What is read back.
+/// The embedded records, for reading.
 #[derive(Deserialize)]
 struct Embedded {
     #[serde(rename = "faultlineTrace")]

@@ -92,7 +92,7 @@ pub struct FrameEvent {
 }
 
 impl TraceEvent {
-    /// What is recorded of a doorbell.
+    /// The record of a doorbell.
     #[inline]
     pub fn doorbell(page: u32, bell: Doorbell, path: DoorbellPath) -> Self {
         Self::Doorbell {

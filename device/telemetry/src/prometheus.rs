@@ -48,18 +48,18 @@ pub struct NicGauges {
     pub fatal: bool,
 }
 
-/// What a scrape reads of a NIC.
+/// Metrics of a NIC.
 #[derive(Clone, Debug)]
 pub struct NicSnapshot {
     /// Name in the configuration.
     pub name: String,
     /// The device's counters, in the order of [`Counter::ALL`].
     pub counters: [u64; Counter::COUNT],
-    /// What the recorder has counted.
+    /// Counts of the recorder.
     pub metrics: NicMetrics,
     /// The rest.
     pub gauges: NicGauges,
-    /// What its port has counted.
+    /// Counts of its port.
     pub port: PortCounts,
 }
 
@@ -130,7 +130,7 @@ pub struct FabricSnapshot {
     pub links: Vec<LinkSnapshot>,
 }
 
-/// What a scrape reads of an engine.
+/// Metrics of an engine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EngineSnapshot {
     /// Its name.
@@ -492,7 +492,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// What the ports count.
+    /// Counts of the ports.
     fn ports(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let family = family(
             "log_dropped",

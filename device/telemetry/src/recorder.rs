@@ -1,4 +1,4 @@
-//! What the engine thread records.
+//! Records of the engine thread.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -605,7 +605,7 @@ mod tests {
         let is_frame = |record: &Record| matches!(record.event, TraceEvent::Frame(_));
         let frames: Vec<bool> = read.records.iter().map(is_frame).collect();
         assert_eq!(frames, [true, true, false, true, true]);
-        // The next frame would have continued what a reader has ended.
+        // The next frame would have continued the burst that a reader has ended.
         let frame = FrameEvent { psn: 4, ..frame };
         recorder.sent(Instant(5), 0, frame);
         let more = part(&mut recorder, read.next, 100);

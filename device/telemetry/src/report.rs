@@ -81,7 +81,7 @@ pub struct SlowFault {
     pub joined: u32,
 }
 
-/// What a fault was raised for.
+/// The access for which a fault was raised.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SlowAccess {
     /// QP number.
@@ -107,13 +107,13 @@ pub struct Outcomes {
     pub expired: u64,
     /// Cancelled by a change of their region.
     pub cancelled: u64,
-    /// Gone with a reset.
+    /// Ended by a reset.
     pub reset: u64,
     /// Not answered when the trace ends.
     pub in_flight: u64,
 }
 
-/// Packets and what was sent again.
+/// Packets, and those that were sent again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TrafficReport {
     /// Frames.

@@ -15,7 +15,7 @@ pub enum Stage {
     Map,
     /// Until the RESUME command is posted.
     Post,
-    /// Resumed, until the access is carried out.
+    /// Resumed, until the access is executed.
     Data,
     /// Raised, until the access is executed: the sum of the others.
     Total,

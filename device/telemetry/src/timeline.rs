@@ -44,7 +44,7 @@ pub(crate) enum TrackKind {
     QueuePairWaits(u32),
 }
 
-/// What begins, ends or happens.
+/// Begin, end, or instant of an event.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Phase {
     Begin,

@@ -40,7 +40,7 @@ pub struct Gap {
     pub lost: u64,
 }
 
-/// What a trace says about its records.
+/// Properties of the records of a trace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceHeader {
     /// Version of the form.

@@ -41,7 +41,7 @@ pub(crate) struct Message<'a> {
     pub fds: Vec<BorrowedFd<'a>>,
 }
 
-/// What a client has told its server.
+/// The state of a client.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     /// Body of its VERSION.
@@ -264,7 +264,7 @@ impl Kept {
         Some(Message { command, body, fds })
     }
 
-    /// The requests for descriptions, and the replies that the client has got.
+    /// The requests for descriptions, and the replies to the client.
     pub(crate) fn descriptions(&self) -> impl Iterator<Item = (Message<'_>, &[u8])> {
         self.descriptions
             .iter()

@@ -37,7 +37,7 @@ pub struct Relay {
     kill: Box<Kill>,
 }
 
-/// Takes the process of a new client, if the system tells it.
+/// Takes the process of a new client, if the system reports it.
 type Attached = dyn Fn(Option<i32>) + Send + Sync;
 /// Kills a process.
 type Kill = dyn Fn(Pid) + Send + Sync;

@@ -179,7 +179,7 @@ fn interrupt_sets() {
     assert!(pair.log.lock().unwrap().irqs.is_empty());
 }
 
-/// Number of links to an open file is not visible, but a pipe tells when its last writer is
+/// The number of links to an open file is not visible, but a pipe shows that its last writer is
 /// closed.
 fn closed(reader: &mut std::io::PipeReader) -> bool {
     reader.read(&mut [0]).unwrap() == 0

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Tells a hang from a busy machine.
+/// Time limit that distinguishes a hang from a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 /// Time after which QEMU takes a device for dead: a limit of the product, not of the test.
 const QEMU_WAITS: Duration = Duration::from_secs(5);
@@ -157,7 +157,7 @@ impl Drop for Server {
     }
 }
 
-/// A connection that a server of the test has got.
+/// A connection of a server of the test.
 struct Raw(UnixStream);
 
 impl Raw {
@@ -465,7 +465,7 @@ fn a_client_whose_state_ends_servers_is_disconnected() {
     assert_eq!(server.request().1, 9);
 }
 
-/// A map that ends servers is not told to the next one.
+/// A map that ends servers is not sent to the next one.
 #[test]
 fn a_map_that_ends_servers_is_refused() {
     let stage = Stage::new();
@@ -509,7 +509,7 @@ fn refused_writes_of_config_space_are_not_kept() {
     );
 }
 
-/// Requests without replies are carried out in order, also when a server ends between them.
+/// Requests without replies are executed in order, also when a server ends between them.
 #[test]
 fn requests_without_replies_get_none() {
     let stage = Stage::new();

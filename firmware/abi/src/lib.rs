@@ -6,9 +6,9 @@
 //! generated from this crate (by `header::c_header`, of the feature `header`), so that device, kernel module and libibverbs
 //! provider always agree.
 //!
-//! This crate has no behaviour: what the device does with these bytes is in `firmware/nic` and in
-//! `docs/hardware-manual.md`. The one exception is [`ring`], the lock-free algorithm of the doorbell ring, which drivers
-//! and device must execute in the same way.
+//! This crate has no behaviour: `firmware/nic` and `docs/hardware-manual.md` have the meaning of these bytes. The one
+//! exception is [`ring`], the lock-free algorithm of the doorbell ring, which drivers and device must execute in the
+//! same way.
 #![cfg_attr(not(feature = "header"), no_std)]
 #![forbid(unsafe_code)]
 // Values of guests, peers and sockets reach this crate; arithmetic on them must not panic, except in tests.

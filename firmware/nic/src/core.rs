@@ -110,7 +110,7 @@ pub(crate) struct Core {
     pub async_eqn: Option<u32>,
     /// The link is up.
     pub link_up: bool,
-    /// What the driver reads as the speed of the link.
+    /// Speed of the link for the driver.
     pub link_speed_mbps: u32,
     /// FAULTLINE_FATAL_*; not zero: the device has stopped.
     pub fatal: u32,

@@ -464,7 +464,7 @@ impl FaultUnit {
         self.places.open(uctx, user);
     }
 
-    /// The context is gone.
+    /// Closes a context.
     pub(crate) fn close_context(&mut self, uctx: u32) {
         self.places.close(uctx);
     }

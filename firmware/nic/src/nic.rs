@@ -475,7 +475,7 @@ impl Nic {
         self.core.next_deadline().filter(|_| self.is_running())
     }
 
-    /// Handles the timers that are due, and continues what was deferred.
+    /// Handles the timers that are due, and continues deferred work.
     pub fn handle_deadline<M: Dma>(&mut self, now: Instant, mem: &M) {
         self.core.end_lookups(now);
         let resumed = self.is_running() && self.core.resume();
@@ -535,7 +535,7 @@ impl Nic {
         self.fatal_reported = true;
         let cause = self.core.fatal;
         self.core.diagnose(now, Diagnostic::Fatal { cause });
-        // The queue may be what failed; the interrupt makes the driver read the status register.
+        // The failed queue may be this one; the interrupt makes the driver read the status register.
         if let Some(eq) = self.core.async_eqn.and_then(|eqn| self.core.eqs.get(eqn)) {
             let vector = eq.vector;
             self.core.raise(vector);

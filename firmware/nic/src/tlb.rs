@@ -126,7 +126,7 @@ impl Tlb {
         }
     }
 
-    /// Takes what was recorded.
+    /// Takes the recorded misses.
     pub(crate) fn take_seen(&self) -> Vec<SeenMiss> {
         self.seen.take()
     }

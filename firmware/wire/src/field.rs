@@ -505,7 +505,7 @@ const IPV6: &[Field] = &[
     Field::any("destination", 192, 128),
 ];
 
-/// Routers discard what reaches zero.
+/// Routers discard packets whose count reaches zero.
 const NOT_ZERO: &[Limit] = &[Limit::required(
     EVERY,
     Permitted::Where(|value| value != 0, "not be 0"),
@@ -593,7 +593,7 @@ const DETH: &[Field] = &[
         "Q_Key",
         0,
         32,
-        // The adapter sends what a process says; the receiver drops it.
+        // The adapter sends the value of a process; the receiver drops it.
         &[Limit::expected(TO_GSI, Permitted::Is(GSI_QKEY as u128))],
     ),
     Field::reserved("reserved", 32, 8),

@@ -38,7 +38,7 @@ pub(crate) struct Save {
     /// Keep at most this number of octets of each frame.
     #[arg(long, value_name = "N")]
     snaplen: Option<u32>,
-    /// End after so many frames.
+    /// End after this number of frames.
     #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// File or FIFO to write; `-` is standard output.
@@ -73,7 +73,7 @@ impl Save {
                 lost => format!(", {lost} lost because they were written too slowly"),
             };
             let text = format!("{frames} frames captured{lost}\n");
-            // There may be nobody who reads it.
+            // Standard error may have no reader.
             let _ = std::io::stderr().write_all(text.as_bytes());
         }
         Ok(())
@@ -123,7 +123,7 @@ impl Save {
             saved = whole.as_mut() => return saved.map(Some),
             () = signals.next() => {}
         }
-        // What was captured until now still comes. The capture may have ended by itself.
+        // Frames that were captured before still come. The capture may have ended by itself.
         let _ = remote.ask(Method::DELETE, &end, Vec::new()).await;
         tokio::select! {
             saved = whole => saved.map(Some),
@@ -196,7 +196,7 @@ fn write(path: &Path, output: Option<File>, queue: mpsc::Receiver<Bytes>) -> any
     };
     let counted = count(&mut tee);
     if tee.error.is_none() {
-        // What could not be counted.
+        // The rest that could not be counted.
         std::io::copy(&mut tee, &mut std::io::sink())?;
     }
     match tee.error {
@@ -232,7 +232,7 @@ fn count(capture: impl Read) -> Saved {
     saved
 }
 
-/// Reads parts, and writes what is read.
+/// Reads parts, and writes them.
 struct Tee {
     queue: mpsc::Receiver<Bytes>,
     /// The part that is written and not read yet.

@@ -192,7 +192,7 @@ impl From<ActionCommand> for Action {
     }
 }
 
-/// What `ctl action --json` prints.
+/// Output of `ctl action --json`.
 #[derive(Serialize)]
 struct Done {
     nic: String,

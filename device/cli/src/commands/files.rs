@@ -43,7 +43,8 @@ pub(crate) fn read_text(from: impl Read, most: usize) -> Result<String, Error> {
     String::from_utf8(read_bytes(from, most)?).map_err(Error::other)
 }
 
-/// The content of an open file or pipe, at most `most` bytes. Pipes and devices do not tell their size before they are read.
+/// The content of an open file or pipe, at most `most` bytes. The size of pipes and devices is unknown before they are
+/// read.
 pub(crate) fn read_bytes(from: impl Read, most: usize) -> Result<Vec<u8>, Error> {
     let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
     let mut bytes = Vec::new();

@@ -27,7 +27,7 @@ pub(crate) const fn after_signal(number: u8) -> u8 {
 pub(crate) struct UnusableInput(String);
 
 impl UnusableInput {
-    /// A file that can't be read, or whose content is not what the command reads.
+    /// A file that can't be read, or whose content the command cannot use.
     pub(crate) fn unread(file: impl Display) -> Self {
         Self(format!("can't read {file}"))
     }

@@ -31,7 +31,7 @@ struct Signals {
 
 /// Why a supervisor no longer waits.
 enum Event<T = ExitStatus> {
-    /// What it has waited for has ended.
+    /// The awaited event has come.
     Ended(T),
     /// The supervisor is to end.
     Stop(&'static str),
@@ -109,7 +109,7 @@ impl Servers {
         Ok(event)
     }
 
-    /// Waits for what ends a server.
+    /// Waits for an event that ends a server.
     async fn wait(&self, child: &mut Child, signals: &mut Signals) -> Result<Event> {
         loop {
             match signals.next(child.wait()).await? {
@@ -118,7 +118,7 @@ impl Servers {
             }
             let check = self.would_start();
             tokio::pin!(check);
-            // The old server may end meanwhile, and a further SIGHUP asks for what is under way.
+            // The old server may end meanwhile, and a further SIGHUP requests the restart that is under way.
             let starts = loop {
                 tokio::select! {
                     starts = &mut check => break starts,

@@ -17,7 +17,7 @@ fn run(socket: Option<&Path>, arguments: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// What a command prints; it must succeed.
+/// Output of a command, which must succeed.
 #[track_caller]
 fn printed(socket: &Path, arguments: &[&str]) -> String {
     printed_by(run(Some(socket), arguments), arguments)
@@ -180,7 +180,7 @@ fn mistakes_are_explained() {
         let output = run(socket, arguments);
         let error = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{error}");
-        // What is drawn with its line begins as `faultline scenario check` prints it.
+        // A message with a drawn line begins as `faultline scenario check` prints it.
         let start = error.starts_with("Error: ") || error.starts_with("error: ");
         assert!(start && error.contains(part), "{error}");
     };

@@ -42,7 +42,7 @@ fn sockets_of_killed_processes_are_replaced_and_others_are_not() {
     client(&socket);
 }
 
-/// Position, key and what is allowed, once: the message of a configuration file that can't be used.
+/// Position, key and allowed values, once: the message of a configuration file that can't be used.
 #[test]
 fn a_mistake_in_the_configuration_file_is_located_and_named_once() {
     let directory = tempfile::tempdir().unwrap();
@@ -72,7 +72,7 @@ fn a_mistake_in_the_configuration_file_is_located_and_named_once() {
     }
 }
 
-/// QEMU without a shared memory backend: the guest would see errors only, so the operator must be told.
+/// QEMU without a shared memory backend: the guest would see errors only, so the log must tell the operator.
 #[test]
 fn memory_that_cannot_be_reached_is_reported_with_the_remedy() {
     let directory = tempfile::tempdir().unwrap();
@@ -135,7 +135,7 @@ fn repeated_events_of_a_guest_do_not_fill_the_log() {
     program.says("client disconnected");
 }
 
-/// A process whose engine is gone would refuse its clients for ever: a supervisor must see that it failed. Release builds
+/// A process without its engine would refuse its clients for ever: a supervisor must see that it failed. Release builds
 /// have no way to provoke it.
 #[cfg(debug_assertions)]
 #[test]

@@ -191,7 +191,7 @@ fn sighup_does_not_end_a_server_if_the_next_would_not_start() {
     assert_ne!(next_server(&supervisor, Some(server)), server);
 }
 
-/// Once a server has run, the supervisor holds the clients' connections whatever becomes of the next ones.
+/// Once a server has run, the supervisor holds the clients' connections, even if the next ones fail.
 #[test]
 fn clients_outlive_servers_that_can_not_start() {
     let directory = tempfile::tempdir().unwrap();

@@ -51,7 +51,7 @@ impl LongestPass {
     }
 }
 
-/// What the engine has done since its start.
+/// Counts of the engine since its start.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct EngineStats {
     pub(crate) passes: u64,
@@ -80,7 +80,7 @@ struct HeldKick {
 pub struct Engine {
     /// Its NICs, and the path of frames between them.
     pub fabric: Fabric<EngineIo>,
-    /// What is around the fabric.
+    /// The surroundings of the fabric.
     pub io: EngineIo,
     /// The slots of the next doorbells: a pass without work reads only these. The list is made at the end of the pass
     /// after which all NICs rest, and is valid while they do

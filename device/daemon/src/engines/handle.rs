@@ -104,7 +104,7 @@ impl<E> Handle<E> {
         Ok(())
     }
 
-    /// What wakes the engine.
+    /// A handle that wakes the engine.
     pub(crate) fn waker(&self) -> Waker {
         self.waker.clone()
     }

@@ -68,7 +68,7 @@ struct Inner {
     homes: Vec<usize>,
 }
 
-/// The engines of a process, and what their threads and sockets need.
+/// The engines of a process, and the parts for their threads and sockets.
 #[derive(Debug)]
 pub(crate) struct Process {
     /// By engine: its name, and the engine.

@@ -29,7 +29,7 @@ pub struct RunnerTasks {
     pending: BTreeMap<u64, RunnerTask>,
 }
 
-/// An action that the runner has to carry out.
+/// An action for the runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunnerTask {
     /// The NIC whose guest it is for.

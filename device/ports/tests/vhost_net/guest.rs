@@ -20,7 +20,7 @@ use vm_memory::{
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::EventFd;
 
-/// Tells a hang from a busy machine.
+/// Time limit that distinguishes a hang from a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 /// Entries of each ring.
 pub(crate) const SIZE: u16 = 32;
@@ -363,7 +363,7 @@ impl Guest {
         }
         self.front_end = Some(front_end);
         for index in 0..self.rings.len() {
-            // What is not used was not taken.
+            // Entries that are not used were not taken.
             self.start(index, self.rings[index].load(USED + 2));
         }
     }

@@ -6,7 +6,7 @@ use super::yaml::{Key, Node, Value};
 use crate::problem::{Path, Problem};
 use crate::value::Range;
 
-/// What was found in a file.
+/// Problems and warnings of a file.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     pub(super) problems: Vec<Problem>,

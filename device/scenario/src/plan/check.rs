@@ -46,7 +46,7 @@ impl<'a> Checker<'a> {
         found
     }
 
-    /// A name that is none of those that are allowed.
+    /// A name that is none of the allowed ones.
     pub(super) fn unknown(&mut self, path: Path, what: &str, given: &str, allowed: Vec<&str>) {
         let message = format!(
             "unknown {what} {given:?}, expected one of {}",

@@ -281,7 +281,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks an action on a NIC. `kind` is what its rule matches; `None`: it is done at a time. `path` is that of the action.
+    /// Checks an action on a NIC. `kind`: the kind of the matched thing; `None`: a timed action. `path` is that of the
+    /// action.
     pub(super) fn nic_action(&mut self, path: &Path, action: &Action, kind: Option<Kind>) {
         match action {
             Action::PortDown(down) => self.lasts(path, down.time),

@@ -173,7 +173,7 @@ pub(crate) static OPCODES: LazyLock<Names> = LazyLock::new(|| {
     )
 });
 
-/// Groups of opcodes, and what each contains.
+/// Groups of opcodes, and the contents of each.
 pub(crate) const OPCODE_GROUPS: [(&str, &str); 17] = [
     ("any", "all RoCE packets"),
     (

@@ -15,7 +15,7 @@ use crate::value::{Chance, Range};
 const MAX_PSN: u64 = (1 << 24) - 1;
 /// Largest number of a queue pair.
 const MAX_QPN: u64 = (1 << 24) - 1;
-/// Probability of what always happens.
+/// Probability of a certain event.
 const ALWAYS: u32 = 1_000_000;
 
 /// Keys that make a trigger for packets.

@@ -1,4 +1,4 @@
-//! What is counted for expectations.
+//! Counts for expectations.
 
 use std::collections::BTreeMap;
 

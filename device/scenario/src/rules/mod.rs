@@ -254,7 +254,7 @@ impl Rules {
         ));
     }
 
-    /// Handles what is due.
+    /// Executes the entries of the schedule that are due.
     pub fn advance(&mut self, now: Instant) {
         while let Some(due) = self.schedule.pop(now) {
             match due {
@@ -336,7 +336,7 @@ impl Rules {
             }
         }
         if let Some(period) = again {
-            // Not at the same instant again: time must go on.
+            // Not at the same instant again: the clock must advance.
             self.schedule
                 .add(now + Nanos(period.0.max(1)), Due::Timed(index));
         }

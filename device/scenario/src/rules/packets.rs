@@ -10,7 +10,7 @@ use crate::frames::{HeldFrame, Taking};
 use crate::plan::{Answer, Effect, PacketMatch, Thing};
 use crate::trigger::Direction;
 
-/// What rules look at in a packet.
+/// Properties of a packet that rules examine.
 #[derive(Clone, Copy, Debug)]
 struct Facts {
     opcode: Option<Opcode>,

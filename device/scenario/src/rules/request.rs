@@ -112,7 +112,7 @@ pub enum NicRequest {
     Evict(Pages),
     /// Faults are raised for pages.
     Prefetch(Pages),
-    /// Each look-up takes so long.
+    /// Each look-up takes this time.
     Lookup(Nanos),
     /// A queue pair fails.
     FailQp(u32),

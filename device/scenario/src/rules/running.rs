@@ -16,7 +16,7 @@ use crate::random::Rng;
 use crate::trigger::Direction;
 use crate::value::Range;
 
-/// Most entries of the schedule and of each queue. What is beyond is not delayed, or not done.
+/// Most entries of the schedule and of each queue. Effects beyond it are omitted, or have no delay.
 pub(super) const MAX_WAITING: usize = 4096;
 /// Most problems that are kept.
 const MAX_PROBLEMS: usize = 64;
@@ -125,7 +125,7 @@ impl Rules {
         self.start
     }
 
-    /// What was counted for expectations.
+    /// Counts for expectations.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }

@@ -168,7 +168,7 @@ impl PacketSides {
 /// A NIC, as the rules see it.
 #[derive(Debug, Default)]
 pub(super) struct NicView {
-    /// Where the search for connections that exist goes on; `None`: it has ended.
+    /// Next place of the search for existing connections; `None`: it has ended.
     pub(super) next_place: Option<u32>,
     /// Connections that exist, by queue pair.
     connections: HashMap<u32, Connection>,

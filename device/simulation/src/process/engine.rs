@@ -34,7 +34,7 @@ const NO_SPEED: &str =
 #[derive(Clone, Debug, Default)]
 pub(super) struct Link(Rc<RefCell<Waiting>>);
 
-/// What waits on a link.
+/// A frame that waits on a link.
 #[derive(Debug, Default)]
 struct Waiting {
     frames: VecDeque<Crossing>,
@@ -102,7 +102,7 @@ pub(super) struct SimEngine {
     pub(super) longest_pass: u64,
 }
 
-/// What is around its fabric.
+/// The surroundings of its fabric.
 #[derive(Debug)]
 pub(super) struct Around {
     /// Links to the other engines.
@@ -122,7 +122,7 @@ pub(super) struct Around {
     pub(super) requests: Vec<(PortId, CallerRequest)>,
 }
 
-/// What the engines of a process share.
+/// The state that the engines of a process share.
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
     pub(super) watch: Rc<RefCell<Watch>>,
@@ -294,7 +294,7 @@ impl SimEngine {
         worked | self.fabric.pass_kept(&mut self.around, now)
     }
 
-    /// Does what a fabric cannot do itself.
+    /// Executes a request that a fabric cannot execute itself.
     fn carry_out(
         &mut self,
         now: Instant,

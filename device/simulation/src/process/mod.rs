@@ -132,7 +132,7 @@ impl Process {
         self.state.borrow().is_stuck
     }
 
-    /// What was seen of all engines.
+    /// The summary of the events of all engines.
     pub fn watched(&self) -> Watched {
         self.state.borrow().watch.borrow().watched()
     }

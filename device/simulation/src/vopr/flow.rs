@@ -48,7 +48,7 @@ pub(super) struct Connection<'a> {
     pub(super) index: usize,
     /// Number of the connection of the flow.
     pub(super) generation: usize,
-    /// What is requested on it.
+    /// Its requests.
     pub(super) requests: &'a [Request],
     /// Nothing loses, repeats or reorders its messages, although its service may not repair that.
     pub(super) keeps_messages: bool,
@@ -272,7 +272,7 @@ impl<'a> Connection<'a> {
             .map(|(index, _)| index)
     }
 
-    /// Posts what is due.
+    /// Posts the requests that are due.
     pub(super) fn post_due(&mut self, processes: &mut Processes, now: u64) {
         while self.next_at <= now
             && let Some(request) = self.requests.get(self.posted).copied()

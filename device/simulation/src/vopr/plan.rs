@@ -1,4 +1,4 @@
-//! What a random run consists of.
+//! The parts of a random run.
 
 use std::fmt;
 use std::time::Duration;
@@ -33,9 +33,9 @@ pub struct Plan {
     pub port: Option<PlanPort>,
     /// NICs.
     pub nics: Vec<PlanNic>,
-    /// Connections and what is requested on them.
+    /// Connections and their requests.
     pub flows: Vec<Flow>,
-    /// What happens to NICs meanwhile, by time.
+    /// Events of NICs, by time.
     pub events: Vec<Event>,
 }
 
@@ -169,7 +169,7 @@ pub struct Event {
     pub what: What,
 }
 
-/// What happens to a NIC.
+/// An event of a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// It moves to an engine.

@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::driver::Error;
 
-/// What a run has done.
+/// Counts of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Numbers of events, by name.

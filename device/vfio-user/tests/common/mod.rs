@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What the device saw.
+/// Calls of the device.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     pub maps: Vec<(u64, u64, u64, bool, bool, bool)>,

@@ -137,7 +137,7 @@ impl Places {
         }
     }
 
-    /// The context is gone.
+    /// Closes a context.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "each context is opened once before it is closed"
@@ -366,7 +366,7 @@ mod tests {
         assert_eq!(places.next(LIMIT), Some(10));
         take(&mut places, 10, 1);
         assert_eq!(places.next(LIMIT), None);
-        // A context takes its places along when it is gone.
+        // The places of a closed context are those of no user.
         places.close(1);
         assert!(places.has_room(9, LIMIT));
         for uctx in 1..11 {

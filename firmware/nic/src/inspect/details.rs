@@ -231,7 +231,7 @@ pub struct TimerInfo {
     pub at: u64,
 }
 
-/// What is not an object.
+/// State that belongs to no object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct DeviceInfo {

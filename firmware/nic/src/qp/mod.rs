@@ -263,7 +263,7 @@ impl Qp {
         }
     }
 
-    /// What a frame may carry, given the most bytes of its payload.
+    /// Limits of a frame, given the most bytes of its payload.
     #[inline]
     fn room(&self, bytes: usize) -> FrameRoom {
         let bytes = len32(bytes);

@@ -190,7 +190,7 @@ proptest! {
         let mut sealed = frame.clone();
         let seal_result = seal(&mut sealed);
         if let Ok((header, payload)) = parsed {
-            // What parses can be written again.
+            // A parsed packet can be written again.
             let again = build(&header, &payload);
             prop_assert_eq!(parse(&again).unwrap().header, header);
             if seal_result.is_ok() {

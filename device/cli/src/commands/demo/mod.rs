@@ -17,7 +17,7 @@ use super::files::check_writable;
 use super::print_text;
 use story::{STORIES, Story, Told, tell};
 
-/// Tell what an RDMA connection does when a page is absent, an ACK is lost, or a port goes down.
+/// Show how an RDMA connection reacts to an absent page, a lost ACK, or a port that goes down.
 ///
 /// Two simulated hosts with a NIC each execute WRITEs in virtual time; no guest and no privilege is needed. Each line
 /// of a story is an event of this run. The exit status is 1 if an expectation of a story's scenario does not hold.

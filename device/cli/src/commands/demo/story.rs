@@ -46,7 +46,7 @@ impl Story {
 pub(super) struct Told {
     /// Name of the story.
     pub(super) name: String,
-    /// What it is about.
+    /// Its subject.
     pub(super) title: String,
     /// The scenario file.
     pub(super) scenario: String,

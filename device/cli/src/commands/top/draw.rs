@@ -15,7 +15,7 @@ const SMALL_PANEL: u16 = 4;
 const MIN_SELECTED: u16 = 5;
 const KEYS: &str = "q quit  Tab panel  arrows scroll  s sort  p pause";
 
-/// What is to be shown.
+/// The rows and the state of the view.
 #[derive(Clone, Debug)]
 pub(super) struct View {
     /// The socket.

@@ -43,7 +43,7 @@ pub(super) struct NicSample {
     pub(super) faults: Part<FaultView>,
 }
 
-/// What was read at one time.
+/// The objects that were read at one time.
 #[derive(Clone, Debug)]
 pub(super) struct Snapshot {
     pub(super) engine: Timed<EngineView>,

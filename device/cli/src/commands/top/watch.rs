@@ -26,7 +26,7 @@ const PAGE: usize = 10;
 #[cfg(debug_assertions)]
 const PANIC_VARIABLE: &str = "FAULTLINE_TEST_TOP_PANIC";
 
-/// What the view is made of.
+/// The parts of the view.
 #[derive(Debug)]
 pub(super) struct Watch {
     pub(super) reader: Reader,
@@ -88,7 +88,7 @@ impl Watch {
             tokio::select! {
                 rows = next(&mut received) => state.take(rows?),
                 bytes = typed.recv() => {
-                    // Without bytes, the terminal is gone.
+                    // Without bytes, the terminal is closed.
                     let Some(bytes) = bytes else { return Ok(()) };
                     for key in keys.push(&bytes) {
                         if !state.press(key, &mut screen) {

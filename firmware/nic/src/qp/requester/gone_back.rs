@@ -1,4 +1,4 @@
-//! What transmission has gone back for.
+//! Causes for which transmission has gone back.
 
 use faultline_wire::bth::Psn;
 

@@ -23,7 +23,7 @@ use crate::segments::truncate_segments;
 /// Messages of a train at most: as many packets as a turn of a queue pair has.
 const MOST_MESSAGES: u32 = 32;
 
-/// What the messages of a train have in common.
+/// Common properties of the messages of a train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Form {
     is_write: bool,
