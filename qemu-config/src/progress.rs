@@ -1,4 +1,4 @@
-//! Progress of `cargo lab test`, and of what is built before guests boot: the number of tests that have ended, the expected
+//! Progress of `cargo lab test`, and of builds before guests boot: the number of tests that have ended, the expected
 //! remaining time, and the current steps.
 //!
 //! On a terminal this is one line below all others, rewritten each second. Elsewhere (CI) it is plain lines, few enough
@@ -404,7 +404,7 @@ fn tick() {
 /// The part of a thread in the run; it ends when this is dropped.
 pub struct Part(());
 
-/// From now on, what this thread does is shown.
+/// From now on, the steps of this thread are shown.
 pub fn take_part() -> Part {
     if let Some(run) = run().as_mut() {
         run.threads.push(thread::current().id());

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 const HEADLINE: &str = "BUG: KCSAN: ";
 /// Part of the last line.
 const END: &str = "====================";
-/// What follows a function of the driver under test.
+/// The text behind a function of the driver under test.
 const DRIVER: &str = "[faultline]";
 
 /// Data races between two functions of the kernel, and why a driver that calls one of them is not at fault.

@@ -52,7 +52,8 @@ impl Keys {
     }
 }
 
-/// The terminal in raw mode, restored when dropped. `stty` does what would need unsafe code here.
+/// The terminal in raw mode, restored when dropped. `stty`, because system calls would need unsafe
+/// code here.
 struct RawTerminal(Option<String>);
 
 impl RawTerminal {

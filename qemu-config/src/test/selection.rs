@@ -1,5 +1,6 @@
-//! Tests of the choice of tests: the default run keeps at least one test of each guarantee, and of each row of `docs/requirements.md`
-//! that tests in guests show in minutes. `--all` adds what takes longer or shows the same in another way.
+//! Tests of the choice of tests: the default run keeps at least one test of each guarantee, and of each row of
+//! `docs/requirements.md` that tests in guests show in minutes. `--all` adds tests that take longer or show the same in
+//! another way.
 
 use std::fs;
 use std::path::{Path, PathBuf};

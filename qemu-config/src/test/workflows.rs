@@ -20,7 +20,7 @@ pub const FROM_ELSEWHERE: &str = "OWNER/faultline/qemu-config/action@main";
 /// The workflow of the example.
 pub const EXAMPLE: &str = "qemu-config/action/example/.github/workflows/rdma.yml";
 
-/// Errors in the action: what is right, and what actionlint must refuse.
+/// Errors in the action: the correct text, and the wrong one that actionlint must refuse.
 const ERRORS_OF_ACTION: &[(&str, &str)] = &[
     ("shell: bash", "shel: bash"),
     ("inputs.kernel", "inputs.kernels"),

@@ -131,7 +131,7 @@ fn are_like(wanted: &[String], words: &[String]) -> bool {
     }
 }
 
-/// What is compared of a word: each group of digits is one, whatever they are.
+/// The compared form of a word: all groups of digits are equal.
 fn kind(word: &str) -> String {
     if matches!(word, "ns" | "µs" | "ms" | "s") {
         return "a unit".to_owned();
