@@ -800,7 +800,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_is_told_its_addresses_and_limits() {
+    fn a_guest_gets_its_addresses_and_limits() {
         let plan = Plan {
             nic: Nic::Rxe,
             mtu: Some(4200),

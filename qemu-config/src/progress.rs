@@ -678,7 +678,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_wait_is_told_ever_less_often() {
+    fn a_long_wait_is_reported_at_increasing_intervals() {
         let mut meter = Meter::new(&items(&["a", "b"]), History::default(), LOOP);
         meter.begin(this(), "a", seconds(10));
         let told: Vec<u64> = (10..1000)

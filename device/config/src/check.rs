@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nic_that_is_one_engine_too_many_is_located() {
+    fn the_nic_on_one_engine_too_many_is_located() {
         let nics = (0..65)
             .map(|n| format!("[[nic]]\nname = \"n{n}\"\nsocket = \"/{n}\"\nengine = \"e{n}\"\n"));
         assert_eq!(

@@ -936,7 +936,7 @@ mod tests {
     }
 
     #[test]
-    fn a_priority_that_is_not_paused_takes_no_room_from_others() {
+    fn an_unpaused_priority_takes_no_room_from_others() {
         let mut line = ModelledLink::new(LinkModel {
             queue_bytes: 0,
             ..with_pfc().model

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_is_not_there_is_reported_and_found_again() {
+    fn an_absent_page_is_reported_and_found_again() {
         let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, 4 * PAGE_SIZE as u64).unwrap();
         let handle = file.try_clone().unwrap();

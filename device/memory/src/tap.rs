@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_is_no_tap_device_is_an_error() {
+    fn other_files_than_tap_devices_are_refused() {
         let file = std::fs::File::open("/dev/null").unwrap();
         let error = set_tap_header(file, 10).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENOTTY));

@@ -190,7 +190,7 @@ fn failures_name_the_first_bad_address_and_change_nothing() {
 }
 
 #[test]
-fn maps_without_descriptor_and_read_only_maps_are_told_apart() {
+fn maps_without_descriptor_differ_from_read_only_maps() {
     let ram = MemFd::new(PAGE_SIZE).unwrap();
     let mut memory = GuestMemory::new();
     memory.map(0, P, dup(&ram), 0, Rights::READ_ONLY).unwrap();

@@ -46,7 +46,7 @@ fn mappings(name: &str) -> usize {
 }
 
 #[test]
-fn every_kind_of_access_fails_and_the_others_go_on() {
+fn every_kind_of_access_fails_and_the_others_continue() {
     let name = "lost-kinds";
     let (memory, fd) = truncated(name);
     let other = {

@@ -741,7 +741,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_silent_peer_is_replaced_and_only_by_one_that_is_there() {
+    fn only_a_silent_peer_is_replaced_and_only_by_a_present_one() {
         let (listener, path, _folder) = listening();
         let (mut connection, _peer, ..) = connection();
         connection.has_rival = true;
@@ -795,7 +795,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_is_silent_is_replaced_by_one_that_waits() {
+    fn a_silent_peer_is_replaced_by_a_waiting_one() {
         let folder = tempfile::tempdir().unwrap();
         let (peers, path) = unix(&folder);
         let silence = Duration::from_millis(50);

@@ -321,7 +321,7 @@ fn checksums_of_tcp_and_udp_are_completed() {
 }
 
 #[test]
-fn a_frame_that_asks_for_nothing_is_sent_as_it_is() {
+fn a_frame_without_offloads_is_sent_unchanged() {
     let frame = payload(1514);
     assert_eq!(
         sent(Header::default(), &frame).unwrap(),

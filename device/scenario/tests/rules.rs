@@ -548,7 +548,7 @@ fn requests_caused_by_connections_are_bounded() {
 
 /// The number of a destroyed queue pair may get another owner.
 #[test]
-fn an_entry_forgets_queue_pairs_that_are_gone() {
+fn an_entry_forgets_destroyed_queue_pairs() {
     let point = Thing::Point(Point::Completion, None);
     let mut of_first = rule(point, Effect::Inject(Outcome::Drop), EACH);
     of_first.conditions.connection = Some(0);

@@ -214,7 +214,7 @@ fn a_nic_that_uses_another_address_has_both() {
 
 /// The NIC has nothing to do when the address becomes free, and no other one gets ahead of it.
 #[test]
-fn an_address_that_is_given_up_goes_to_the_nic_that_waits_for_it() {
+fn a_released_address_goes_to_the_nic_that_waits_for_it() {
     for engines in [1, 2, 3] {
         let mut world = with_mac_changes(engines, &[]);
         let mut stations = stations(&mut world);

@@ -288,7 +288,7 @@ fn set_link(world: &World, nic: usize, up: bool) {
 }
 
 #[test]
-fn a_dropped_frame_has_a_comment_that_says_why() {
+fn a_dropped_frame_has_a_comment_with_the_reason() {
     let mut world = world(1, [None; 2]);
     let (mut ends, ah) = datagrams(&mut world);
     let mac = world.host((0, 1)).mac;
@@ -466,7 +466,7 @@ fn a_packet_that_is_not_executed_for_lack_of_a_page_names_the_fault() {
 /// A packet that waits behind a page fault is checked later, and refused then, because it is longer than the new MTU.
 /// It was shown before, and the packet that arrives next is received.
 #[test]
-fn a_packet_that_is_refused_later_leaves_its_reason_at_no_other() {
+fn the_reason_of_a_late_refusal_stays_with_its_packet() {
     let shape = ProcessShape {
         engines: 1,
         nics: nics(2, |_| 0),

@@ -85,7 +85,7 @@ fn write_all(world: &mut World, from: &mut End, to: &End) -> u64 {
 const FULL_RATE: u64 = WRITES * (LEN + LEN / MTU * HEADERS + RETH) * OCTET;
 
 #[test]
-fn a_priority_that_is_paused_loses_neither_frames_nor_time() {
+fn a_paused_priority_loses_neither_frames_nor_time() {
     assert_eq!(FULL_RATE, WRITES * octets_of(LEN) * OCTET);
     // Each burst of the sender causes a pause. The length of a burst from another engine depends on the link between
     // the engines.

@@ -131,7 +131,7 @@ fn full_rate() -> u64 {
 }
 
 #[test]
-fn a_queue_that_is_too_short_loses_frames() {
+fn too_short_queues_lose_frames() {
     let mut run = through_a_short_queue(LinkModel::default(), None);
     let repeated = run.sender(Counter::retransmitted_packets);
     // The first packet of each retransmission was lost, too, or its NAK was sent before.

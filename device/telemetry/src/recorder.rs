@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recorder_that_is_off_does_nothing() {
+    fn a_stopped_recorder_does_nothing() {
         let mut recorder = Recorder::new(0, 2, false);
         assert!(recorder.frame(1, &TxFrame::default(), 60).is_none());
         record(&mut recorder, 1, 0);
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_gets_each_record_once_or_is_told_of_its_loss() {
+    fn a_reader_gets_each_record_once_or_a_report_of_its_loss() {
         let mut recorder = Recorder::new(4, 1, false);
         assert_eq!(times(&part(&mut recorder, 0, 10)), Vec::<u64>::new());
         (0..3).for_each(|at| record(&mut recorder, at, 0));

@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_says_where_the_time_of_a_fault_went() {
+    fn a_report_divides_the_time_of_a_fault_into_stages() {
         let mut records = write_to_absent_page(1000, 7, 5);
         records.extend(write_to_absent_page(900_000, 8, 6));
         let report = Report::new(&trace(records));

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_as_many_events_as_it_has_frames() {
+    fn each_frame_of_a_burst_is_an_event() {
         let mut ring = TraceRing::new(8);
         let frame = FrameEvent {
             psn: 0xff_ffff,

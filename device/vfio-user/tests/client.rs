@@ -262,7 +262,7 @@ fn msix_as_qemu_sets_it() {
 }
 
 #[test]
-fn an_eventfd_that_is_full_or_none_at_all_does_not_block() {
+fn a_full_or_absent_eventfd_does_not_block() {
     let mut pair = Pair::negotiated();
     let full = eventfd(0, EventfdFlags::empty()).unwrap();
     rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();

@@ -54,7 +54,7 @@ fn bodies_that_are_too_short_or_too_long() {
 }
 
 #[test]
-fn argsz_that_is_too_short() {
+fn too_short_argsz() {
     let mut pair = Pair::negotiated();
     for argsz in [0, 15] {
         refused(&mut pair.client, 4, &words(&[argsz, 0, 0, 0]), Errno::INVAL);
@@ -274,7 +274,7 @@ fn sizes_that_make_no_sense_end_the_connection() {
 }
 
 #[test]
-fn a_message_that_is_too_long_is_skipped() {
+fn too_long_messages_are_skipped() {
     let mut pair = Pair::negotiated();
     let body = vec![0xee; MAX_MESSAGE as usize + 1];
     assert_eq!(

@@ -407,7 +407,7 @@ fn replies_that_come_late_are_of_no_other_request() {
 
 /// It might still access the memory, which the guest reuses once the unmap is accepted.
 #[test]
-fn a_server_that_is_late_with_an_unmap_is_killed() {
+fn a_server_with_a_late_unmap_is_killed() {
     let stage = Stage::new();
     let listener = UnixListener::bind(stage.server_path()).unwrap();
     let (mut client, mut server) = stage.mapped_with(&listener);

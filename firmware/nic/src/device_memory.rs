@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_gap_that_is_large_enough_is_used() {
+    fn the_first_sufficient_gap_is_used() {
         let mut memory = DeviceMemory::new(8 * PAGE, 8);
         let numbers: Vec<u32> = [PAGE, 2 * PAGE, 1, 4 * PAGE]
             .into_iter()

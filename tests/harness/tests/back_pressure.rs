@@ -148,7 +148,7 @@ fn a_slow_peer_loses_nothing_of_another_engine() {
 
 /// No frame that the peer takes announces the end of this hold.
 #[test]
-fn a_connection_that_is_held_goes_on_when_the_peer_goes_away() {
+fn a_held_connection_continues_after_the_peer_has_left() {
     let mut wired = Wired::new(&["a"], "");
     let mut connection = wired.connection("a");
     connection.post_all();

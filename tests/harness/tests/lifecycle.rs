@@ -309,7 +309,7 @@ fn memory_that_was_taken_back_is_never_touched_again() {
 }
 
 #[test]
-fn with_all_memory_gone_a_device_stops_and_a_reset_helps() {
+fn a_device_without_memory_stops_and_a_reset_helps() {
     let fabric = Fabric::start(PollMode::Adaptive, &["a", "b", "c", "d"]).unwrap();
     let neighbours = Neighbours::start(&fabric, ["c", "d"]).unwrap();
     let mut a = fabric.node("a").unwrap();

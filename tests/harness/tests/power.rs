@@ -14,7 +14,7 @@ use faultline_harness::{QpType, Reset, Rng, SendWr, connect, pattern};
 const EXCHANGES: usize = 50;
 
 #[test]
-fn in_d3hot_nothing_moves_and_in_d0_everything_goes_on() {
+fn d3hot_stops_all_work_and_d0_continues_it() {
     for poll in [PollMode::Adaptive, PollMode::Never] {
         let fabric = Fabric::start(poll, &["a", "b", "c", "d"]).unwrap();
         let neighbours = Neighbours::start(&fabric, ["c", "d"]).unwrap();

@@ -129,7 +129,7 @@ fn frames_go_to_the_queue_of_the_published_hash_and_interrupt_only_there() {
 }
 
 #[test]
-fn notices_of_frames_wait_as_they_are_told() {
+fn notices_of_frames_wait_for_the_configured_time() {
     let config = Config {
         poll: PollMode::Adaptive,
         ..Config::default()

@@ -596,7 +596,7 @@ fn check_ends(ends: &[Wc], what: Gone) -> bool {
 }
 
 #[test]
-fn memory_of_messages_may_go_and_the_list_goes_on() {
+fn the_list_continues_after_memory_of_messages_is_freed() {
     const SEED: u64 = 99;
     let fabric = Fabric::start(PollMode::Adaptive, &["a", "b"]).unwrap();
     let mut a = fabric.node("a").unwrap();

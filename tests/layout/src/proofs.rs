@@ -528,7 +528,7 @@ fn killed(cluster: &Cluster) -> Result<()> {
     }
 
     #[test]
-    fn a_document_whose_tests_have_its_tags_is_right() {
+    fn a_document_with_tagged_tests_is_right() {
         assert_eq!(wrong(|_, _| {}), Vec::<String>::new());
     }
 

@@ -473,7 +473,7 @@ fn supported_rows_name_tests_that_exist() {
 }
 
 #[test]
-fn every_test_that_is_named_says_where_it_proves_the_row() {
+fn every_named_test_tags_its_proof_of_the_row() {
     let sources = Sources::read();
     let (tags, _) = sources.tags();
     assert!(tags.len() > 400, "only {}", tags.len());

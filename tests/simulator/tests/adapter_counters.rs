@@ -292,7 +292,7 @@ fn a_wrong_key_is_counted_on_both_sides() {
 }
 
 #[test]
-fn a_message_that_is_too_long_is_counted_on_both_sides() {
+fn too_long_messages_are_counted_on_both_sides() {
     let mut s = Setup::new();
     s.receive(99);
     s.post(wr::WR_SEND, 100);

@@ -332,7 +332,7 @@ fn acknowledgements_do_not_search_the_requests() {
 }
 
 #[test]
-fn the_requests_of_a_shared_queue_that_is_resized_count() {
+fn requests_of_a_resized_shared_queue_count() {
     const POSTED: u32 = 1 << 13;
     let mut world = World::new(1, 1);
     let host = &mut world.hosts[0];
@@ -525,7 +525,7 @@ fn provoke_notice(world: &mut World, cqn: u32) {
 }
 
 #[test]
-fn completion_queues_that_have_gone_wait_for_nothing() {
+fn destroyed_completion_queues_wait_for_nothing() {
     let mut world = World::new(1, 1);
     let mut eq = world.hosts[0].driver.create_eq(0, 2, 1).unwrap();
     let memory = world.hosts[0].driver.alloc(4096).unwrap();

@@ -72,7 +72,7 @@ fn one_interrupt_per_arming_of_an_event_queue() {
 }
 
 #[test]
-fn an_overrun_completion_queue_says_so() {
+fn an_overrun_completion_queue_is_reported() {
     let mut world = World::new(2, 1);
     let mut pair = rc_pair(&mut world);
     let small = world.hosts[0].cq(1).unwrap();
@@ -126,7 +126,7 @@ fn an_overrun_completion_queue_says_so() {
 
 /// The same on the side that receives, where many share the queue that overruns.
 #[test]
-fn all_whose_completions_are_lost_fail() {
+fn all_queue_pairs_that_lose_completions_fail() {
     let mut world = World::new(2, 1);
     let mut pairs: Vec<_> = (0..5).map(|_| rc_pair(&mut world)).collect();
     let small = world.hosts[1].cq(1).unwrap();
@@ -207,7 +207,7 @@ fn resizing_a_queue_loses_nothing() {
 /// A WRITE with immediate data whose key is refused completes the receive that it would have completed, with a local access
 /// error (IBTA 11.6.2). The key is checked with the first packet: of a longer message that has no immediate data yet.
 #[test]
-fn a_write_with_immediate_data_and_a_bad_key_tells_the_receiver() {
+fn a_write_with_immediate_data_and_a_bad_key_is_reported_to_the_receiver() {
     let local_access = (0, cqe::LOC_ACCESS_ERR);
     let flushed = |wqe| (wqe, cqe::WR_FLUSH_ERR);
     for (opcode, len, posted, expected) in [

@@ -263,7 +263,7 @@ fn bad_commands_are_refused_one_by_one() {
 
 /// No work request changes the variant: the old key, or one that was guessed, is not the key.
 #[test]
-fn a_key_for_device_memory_goes_only_by_its_own_name() {
+fn a_key_of_device_memory_is_accepted_only_under_its_own_name() {
     let mut s = Setup::new();
     let key = s.key.key;
     for other in [key ^ 1, key ^ 0x80, key & !0xff] {

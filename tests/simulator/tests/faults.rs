@@ -226,7 +226,7 @@ fn records_have_the_needed_range() {
 
 /// Where addresses count from zero, the driver still hears of its own.
 #[test]
-fn records_of_regions_that_begin_at_zero_say_where_they_are() {
+fn records_of_zero_based_regions_have_their_place() {
     let mut p = Paged::new(World::new(2, 1), QPT_RC, PAGE, 64);
     let [a, b] = [0, 1].map(|host: usize| {
         let va = VA + 0x4000_0321;
@@ -847,7 +847,7 @@ fn one_faulting_queue_pair_does_not_slow_a_hundred_others() {
 }
 
 #[test]
-fn an_answer_that_is_an_error_ends_the_request_alone() {
+fn an_error_answer_ends_only_its_request() {
     // (opcode, host whose pages don't come, status there, receive's status)
     let cases = [
         (wr::WR_WRITE, 1, cqe::REM_ACCESS_ERR, None),
@@ -1082,7 +1082,7 @@ fn cost(pitfalls: Pitfalls, opcode: u8, host: usize) -> (u64, u64) {
 }
 
 #[test]
-fn no_request_is_dammed_unless_that_is_asked_for() {
+fn requests_are_dammed_only_on_request() {
     let damming = Pitfalls {
         damming: true,
         ..Pitfalls::default()
@@ -1095,7 +1095,7 @@ fn no_request_is_dammed_unless_that_is_asked_for() {
 }
 
 #[test]
-fn nothing_floods_unless_that_is_asked_for() {
+fn floods_happen_only_on_request() {
     let flood = Pitfalls {
         flood: true,
         ..Pitfalls::default()
@@ -1132,7 +1132,7 @@ fn a_repaired_page_is_used_at_once() {
 }
 
 #[test]
-fn an_adapter_without_paging_says_so() {
+fn an_adapter_without_paging_is_reported() {
     let mut world = World::with_config(1, 1, |config| config.on_demand = false);
     let host = &mut world.hosts[0];
     let refused = host

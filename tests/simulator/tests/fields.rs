@@ -160,7 +160,7 @@ fn the_source_port_of_a_datagram_is_that_of_its_address_handle_or_queue_pairs() 
 
 /// `mig_req` sets the bit of all packets; either value is accepted from the peer.
 #[test]
-fn mig_req_is_sent_as_set_and_accepted_as_it_is() {
+fn mig_req_is_sent_as_set_and_accepted_with_any_value() {
     for values in [[true, true], [true, false], [false, true], [false, false]] {
         let mut world = World::with_config(2, 1, |config| {
             config.mig_req = values[usize::from(config.mac.0[5]) - 1];

@@ -136,7 +136,7 @@ fn a_paused_priority_loses_nothing_and_slows_no_other_down() {
 
 /// A flow whose priority is not paused loses frames when its queue is full, and only that one.
 #[test]
-fn only_the_priority_that_is_not_paused_loses_frames() {
+fn only_the_unpaused_priority_loses_frames() {
     let mut world = World::new(2, 1);
     world.model_link(0, LinkModel { pfc: pfc(), ..LINK });
     let connect = |world: &mut World, class: u8| {

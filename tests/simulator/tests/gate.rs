@@ -62,7 +62,7 @@ fn reported(world: &World, host: usize) -> Vec<(u32, bool, DropCause)> {
 }
 
 #[test]
-fn no_packet_passes_an_interface_that_is_down() {
+fn no_packet_passes_a_stopped_interface() {
     for down in [0, 1] {
         for mut world in worlds(2) {
             let mut pair = world.connect(QPT_RC, LEN, impatient);
@@ -182,7 +182,7 @@ fn packets_to_a_removed_address_are_not_received() {
 }
 
 #[test]
-fn an_entry_that_is_set_again_as_it_was_ends_nothing() {
+fn an_entry_that_is_set_to_the_same_value_ends_nothing() {
     for mut world in worlds(2) {
         let mut pair = world.connect(QPT_RC, LEN, impatient);
         let (gid, mac) = (world.hosts[0].gid, world.hosts[0].mac);

@@ -847,7 +847,7 @@ fn the_same_seed_has_the_same_effects() {
 
 /// The first that is due decides; reports decide nothing, and a filter selects.
 #[test]
-fn the_first_injection_that_is_due_decides() {
+fn the_first_due_injection_decides() {
     let (mut world, mut pair) = pair();
     let qpn = pair.qp[0].qpn;
     let fail = |id, qpn, status: u8| Injection {

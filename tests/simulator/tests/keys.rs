@@ -304,7 +304,7 @@ fn losses_repeat_no_local_operation() {
 }
 
 #[test]
-fn a_send_invalidates_and_says_so() {
+fn a_send_invalidates_and_the_completion_has_the_flag() {
     let mut k = Keys::new();
     let key = k.create(MKEY_FAST_REG, 4) | 3;
     k.well(&k.register(key));
@@ -468,7 +468,7 @@ fn keys_of_another_domain_are_neither_registered_nor_invalidated() {
 
 /// A list is looked at as a whole before the key is: not even the table for its first pages is made.
 #[test]
-fn a_list_that_is_refused_leaves_no_trace() {
+fn a_refused_list_has_no_effect() {
     let mut k = Keys::new();
     let key = k.create(MKEY_FAST_REG, 2048);
     let list = k.world.hosts[1].driver.alloc(2048 * 8).unwrap();

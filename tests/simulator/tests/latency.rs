@@ -87,7 +87,7 @@ fn queue_pairs_that_the_cache_does_not_have_take_time() {
 }
 
 #[test]
-fn the_record_of_a_fault_is_as_late_as_its_service_takes() {
+fn the_record_of_a_fault_is_late_by_the_time_of_its_service() {
     const VA: u64 = 0x7f12_3456_0000;
     for service in [0, 2000 * MICROSECOND] {
         let mut world = World::with_config(2, 1, |config| {

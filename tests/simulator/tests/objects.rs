@@ -444,7 +444,7 @@ fn an_event_queue_that_cannot_be_written_stops_the_device() {
 }
 
 #[test]
-fn a_broken_shared_queue_says_so() {
+fn a_broken_shared_queue_is_reported() {
     let mut world = World::new(2, 1);
     let cq = [0, 1].map(|i| world.hosts[i].cq(8).unwrap());
     let host = &mut world.hosts[1];

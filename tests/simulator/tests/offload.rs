@@ -444,7 +444,7 @@ fn large_packets_are_cut_into_pieces() {
 }
 
 #[test]
-fn segments_wait_for_pages_and_go_on() {
+fn segments_wait_for_pages_and_continue() {
     let shape = shapes()[0];
     let mut ends = Ends::new(true);
     ends.receive(60);

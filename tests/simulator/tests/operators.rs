@@ -407,7 +407,7 @@ fn pages_are_requested_for_no_packet() {
 }
 
 #[test]
-fn a_lookup_takes_as_long_as_it_is_set() {
+fn a_lookup_takes_the_configured_time() {
     let mut f = Faults::new();
     let time = |f: &mut Faults| {
         let begin = f.world.now();

@@ -89,7 +89,7 @@ fn all_others_together_pause_a_sender_for_a_tenth_of_the_time() {
 
 /// Frames that have waited for a page are taken without another reason to look at the NIC.
 #[test]
-fn all_frames_that_waited_go_on_by_themselves() {
+fn all_waiting_frames_continue_by_themselves() {
     const FRAMES: u32 = 1000;
     let mut world = World::new(2, 1);
     let source = world.hosts[0].mr(4096).unwrap();

@@ -336,7 +336,7 @@ fn a_doorbell_beyond_the_ring_ends_the_queue_pair_alone() {
 }
 
 #[test]
-fn a_receiver_that_is_never_ready_is_waited_for_without_end() {
+fn a_sender_waits_without_end_for_a_receiver_that_is_never_ready() {
     let mut world = World::new(2, 1);
     // 491.52 ms each (code 31).
     let mut pair = world.connect(QPT_RC, LEN, |c| c.min_rnr_timer = 31);

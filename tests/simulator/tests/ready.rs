@@ -168,7 +168,7 @@ fn a_foreign_peer_sees_nothing_unusual() {
 }
 
 #[test]
-fn an_operator_can_say_that_all_peers_are_faultlines() {
+fn an_operator_can_declare_all_peers_as_faultlines() {
     let world = world([ReadyMode::Always; 2]);
     world.make_foreign(0);
     world.permit(&[Rule::Ready]);

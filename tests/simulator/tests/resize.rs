@@ -128,7 +128,7 @@ fn posted_requests_move_along() {
 }
 
 #[test]
-fn a_ring_that_is_too_small_is_refused_without_a_change() {
+fn too_small_rings_are_refused_without_a_change() {
     let mut s = Setup::new(3);
     for _ in 0..4 {
         s.post();

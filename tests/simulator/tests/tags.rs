@@ -217,7 +217,7 @@ fn eager_messages_go_into_the_buffers_of_their_tags() {
 }
 
 #[test]
-fn a_long_message_tells_of_its_match_first() {
+fn a_long_message_reports_its_match_first() {
     for world in worlds() {
         let mut t = Tags::new(world);
         t.add(5, 9, 100, 20_000);
@@ -411,7 +411,7 @@ fn post_for_fin(t: &mut Tags, n: usize, at: u64) {
 }
 
 #[test]
-fn the_device_reads_the_data_of_a_rendezvous_and_says_so() {
+fn the_device_reads_the_data_of_a_rendezvous_and_completes_it() {
     for world in worlds() {
         let mut t = Tags::new(world);
         for (round, len) in [0u32, 1, 1024, 1025, 100_000].into_iter().enumerate() {
@@ -701,7 +701,7 @@ fn requests_that_are_no_rendezvous_go_to_software() {
 }
 
 #[test]
-fn operations_that_can_not_be_carried_out_say_so() {
+fn impossible_operations_are_reported() {
     let mut t = Tags::new(World::new(2, 1));
     t.add(0, 5, 0, 100);
     let buffer = [t.buffer(0, 100)];
@@ -1153,7 +1153,7 @@ fn buffers_may_be_absent() {
 
 /// A process can ring without limit; its driver must be able to read the resulting events.
 #[test]
-fn a_broken_list_is_told_of_once() {
+fn a_broken_list_is_reported_once() {
     let mut t = Tags::new(World::new(2, 1));
     t.add(0, 1, 0, 100);
     let srqn = t.srq.srqn();

@@ -540,7 +540,7 @@ fn reset_and_use_again() {
 }
 
 #[test]
-fn sqd_drains_says_so_and_goes_on() {
+fn sqd_drains_reports_it_and_continues() {
     let mut world = World::new(2, 1);
     let mut pair = rc_pair(&mut world);
     world.hosts[0].driver.async_events();

@@ -156,7 +156,7 @@ fn a_flush_gives_way() {
 
 /// The send queue of datagrams continues after its flush, even if software does not wait for the end of the flush.
 #[test]
-fn a_queue_that_is_repaired_flushes_first() {
+fn a_repaired_queue_flushes_first() {
     const LOG_DEPTH: u8 = 15;
     const DEPTH: u32 = 1 << LOG_DEPTH;
     let mut world = World::new(1, 1);

@@ -651,7 +651,7 @@ fn a_repeated_read_is_refused_only_by_policy_rnr() {
 
 /// A page for a WRITE on UC that will not come costs that message, with any change of the policy meanwhile.
 #[test]
-fn an_unreliable_write_whose_page_is_refused_is_lost_once() {
+fn an_unreliable_write_to_a_refused_page_is_lost_once() {
     for policy in [FAULT_POLICY_RNR, FAULT_POLICY_DROP, FAULT_POLICY_STALL] {
         for len in [100, 5000] {
             let mut w = Waiting::connected(World::new(2, 1), 6, QPT_UC, |_| {});

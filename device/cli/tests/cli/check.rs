@@ -242,7 +242,7 @@ fn a_capture_is_read_from_standard_input() {
 }
 
 #[test]
-fn a_file_that_is_no_capture_is_refused() {
+fn other_files_than_captures_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("a");
     let refused = |what: &str| {

@@ -18,7 +18,7 @@ fn printed(arguments: &[&str]) -> (String, Output) {
 }
 
 #[test]
-fn all_stories_are_told_or_one() {
+fn all_stories_or_one_are_shown() {
     let (all, output) = printed(&[]);
     assert!(output.status.success(), "{output:?}");
     let (list, _) = printed(&["--list"]);

@@ -86,8 +86,8 @@ fn refused(arguments: &[&str], control: &Path, message: &str) {
 }
 
 #[test]
-fn captures_and_traces_say_which_file_has_no_room() {
-    with_full_disks("captures_and_traces_say_which_file_has_no_room", |disks| {
+fn captures_and_traces_name_the_file_without_room() {
+    with_full_disks("captures_and_traces_name_the_file_without_room", |disks| {
         let directory = tempfile::tempdir().unwrap();
         let control = directory.path().join("control");
         let _server = server(directory.path(), &["a"]);
@@ -195,8 +195,8 @@ fn a_capture_that_fills_a_file_system_keeps_its_written_frames() {
 }
 
 #[test]
-fn results_of_scenarios_say_which_file_has_no_room() {
-    with_full_disks("results_of_scenarios_say_which_file_has_no_room", |disks| {
+fn results_of_scenarios_name_the_file_without_room() {
+    with_full_disks("results_of_scenarios_name_the_file_without_room", |disks| {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let scenario = root.join("tests/scenarios/ecn_marks.toml");
         let junit = disks.octets.join("junit.xml").display().to_string();
@@ -245,8 +245,8 @@ fn a_socket_without_room_is_refused_with_the_remedy() {
 }
 
 #[test]
-fn a_supervisor_without_room_says_where() {
-    with_full_disks("a_supervisor_without_room_says_where", |disks| {
+fn a_supervisor_without_room_names_the_file() {
+    with_full_disks("a_supervisor_without_room_names_the_file", |disks| {
         let directory = tempfile::tempdir().unwrap();
         let nic = directory.path().join("nic");
         for disk in [&disks.octets, &disks.inodes] {

@@ -74,7 +74,7 @@ fn signal(child: &Child, signal: Signal) {
 }
 
 #[test]
-fn a_signal_ends_a_trace_which_is_kept() {
+fn a_trace_that_a_signal_ends_is_kept() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
     let _server = server(path, &["a"]);

@@ -215,7 +215,7 @@ fn a_long_segment_leaves_as_frames_of_the_size_that_the_guest_names() {
 
 /// The guest continues with the same rings after its front end or the port has restarted the connection.
 #[test]
-fn a_front_end_that_connects_again_goes_on() {
+fn a_front_end_that_connects_again_continues() {
     let mut port = Port::new();
     let mut guest = Guest::new(1, EVENT_IDX | MERGEABLE);
     for round in 0..50u8 {
@@ -247,7 +247,7 @@ fn a_front_end_that_connects_again_goes_on() {
 
 /// QEMU does this when the guest is stopped and continued, or its driver is loaded again.
 #[test]
-fn a_ring_that_is_stopped_and_started_goes_on() {
+fn a_ring_continues_after_stop_and_start() {
     let (mut port, mut guest) = connected(1, EVENT_IDX);
     for n in 0..5 {
         guest.rings[1].send(&PLAIN, &frame(100, n));
@@ -262,7 +262,7 @@ fn a_ring_that_is_stopped_and_started_goes_on() {
 }
 
 #[test]
-fn a_chain_that_is_no_frame_is_returned_and_counted() {
+fn an_invalid_chain_is_returned_and_counted() {
     let (mut port, mut guest) = connected(1, EVENT_IDX);
     let send = &mut guest.rings[1];
     let place = send.data(4);

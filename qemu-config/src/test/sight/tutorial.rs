@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_told_from_output_and_text() {
+    fn commands_are_distinguished_from_output_and_text() {
         let document = "Text.\n\n    not a command\n\n    $ one\n    said\n\n    more\n    [guest1 ~]# two &\n\nText.\n\n    a listing\n";
         assert_eq!(
             steps(document),

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_in_no_name_is_an_error_with_all_names() {
+    fn a_filter_without_match_is_an_error_with_all_names() {
         let error = Choice::new(Some("bandwith")).unwrap_err().to_string();
         assert!(error.contains("\"bandwith\""), "{error}");
         for name in [MEMCPY, "packets parsed, 64 B", "keys"] {
