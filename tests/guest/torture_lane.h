@@ -61,7 +61,7 @@ struct lane {
 	/* SENDs that are posted, and those of them that were acknowledged. */
 	uint64_t sent;
 	uint64_t acknowledged;
-	/* A request has failed: the content of the area is unknown now. */
+	/* A request has failed: what the area holds is not known any more. */
 	bool broken;
 	/* READs and atomics under way: what follows and writes must be fenced. */
 	unsigned int fetching;

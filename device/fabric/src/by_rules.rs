@@ -1,4 +1,4 @@
-//! Frames, doorbells and interrupts that the rules of a scenario take, and their requests to NICs.
+//! What the rules of a scenario take, and what they request of NICs.
 //!
 //! Without a scenario, a frame, doorbell or interrupt costs one test of a flag.
 
