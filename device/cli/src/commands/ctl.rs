@@ -109,6 +109,13 @@ enum Command {
         #[command(subcommand)]
         command: super::scenario_control::ScenarioCommand,
     },
+    /// Start a rule on the NICs that run: a fault, as in a scenario, until it is removed.
+    Inject(super::rules_control::Inject),
+    /// List the rules of `inject`, or remove one.
+    Rules {
+        #[command(subcommand)]
+        command: Option<super::rules_control::RulesCommand>,
+    },
     /// Check packets against the rules of the InfiniBand specification while they pass.
     Check {
         #[command(subcommand)]
@@ -271,6 +278,8 @@ impl Ctl {
                 show(json, &done, |_| String::new())
             }
             Command::Scenario { command } => command.run(&client, json),
+            Command::Inject(inject) => inject.run(&client, json),
+            Command::Rules { command } => super::rules_control::run(command, &client, json),
             Command::Check { command } => command.run(&client, json),
             Command::Engine => show(json, &client.get("/v1/engine")?, engine),
             Command::Pause => pause(&client, json, true),

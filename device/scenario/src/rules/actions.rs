@@ -174,7 +174,7 @@ impl Rules {
 
     /// Ends the run: afterwards [`Rules::poll_request`] returns what undoes the actions that still last. Frames, doorbells and
     /// interrupts that were kept are passed. None of these requests is refused for want of room: there are at most as many as
-    /// policies were changed.
+    /// policies were changed, and entries added.
     pub fn stop(&mut self) {
         while let Some(due) = self.schedule.pop(NEVER) {
             match due {
@@ -191,8 +191,6 @@ impl Rules {
                     .push_back((nic, Nic::FaultPolicy(qpn, policy)));
             }
         }
-        for nic in 0..self.nics.len() {
-            self.requests.push_back((nic, Nic::ClearInjections));
-        }
+        self.end_points();
     }
 }

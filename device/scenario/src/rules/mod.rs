@@ -44,6 +44,7 @@ mod points;
 mod request;
 mod running;
 mod schedule;
+mod sets;
 mod view;
 
 use std::collections::VecDeque;
@@ -64,9 +65,10 @@ pub use counts::Counts;
 pub use request::{CallerRequest, NicRequest, Pages, Subject};
 pub use running::{Fired, Rules};
 pub use schedule::Late;
+pub use sets::{LiveRule, LiveState, MAX_LIVE, RuleSets, TooManyRules};
 pub use view::PacketFacts;
 
-pub use crate::frames::{ByRule, HeldFrame, Taking};
+pub use crate::frames::{ByRule, HeldFrame, LIVE, Taking};
 
 /// Doorbells of a NIC that are remembered after a rule has taken them: as many as there may be processors that write kick pages.
 const MAX_TAKEN: usize = 256;
@@ -88,6 +90,16 @@ impl Rules {
     /// Rules of a plan that has not begun: they follow connections, and do nothing else. [`Rules::take_existing`] is to be called until
     /// it returns true, then [`Rules::begin`].
     pub fn prepare<'a>(plan: Plan, nics: impl IntoIterator<Item = &'a Nic>, now: Instant) -> Self {
+        Self::prepare_numbered(0, plan, nics, now)
+    }
+
+    /// As [`Rules::prepare`]. `number`: that of the live rule; 0: rules of a scenario.
+    fn prepare_numbered<'a>(
+        number: u16,
+        plan: Plan,
+        nics: impl IntoIterator<Item = &'a Nic>,
+        now: Instant,
+    ) -> Self {
         let views: Vec<_> = nics.into_iter().map(NicView::new).collect();
         let nics = views.len();
         let named = plan.rules.iter().filter_map(|rule| rule.port);
@@ -104,6 +116,7 @@ impl Rules {
             fired: 0,
         });
         Self {
+            number,
             start: now,
             begun: false,
             rules: plan.rules.iter().map(running).collect(),

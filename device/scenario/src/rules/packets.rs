@@ -6,7 +6,7 @@ use faultline_wire::Opcode;
 use super::request::Subject;
 use super::running::Rules;
 use super::view::{NicView, PacketFacts, PacketSide};
-use crate::frames::{HeldFrame, Taking};
+use crate::frames::{HeldFrame, LIVE, Taking};
 use crate::plan::{Answer, Effect, PacketMatch, Thing};
 use crate::trigger::Direction;
 
@@ -193,10 +193,11 @@ impl Rules {
             match self.rules.get(index).map(|running| &running.rule.effect) {
                 Some(Effect::Packet(change)) if decided.is_none() => {
                     let change = *change;
-                    decided = Some(Taking {
-                        rule: index,
-                        change,
-                    });
+                    let rule = match self.number {
+                        0 => index,
+                        live => usize::from(live | LIVE),
+                    };
+                    decided = Some(Taking { rule, change });
                     self.note_fired(index, site);
                 }
                 Some(Effect::Nic(action)) => {

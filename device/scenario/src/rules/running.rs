@@ -56,6 +56,8 @@ pub(super) struct RunningTime {
 /// The running rules.
 #[derive(Debug)]
 pub struct Rules {
+    /// Number of the live rule that these are; 0: those of a scenario.
+    pub(super) number: u16,
     pub(super) plan: Plan,
     pub(super) start: Instant,
     /// False while existing connections are taken, in steps.

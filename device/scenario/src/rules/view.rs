@@ -175,7 +175,7 @@ pub(super) struct NicView {
     /// Queue pairs of the connections that were made in this run, by number.
     numbered: Vec<u32>,
     /// Fault policies before actions of the scenario have changed them, by queue pair.
-    policies: BTreeMap<u32, FaultPolicy>,
+    pub(super) policies: BTreeMap<u32, FaultPolicy>,
     /// The link was up at the start.
     pub(super) was_up: bool,
     /// How many actions of each kind last.
