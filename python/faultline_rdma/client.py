@@ -129,6 +129,16 @@ class Faultline:
         nic.show()
         return nic
 
+    @contextmanager
+    def added(self, name: str) -> Iterator[Nic]:
+        """Adds a NIC of the configuration that is absent. `with` removes it."""
+        self.request("POST", "/v1/nics", {"name": name})
+        nic = Nic(self, name)
+        try:
+            yield nic
+        finally:
+            nic.remove()
+
     def metrics(self) -> str:
         """The metrics for Prometheus."""
         return self.read("GET", "/metrics").decode()
@@ -244,6 +254,10 @@ class Nic:
     def show(self) -> models.NicView:
         """State, configuration, number of objects."""
         return cast(models.NicView, self.faultline.request("GET", self._path))
+
+    def remove(self) -> None:
+        """Removes it: its client is disconnected. It can be added again."""
+        self.faultline.request("DELETE", self._path)
 
     def counters(self) -> dict[str, int]:
         """All counters, by name."""

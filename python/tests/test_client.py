@@ -91,6 +91,19 @@ class Client(unittest.TestCase):
         with self.assertRaises(TypeError):
             self.faultline.rule(text, nic="a")
 
+    def test_a_nic_is_removed_and_added(self) -> None:
+        def present() -> list[bool]:
+            return [nic["present"] for nic in self.faultline.request("GET", "/v1/nics")]
+
+        self.nic.remove()
+        self.assertEqual(present(), [False, True])
+        with self.assertRaises(ZeroDivisionError), self.faultline.added("a") as nic:
+            self.assertEqual(present(), [True, True])
+            self.assertEqual(nic.name, "a")
+            raise ZeroDivisionError
+        self.assertEqual(present(), [False, True])
+        self.faultline.request("POST", "/v1/nics", {"name": "a"})
+
     def test_what_is_refused_says_why(self) -> None:
         with self.assertRaisesRegex(ApiError, "did you mean `ACK`"):
             self.nic.rule(on={"opcode": "ACKK"}, do={"drop": {}})

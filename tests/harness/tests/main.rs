@@ -22,6 +22,7 @@ mod observed;
 mod operator;
 mod paging;
 mod power;
+mod presence;
 mod python;
 mod recording;
 mod reset;
