@@ -75,13 +75,28 @@ fn a_nic_is_added_and_removed_once() {
     let (fabric, control) = fabric();
     let refused = |method: &str, path: &str, body: &str, status: &str, reason: &str| {
         let answer = exchange(&control, method, path, body);
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{answer}");
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status}")),
+            "{answer}"
+        );
         assert!(answer.contains(reason), "{answer}");
     };
     refused("POST", PATH, r#"{"name": "a"}"#, "409", "present already");
     refused("DELETE", "/v1/nics/c", "", "409", "absent already");
-    refused("POST", PATH, r#"{"name": "d"}"#, "404", "the NICs are: a, b, c");
-    refused("POST", PATH, r#"{"name": "c", "socket": "x"}"#, "400", "unknown field");
+    refused(
+        "POST",
+        PATH,
+        r#"{"name": "d"}"#,
+        "404",
+        "the NICs are: a, b, c",
+    );
+    refused(
+        "POST",
+        PATH,
+        r#"{"name": "c", "socket": "x"}"#,
+        "400",
+        "unknown field",
+    );
     // The path belongs to something else, and later it does not.
     std::fs::write(fabric.socket("c"), "mine").unwrap();
     refused("POST", PATH, r#"{"name": "c"}"#, "409", "is not a socket");

@@ -379,7 +379,11 @@ fn nics(nics: &[NicSummary]) -> String {
         vec![
             nic.name.clone(),
             nic.mac.clone(),
-            if nic.present { name(&nic.state) } else { "absent".to_owned() },
+            if nic.present {
+                name(&nic.state)
+            } else {
+                "absent".to_owned()
+            },
             if nic.link_up { "up" } else { "down" }.to_owned(),
             yes(nic.stalled),
             client(nic.client.as_ref()),

@@ -203,10 +203,8 @@ impl Engine {
     /// it; `None`: there is none with this number.
     pub fn remove_live_rule(&mut self, number: u16) -> Option<LiveRule> {
         let now = self.now();
-        self.fabric.rules.stop_live(number);
-        let removed = self.fabric.rules.live_rule(number);
+        let removed = self.fabric.rules.remove_live(number);
         self.run_rules(now);
-        self.fabric.rules.remove_live(number);
         self.end_pauses_without_rules();
         removed
     }

@@ -65,7 +65,9 @@ pub enum PresenceError {
     #[error("the NIC is absent already")]
     Absent,
     /// A supervisor has the sockets.
-    #[error("a supervisor holds the socket of the NIC: NICs can't be added or removed with --supervisor")]
+    #[error(
+        "a supervisor holds the socket of the NIC: NICs can't be added or removed with --supervisor"
+    )]
     Supervised,
     /// The process stops, or the thread of the NIC has panicked.
     #[error("the NIC can't be served any more: restart faultline")]

@@ -52,6 +52,7 @@ struct Live {
     text: String,
     lasts: Option<faultline_nic::Nanos>,
     until: Option<Instant>,
+    is_removed: bool,
 }
 
 /// State of a live rule.
@@ -186,11 +187,18 @@ impl RuleSets {
             lasts,
         } = live;
         for rule in &mut plan.rules {
-            rule.name = rule.name.replace(UNNAMED, &format!("live rule {number}"));
+            if rule.name == UNNAMED {
+                rule.name = format!("live rule {number}");
+            }
         }
         let rules = Rules::prepare_numbered(number, plan, nics, now);
-        let until = None;
-        self.add(rules, Some(Live { text, lasts, until }));
+        let live = Live {
+            text,
+            lasts,
+            until: None,
+            is_removed: false,
+        };
+        self.add(rules, Some(live));
         Ok(number)
     }
 
@@ -217,18 +225,16 @@ impl RuleSets {
         true
     }
 
-    /// Ends a live rule, as [`Rules::stop`] does.
-    pub fn stop_live(&mut self, number: u16) {
-        if number != 0 {
-            self.stop(number);
+    /// Removes a live rule: it ends as [`Rules::stop`] does, and [`RuleSets::sweep`] forgets it. Returns what has become of it; `None`:
+    /// there is none with this number.
+    pub fn remove_live(&mut self, number: u16) -> Option<LiveRule> {
+        let ended = self.ended.iter().position(|rule| rule.number == number);
+        if let Some(index) = ended {
+            return self.ended.remove(index);
         }
-    }
-
-    /// Removes a live rule that was stopped, whose requests were executed and whose frames were passed.
-    pub fn remove_live(&mut self, number: u16) {
-        self.ended.retain(|rule| rule.number != number);
-        let is_other = |set: &RuleSet| set.live.is_none() || set.number() != number;
-        self.sets.retain(is_other);
+        self.set_mut(number)?.live.as_mut()?.is_removed = true;
+        self.stop(number);
+        self.live_rule(number)
     }
 
     /// Live rules that have ended by their time, then those that run.
@@ -296,17 +302,19 @@ impl RuleSets {
         set.has_ended = true;
     }
 
-    /// Forgets live rules that have ended by their time, and have nothing left to pass.
+    /// Forgets live rules that have ended, and have nothing left to pass. Those that were not removed are still listed.
     pub fn sweep(&mut self, now: Instant) {
         let is_over =
             |set: &RuleSet| set.live.is_some() && set.has_ended && !set.rules.has_work(now);
         while let Some(index) = self.sets.iter().position(is_over) {
             let set = self.sets.remove(index);
+            let Some(live) = set.live.as_ref().filter(|live| !live.is_removed) else {
+                continue;
+            };
             if self.ended.len() >= MAX_LIVE {
                 self.ended.pop_front();
             }
-            let shown = set.live.as_ref().map(|live| set.show(live));
-            self.ended.extend(shown);
+            self.ended.push_back(set.show(live));
         }
     }
 }

@@ -87,10 +87,8 @@ impl Process {
         let mut state = self.state.borrow_mut();
         let now = Instant(state.now);
         let engine = state.engines.first_mut()?;
-        engine.fabric.rules.stop_live(number);
-        let removed = engine.fabric.rules.live_rule(number);
+        let removed = engine.fabric.rules.remove_live(number);
         engine.run_scenario(now);
-        engine.fabric.rules.remove_live(number);
         state.settle();
         removed
     }
