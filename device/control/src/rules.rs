@@ -54,6 +54,15 @@ pub enum LiveRuleState {
     Ended,
 }
 
+/// What a rule has not acted on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MissView {
+    /// The key of the rule that did not hold, or the keys.
+    pub keys: String,
+    /// How often all conditions before it held, and it did not.
+    pub count: u64,
+}
+
 /// A live rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LiveRuleView {
@@ -69,6 +78,8 @@ pub struct LiveRuleView {
     pub acted: u64,
     /// How often something has matched, over all NICs; `null`: it is counted inside the NIC, as that of faults and completions.
     pub matched: Option<u64>,
+    /// The nearest miss; `null`: there was none, or the NIC counts.
+    pub nearest: Option<MissView>,
     /// Nanoseconds of the device clock since it has begun.
     pub running_ns: u64,
     /// Nanoseconds of the device clock until it ends; `null`: when it is removed.
@@ -100,6 +111,10 @@ fn view(rule: LiveRule, now: Instant) -> LiveRuleView {
         state,
         acted: rule.acted,
         matched: rule.matched,
+        nearest: rule.nearest.map(|miss| MissView {
+            keys: miss.keys.to_owned(),
+            count: miss.count,
+        }),
         running_ns: at.0.saturating_sub(rule.start.0),
         left_ns: rule.until.map(|until| until.0.saturating_sub(at.0)),
         problems: rule.problems,

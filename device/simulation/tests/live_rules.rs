@@ -128,6 +128,41 @@ fn live_rules_and_a_scenario_do_not_disturb_each_other() {
     }
 }
 
+/// The last condition that did not hold, of those that are looked at one after the other.
+#[test]
+fn a_rule_knows_its_nearest_miss() {
+    let (mut world, mut ends) = stage(1);
+    for (on, keys, count) in [
+        ("opcode = 'SEND', psn = 5", "psn", 2),
+        ("opcode = 'SEND', qpn = 77", "qpn", 2),
+        ("opcode = 'SEND', iter = 1, after = '1s'", "after", 2),
+        (
+            "opcode = 'SEND', nth = 3",
+            "nth, every, chance, or the limit of actions",
+            2,
+        ),
+    ] {
+        let text = format!("nic = 'nic0' on = {{ dir = 'tx', {on} }} do = {{ drop = {{}} }}");
+        inject(&world, &text, LiveLimits::default()).unwrap();
+        // A rule for all packets, so that none is ignored.
+        let all = "nic = 'nic0' on = { dir = 'tx' } do = { count = {} }";
+        let all = inject(&world, all, LiveLimits::default()).unwrap();
+        send(&mut world, &mut ends);
+        send(&mut world, &mut ends);
+        let [rule, _] = &world.all[0].live_rules()[..] else {
+            panic!("two rules");
+        };
+        let miss = rule.nearest.clone().unwrap_or_else(|| panic!("{on}: none"));
+        assert_eq!(
+            (miss.keys, miss.count, rule.acted),
+            (keys, count, 0),
+            "{on}"
+        );
+        world.all[0].remove_live_rule(rule.number).unwrap();
+        world.all[0].remove_live_rule(all).unwrap();
+    }
+}
+
 #[test]
 fn the_number_of_live_rules_is_limited() {
     let (world, _) = stage(1);

@@ -85,10 +85,18 @@ fn rules(list: &[LiveRuleView]) -> String {
             ]
         })
         .collect();
+    let silent = list.iter().filter(|rule| rule.acted == 0);
+    let misses = silent.filter_map(|rule| {
+        let miss = rule.nearest.as_ref()?;
+        let (id, count, keys) = (rule.id, miss.count, &miss.keys);
+        Some(format!(
+            "rule {id} has not acted: {count} times all matched but {keys}\n"
+        ))
+    });
     let problems = list.iter().flat_map(|rule| {
         let text = |problem: &String| format!("problem of rule {}: {problem}\n", rule.id);
         rule.problems.iter().map(text)
     });
     let head = ["ID", "STATE", "ACTED", "MATCHED", "LEFT", "RULE"];
-    table(&head, &rows) + &problems.collect::<String>()
+    table(&head, &rows) + &misses.chain(problems).collect::<String>()
 }

@@ -45,6 +45,7 @@ mod request;
 mod running;
 mod schedule;
 mod sets;
+mod unmet;
 mod view;
 
 use std::collections::VecDeque;
@@ -59,6 +60,7 @@ use crate::random::Rng;
 
 use running::{DoorbellFilter, MAX_WAITING, Running, RunningTime};
 use schedule::{Due, Schedule};
+use unmet::Misses;
 use view::{NicView, PacketSides};
 
 pub use counts::Counts;
@@ -66,6 +68,7 @@ pub use request::{CallerRequest, NicRequest, Pages, Subject};
 pub use running::{Fired, Rules};
 pub use schedule::Late;
 pub use sets::{LiveRule, LiveState, MAX_LIVE, RuleSets, TooManyRules};
+pub use unmet::Miss;
 pub use view::PacketFacts;
 
 pub use crate::frames::{ByRule, HeldFrame, LIVE, Taking};
@@ -110,6 +113,7 @@ impl Rules {
             matched: vec![0; sites],
             fired: vec![0; sites],
             bytes: vec![0; sites],
+            misses: Misses::default(),
         };
         let timed = plan.timed.iter().map(|timed| RunningTime {
             left: timed.times,

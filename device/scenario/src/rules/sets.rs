@@ -17,6 +17,7 @@ use super::lasting::Lasting;
 use super::request::{CallerRequest, NicRequest};
 use super::running::Rules;
 use super::schedule::Late;
+use super::unmet::Miss;
 use super::view::PacketFacts;
 use crate::frames::{HeldFrame, LIVE, Taking};
 use crate::live::LivePlan;
@@ -81,6 +82,8 @@ pub struct LiveRule {
     pub matched: Option<u64>,
     /// How often it has acted.
     pub acted: u64,
+    /// The nearest miss of what has not matched or was not acted on.
+    pub nearest: Option<Miss>,
     /// When it has begun.
     pub start: Instant,
     /// When it ends.
@@ -121,6 +124,7 @@ impl RuleSet {
             },
             matched: self.rules.matches_of_first(),
             acted: self.rules.fired().iter().map(|fired| fired.times).sum(),
+            nearest: self.rules.nearest_of_first(),
             start: self.rules.start(),
             until: live.until,
             problems: self.rules.problems().to_vec(),
@@ -511,6 +515,10 @@ impl Rules {
     fn name_of_first(&self) -> String {
         let first = self.rules.first();
         first.map_or_else(String::new, |running| running.rule.name.clone())
+    }
+
+    fn nearest_of_first(&self) -> Option<Miss> {
+        self.rules.first()?.misses.nearest()
     }
 
     /// `None`: the NIC counts the matches of the first rule.
