@@ -159,6 +159,8 @@ class Plugin(unittest.TestCase):
 
     def run_pytest(self, *options: str, control: str | None) -> str:
         environment = {**os.environ, "PYTHONPATH": str(PYTHON)}
+        # An installed package registers the plugin a second time.
+        environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
         environment.pop("FAULTLINE_CONTROL", None)
         arguments = ["-p", "faultline_rdma.pytest_plugin", "-p", "no:cacheprovider", "-rs", *options]
         if control is not None:

@@ -1,10 +1,12 @@
 //! The sockets and threads of the process.
 //!
+//! - `end_report`: reports of threads that have ended
 //! - `function`: the PCI function that a vfio-user client sees
 //! - [`nic_sockets`]: the sockets of the NICs, and their threads
 //! - `socket_group`: the group whose members can connect to sockets
 //! - [`supervisor`]: the process that holds the connections of clients while another serves them
 
+mod end_report;
 mod function;
 pub mod nic_sockets;
 mod socket_group;
@@ -31,6 +33,7 @@ use tokio::sync::oneshot;
 use crate::clock::Clock;
 use crate::engines::engine::LongestPass;
 use crate::engines::{Engines, Process};
+use crate::server::end_report::EndReport;
 use crate::server::function::Function;
 use crate::server::nic_sockets::{NicSockets, PresenceError};
 use crate::server::socket_group::{GroupError, find_group};
@@ -108,37 +111,6 @@ pub enum PortError {
     /// Another call to the system failed.
     #[error(transparent)]
     System(#[from] std::io::Error),
-}
-
-/// Reports the end of a thread when it is dropped, which a panic does too.
-#[derive(Debug)]
-struct EndReport {
-    thread: String,
-    /// `None`: nothing is to be reported.
-    ends: Option<UnboundedSender<String>>,
-}
-
-impl EndReport {
-    fn new(thread: String, ends: UnboundedSender<String>) -> Self {
-        Self {
-            thread,
-            ends: Some(ends),
-        }
-    }
-
-    /// The thread ends because it was asked to.
-    fn withdraw(mut self) {
-        self.ends = None;
-    }
-}
-
-impl Drop for EndReport {
-    fn drop(&mut self) {
-        if let Some(ends) = &self.ends {
-            // The receiver is dropped when the server is stopped.
-            let _ = ends.send(std::mem::take(&mut self.thread));
-        }
-    }
 }
 
 /// Starts a thread that reports its end.

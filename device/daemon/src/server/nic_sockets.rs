@@ -14,7 +14,7 @@ use faultline_vfio_user::{ListenError, Listener, Shutdown};
 use rustix::fs::Gid;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::EndReport;
+use super::end_report::EndReport;
 use super::function::Function;
 use crate::log::of_nic::nic_span;
 

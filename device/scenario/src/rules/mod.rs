@@ -45,6 +45,7 @@ mod request;
 mod running;
 mod schedule;
 mod sets;
+mod stop;
 mod unmet;
 mod view;
 
