@@ -177,16 +177,17 @@ impl RecordHead {
     }
 
     fn rule_comment(&self) -> Option<String> {
-        let ByRule { rule, kind } = self.rule?;
+        let by = self.rule?;
+        let (rule, kind) = (by.to_string(), by.kind);
         let change = kind.done();
         Some(match (self.fate, kind) {
             (Fate::Rule, ChangeKind::Drop) => {
-                format!("{DROPPED}by rule[{rule}] of the scenario")
+                format!("{DROPPED}by {rule}")
             }
-            (Fate::Rule, _) => format!(
-                "{DROPPED}taken by rule[{rule}] of the scenario, which passes it on later: {change}"
-            ),
-            _ => format!("{change} by rule[{rule}] of the scenario"),
+            (Fate::Rule, _) => {
+                format!("{DROPPED}taken by {rule}, which passes it on later: {change}")
+            }
+            _ => format!("{change} by {rule}"),
         })
     }
 
@@ -265,6 +266,8 @@ impl RecordHead {
 
 #[cfg(test)]
 mod tests {
+    use faultline_scenario::rules::LIVE;
+
     use super::*;
 
     /// The comments of a record with these fates and changes, which has been in a ring.
@@ -315,6 +318,12 @@ mod tests {
             let expected = (vec![taken], true);
             assert_eq!(comments(Fate::Rule, Effects::NONE, rule(kind)), expected);
         }
+        let live = ByRule {
+            rule: LIVE | 3,
+            kind: ChangeKind::Drop,
+        };
+        let (found, _) = comments(Fate::Rule, Effects::NONE, Some(live));
+        assert_eq!(found, ["dropped: by live rule 3"]);
         for (comments, is_impaired) in [
             links,
             comments(Fate::Passed, Effects::NONE, rule(ChangeKind::Truncate)),

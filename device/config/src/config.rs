@@ -93,7 +93,7 @@ pub enum PollMode {
 }
 
 /// One NIC: a `[[nic]]` table, or `NAME=SOCKET` of the command line.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(from = "NicTable")]
 pub struct NicEntry {
     /// Name, for messages and metrics.
@@ -102,6 +102,8 @@ pub struct NicEntry {
     pub socket: PathBuf,
     /// Group whose members can connect; `None`: that of the process.
     pub socket_group: Option<String>,
+    /// It has a socket from the start on. An absent NIC gets one by request.
+    pub present: bool,
     /// MAC address; derived from the name if not given.
     pub mac: Option<MacAddr>,
     /// Settings. A setting without a value is that of `[defaults]`.
@@ -112,6 +114,27 @@ pub struct NicEntry {
     pub table: Option<usize>,
     /// The command line has given its socket.
     pub has_given_socket: bool,
+}
+
+impl Default for NicEntry {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            socket: PathBuf::new(),
+            socket_group: None,
+            present: is_present(),
+            mac: None,
+            settings: NicSettings::default(),
+            supervised: None,
+            table: None,
+            has_given_socket: false,
+        }
+    }
+}
+
+/// A NIC is present unless its table says otherwise.
+fn is_present() -> bool {
+    true
 }
 
 /// Files of a NIC in the folder of a supervisor.
@@ -143,6 +166,8 @@ macro_rules! nic_settings {
             socket: PathBuf,
             #[serde(default)]
             socket_group: Option<String>,
+            #[serde(default = "is_present")]
+            present: bool,
             #[serde(default, deserialize_with = "deserialize_mac")]
             mac: Option<MacAddr>,
             $( #[serde(default)] $(#[$attribute])* $field: Option<$type>, )*
@@ -154,6 +179,7 @@ macro_rules! nic_settings {
                     name: table.name,
                     socket: table.socket,
                     socket_group: table.socket_group,
+                    present: table.present,
                     mac: table.mac,
                     settings: NicSettings { $( $field: table.$field, )* },
                     ..Self::default()

@@ -227,7 +227,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    const NIC_KEYS: &str = "`name`, `socket`, `socket_group`, `mac`, `on_demand`, `fault_policy`, `fault_timeout_ms`, \
+    const NIC_KEYS: &str = "`name`, `socket`, `socket_group`, `present`, `mac`, `on_demand`, `fault_policy`, `fault_timeout_ms`, \
          `stall_timeout_ms`, `ready`, `transport`, `mig_req`, `dcqcn`, `lookup_ns`, `table_mib`, `pitfalls`, `spoof_check`, `addresses`, `mac_change`, `pci_id`, `pvid`, `vlans`, \
          `link_tx`, `link_rx`, `profile`, `engine`";
 
@@ -252,7 +252,7 @@ mod tests {
             3,
             &format!("nic[1].ondemand: unknown key `ondemand`, expected one of {NIC_KEYS}"),
         );
-        let defaults = NIC_KEYS.replace("`name`, `socket`, `socket_group`, `mac`, ", "");
+        let defaults = NIC_KEYS.replace("`name`, `socket`, `socket_group`, `present`, `mac`, ", "");
         refused(
             "[defaults]\nname = \"a\"\n",
             2,

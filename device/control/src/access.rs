@@ -13,6 +13,7 @@ use faultline_config::Config;
 use faultline_daemon::engines::Engines;
 use faultline_daemon::engines::engine::Engine;
 use faultline_daemon::engines::handle::Ended;
+use faultline_daemon::server::nic_sockets::NicSockets;
 
 /// Largest number of closures that wait for the engines, and so the largest number that one pass executes.
 const IN_ENGINE: usize = 4;
@@ -25,6 +26,8 @@ type Request = Box<dyn FnOnce(&mut Engine) + Send>;
 #[derive(Clone, Debug)]
 pub(crate) struct Access {
     engines: Engines,
+    /// Sockets of the NICs.
+    pub(crate) sockets: NicSockets,
     /// Names of the engines.
     pub(crate) engine_names: Arc<[String]>,
     /// Names of the NICs, by port.
@@ -39,7 +42,7 @@ pub(crate) struct Access {
 }
 
 impl Access {
-    pub(crate) fn new(engines: Engines, config: &Config) -> Self {
+    pub(crate) fn new(engines: Engines, sockets: NicSockets, config: &Config) -> Self {
         let nics = config.nics.iter();
         let names: Vec<String> = nics.clone().map(|nic| nic.name.clone()).collect();
         let externals: Vec<String> = config.ports.iter().map(|port| port.name.clone()).collect();
@@ -47,6 +50,7 @@ impl Access {
             externals: externals.into(),
             profiles: nics.map(|nic| config.profile(nic)).collect(),
             engines,
+            sockets,
             engine_names: config.engine_layout().names.into(),
             names: names.into(),
             start: SystemTime::now(),

@@ -21,7 +21,7 @@ use crate::error::ApiError;
 use crate::extract::NoQuery;
 use crate::view::{ErrorBody, TraceHeader};
 use crate::{
-    capture, check, diagnostics, dump, engine, lists, metrics, nics, ports, scenario, trace,
+    capture, check, diagnostics, dump, engine, lists, metrics, nics, ports, rules, scenario, trace,
     version,
 };
 
@@ -50,6 +50,7 @@ fn routes() -> OpenApiRouter<Access> {
         .merge(engine::router())
         .merge(ports::router())
         .merge(scenario::router())
+        .merge(rules::router())
         .merge(trace::router())
         .merge(capture::router())
         .merge(check::router())

@@ -7,7 +7,7 @@
 //! - `error`: errors as JSON
 //! - `extract`: strict queries and bodies
 //! - [`view`], [`objects`]: the JSON that clients see
-//! - [`diagnostics`], `nics`, `lists`, `dump`, `engine`, [`ports`], [`scenario`], `trace`, `capture`, [`check`],
+//! - [`diagnostics`], `nics`, `lists`, `dump`, `engine`, [`ports`], [`scenario`], [`rules`], `trace`, `capture`, [`check`],
 //!   `metrics`: the paths
 //! - [`api`]: all paths together, and their description (OpenAPI)
 //! - `guard`: token and `Host` header of TCP requests
@@ -40,6 +40,7 @@ pub mod objects;
 mod parts;
 mod places;
 pub mod ports;
+pub mod rules;
 pub mod scenario;
 pub mod serve;
 mod trace;

@@ -27,6 +27,7 @@ use crate::places::{Place, Places, Proof};
 use faultline_config::Config;
 use faultline_config::control::{self, ControlConfigError};
 use faultline_daemon::engines::Engines;
+use faultline_daemon::server::nic_sockets::NicSockets;
 
 /// Largest number of connections of a listener at a time. Further clients wait, or take the place of one without a token.
 const CONNECTIONS: usize = 32;
@@ -82,6 +83,7 @@ impl ControlServer {
     pub(crate) fn new(
         config: &Config,
         engines: Engines,
+        sockets: NicSockets,
     ) -> Result<Option<(Self, oneshot::Sender<()>)>, ControlError> {
         let settings = &config.control;
         let unix = match &settings.socket {
@@ -103,7 +105,7 @@ impl ControlServer {
         let server = Self {
             unix,
             tcp,
-            access: Access::new(engines, config),
+            access: Access::new(engines, sockets, config),
             stopped,
         };
         Ok(Some((server, stop)))

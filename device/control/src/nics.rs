@@ -13,18 +13,20 @@ use utoipa_axum::routes;
 use crate::access::Access;
 use crate::error::ApiError;
 use crate::extract::{Body, NoQuery, Segment};
-use crate::view::{self, Action, ErrorBody, LinkChange, LinkView, NicSummary, NicView};
+use crate::view::{self, Action, ErrorBody, LinkChange, LinkView, NicName, NicSummary, NicView};
 use faultline_daemon::engines::engine::Engine;
 use faultline_daemon::log::of_nic::nic_span;
 use faultline_daemon::observe::NicState;
+use faultline_daemon::server::nic_sockets::{NicSockets, PresenceError};
+use faultline_fabric::PortId;
 
 /// Smallest MTU: RFC 791 demands that each link carries 68 bytes.
 const MIN_MTU: u16 = 68;
 
 pub(crate) fn router() -> OpenApiRouter<Access> {
     OpenApiRouter::new()
-        .routes(routes!(list))
-        .routes(routes!(show))
+        .routes(routes!(list, add))
+        .routes(routes!(show, remove))
         .routes(routes!(counters))
         .routes(routes!(act))
         .routes(routes!(show_link, change_link))
@@ -65,9 +67,52 @@ pub(crate) async fn fullest_cq(access: &Access, id: usize) -> Result<(u64, u64),
 async fn list(State(access): State<Access>, _: NoQuery) -> Result<Json<Vec<NicSummary>>, ApiError> {
     let mut nics = Vec::new();
     for name in access.names.iter() {
-        nics.push(NicSummary::new(name, &state(&access, name).await?));
+        nics.push(summary(&access, name).await?);
     }
     Ok(Json(nics))
+}
+
+async fn summary(access: &Access, name: &str) -> Result<NicSummary, ApiError> {
+    let present = access.sockets.is_present(access.port(name)?);
+    Ok(NicSummary::new(name, present, &state(access, name).await?))
+}
+
+/// Adds a NIC that is absent: its socket is created, and a client can attach it. The NIC is one of the configuration.
+#[utoipa::path(post, path = "/v1/nics", tag = "nics", operation_id = "add_nic",
+    request_body = NicName,
+    responses((status = 200, body = NicSummary), (status = "4XX", body = ErrorBody)))]
+async fn add(
+    State(access): State<Access>,
+    _: NoQuery,
+    Body(nic): Body<NicName>,
+) -> Result<Json<NicSummary>, ApiError> {
+    change_presence(&access, &nic.name, NicSockets::add).await
+}
+
+/// Removes a NIC: its client is disconnected, the device is reset, the switch forgets the addresses behind it, and its socket is
+/// removed. It can be added again.
+#[utoipa::path(delete, path = "/v1/nics/{name}", tag = "nics", operation_id = "remove_nic",
+    params(("name" = String, Path, description = "Name of the NIC")),
+    responses((status = 200, body = NicSummary), (status = "4XX", body = ErrorBody)))]
+async fn remove(
+    State(access): State<Access>,
+    Segment(name): Segment<String>,
+    _: NoQuery,
+) -> Result<Json<NicSummary>, ApiError> {
+    change_presence(&access, &name, NicSockets::remove).await
+}
+
+/// Adds or removes a NIC. A thread waits for the end of its connection, and not the control server.
+async fn change_presence(
+    access: &Access,
+    name: &str,
+    change: fn(&NicSockets, PortId) -> Result<(), PresenceError>,
+) -> Result<Json<NicSummary>, ApiError> {
+    let (id, sockets) = (access.port(name)?, access.sockets.clone());
+    let changed = tokio::task::spawn_blocking(move || change(&sockets, id)).await;
+    let changed = changed.map_err(|_| ApiError::engine_ended())?;
+    changed.map_err(|error| ApiError::conflict(format!("NIC {name}: {error}")))?;
+    Ok(Json(summary(access, name).await?))
 }
 
 /// A NIC: state, configuration, limits, counters, number of objects.

@@ -172,7 +172,7 @@ fn view(engine: &Engine) -> Option<ScenarioView> {
         });
     }
     let running = engine.scenario.as_ref()?;
-    let rules = engine.fabric.rules.as_ref()?;
+    let rules = engine.fabric.rules.scenario()?;
     let tasks = running.runner.iter().flat_map(RunnerTasks::pending);
     let tasks = tasks.map(|(id, task)| TaskView {
         id,
@@ -333,13 +333,14 @@ async fn signal(
     let name = signal.name.clone();
     let work = move |engine: &mut Engine| {
         let now = engine.now();
-        Some(engine.fabric.rules.as_mut()?.signal(now, &name))
+        let rules = &mut engine.fabric.rules;
+        (!rules.is_empty()).then(|| rules.signal(now, &name))
     };
     match access.call_first(work).await? {
         None => Err(none_runs()),
         Some(true) => Ok(StatusCode::NO_CONTENT),
         Some(false) => Err(ApiError::bad(format!(
-            "body: no rule of the scenario has the trigger signal = {:?}",
+            "body: no rule has the trigger signal = {:?}",
             signal.name
         ))),
     }

@@ -27,7 +27,7 @@ pub enum ServeError {
 /// The configuration can't be used, or the system refuses a socket, a thread or another resource.
 pub fn serve(config: &Config) -> Result<Server, ServeError> {
     let mut server = Server::start(config)?;
-    if let Some((control, stop)) = ControlServer::new(config, server.engines())? {
+    if let Some((control, stop)) = ControlServer::new(config, server.engines(), server.sockets())? {
         server.add_service("control", move || control.run(), stop)?;
     }
     Ok(server)

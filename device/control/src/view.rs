@@ -42,11 +42,21 @@ pub struct ClientView {
     pub attached_ns: u64,
 }
 
+/// A NIC to add.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NicName {
+    /// Name of the configuration.
+    pub name: String,
+}
+
 /// A NIC in a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NicSummary {
     /// Name of the configuration.
     pub name: String,
+    /// It has a socket. An absent NIC was removed, or was not added yet.
+    pub present: bool,
     /// MAC address in use.
     pub mac: String,
     /// Whether it works.
@@ -430,9 +440,10 @@ fn state(state: &observe::NicState) -> NicState {
 }
 
 impl NicSummary {
-    pub(crate) fn new(name: &str, nic: &observe::NicState) -> Self {
+    pub(crate) fn new(name: &str, present: bool, nic: &observe::NicState) -> Self {
         Self {
             name: name.to_owned(),
+            present,
             mac: nic.mac.to_string(),
             state: state(nic),
             link_up: nic.link.up,

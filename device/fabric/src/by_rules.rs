@@ -1,9 +1,9 @@
-//! What the rules of a scenario take, and what they request of NICs.
+//! What rules take, and what they request of NICs.
 //!
-//! Without a scenario, a frame, doorbell or interrupt costs one test of a flag.
+//! Without rules, a frame, doorbell or interrupt costs one test of a flag.
 
 use faultline_nic::{FrameKind, Instant};
-use faultline_scenario::rules::{ByRule, CallerRequest, HeldFrame, PacketFacts, Rules};
+use faultline_scenario::rules::{ByRule, CallerRequest, HeldFrame, PacketFacts};
 use faultline_scenario::trigger::Direction;
 
 use crate::fabric::Fabric;
@@ -15,9 +15,10 @@ impl<O: Outside> Fabric<O> {
     /// Returns true if no rule of a port takes a frame.
     #[inline(always)]
     pub(crate) fn rules_ignore(&self, place: Place, frame: Frame<'_>) -> bool {
-        let Some(rules) = &self.rules else {
+        let rules = &self.rules;
+        if rules.is_empty() {
             return true;
-        };
+        }
         match frame {
             Frame::ByReference(sent) => {
                 let opcode = match &sent.kind {
@@ -45,8 +46,7 @@ impl<O: Outside> Fabric<O> {
             header: header.as_ref(),
             bytes: frame.length(),
         };
-        let rules = self.rules.as_mut()?;
-        let taking = rules.packet(now, site, dir, qpn, facts)?;
+        let taking = self.rules.packet(now, site, dir, qpn, facts)?;
         // A frame whose payload cannot be read is lost.
         if let Some(bytes) = frame.to_vec(self.memories.get(from)) {
             let mark = frame.mark();
@@ -58,7 +58,7 @@ impl<O: Outside> Fabric<O> {
                 note: mark.effects.bits(),
                 bytes,
             };
-            rules.take_frame(now, taking, held);
+            self.rules.take_frame(now, taking, held);
         }
         Some(taking.by())
     }
@@ -76,35 +76,29 @@ impl<O: Outside> Fabric<O> {
 
     /// Returns true if packets between NICs must be passed singly.
     pub(crate) fn passes_single_packets(&self) -> bool {
-        let takes = |rules: &Rules| {
-            (0..self.nics.ports()).any(|nic| {
+        let rules = &self.rules;
+        !rules.is_empty()
+            && (0..self.nics.ports()).any(|nic| {
                 rules.takes_packets(nic, Direction::Tx) || rules.takes_packets(nic, Direction::Rx)
             })
-        };
-        self.rules.as_deref().is_some_and(takes)
     }
 
     /// Advances the time of the rules. Returns true if they have pending work: the owner then calls [`Fabric::poll_request`] until it
     /// returns `None`, and [`Fabric::pass_kept`].
     pub fn advance_rules(&mut self, now: Instant) -> bool {
-        match &mut self.rules {
-            Some(rules) if rules.has_work(now) => {
-                rules.advance(now);
-                true
-            }
-            Some(_) | None => false,
+        let has_work = self.rules.has_work(now);
+        if has_work {
+            self.rules.advance(now);
         }
+        has_work
     }
 
-    /// Executes the next request of the rules. Returns its NIC, and the part for the owner: a request that only the owner can execute, a
-    /// completed request about the port (link, speed, MTU), or an error to be reported.
-    pub fn poll_request(
-        &mut self,
-        now: Instant,
-    ) -> Option<(PortId, Result<Option<CallerRequest>, String>)> {
-        let (id, request) = self.rules.as_mut()?.poll_request()?;
+    /// Executes the next request of the rules.
+    pub fn poll_request(&mut self, now: Instant) -> Option<Requested> {
+        let (set, id, request) = self.rules.poll_request()?;
+        let requested = |left| Requested { set, nic: id, left };
         let (Some(port), Some(memory)) = (self.nics.get_mut(id), self.memories.get(id)) else {
-            return Some((id, Ok(None)));
+            return Some(requested(Ok(None)));
         };
         let result = match request.accesses_memory() && !port.bus_master {
             true => Err(format!(
@@ -122,6 +116,18 @@ impl<O: Outside> Fabric<O> {
             Ok(Some(CallerRequest::Mtu(mtu))) => port.faults.set_mtu(mtu),
             Ok(_) | Err(_) => {}
         }
-        Some((id, result))
+        Some(requested(result))
     }
+}
+
+/// A request of rules that was executed as far as a fabric can.
+#[derive(Debug)]
+pub struct Requested {
+    /// The set of rules that it belongs to (`RuleSets::note_problem`).
+    pub set: u16,
+    /// Its NIC.
+    pub nic: PortId,
+    /// The part for the owner: a request that only the owner can execute, a completed request about the port (link, speed, MTU), or
+    /// an error to be reported.
+    pub left: Result<Option<CallerRequest>, String>,
 }

@@ -656,7 +656,7 @@ impl<O: Outside> Fabric<O> {
             return false;
         }
         let mut worked = false;
-        while let Some(kept) = self.rules.as_mut().and_then(|rules| rules.poll_frame(now)) {
+        while let Some(kept) = self.rules.poll_frame(now) {
             worked = true;
             let octets = Octets {
                 mark: Mark {

@@ -10,7 +10,7 @@ impl<O: Outside> Fabric<O> {
     /// Takes diagnostics before NIC `id` sends, if rules or observers must know a connection before its packets.
     #[inline(always)]
     pub fn take_early_diagnostics(&mut self, out: &mut O, now: Instant, id: PortId) {
-        let asks = self.rules.is_some() || out.watches_frames();
+        let asks = !self.rules.is_empty() || out.watches_frames();
         let port = self.nics.get(id);
         if asks && port.is_some_and(|port| port.nic.has_diagnostics()) {
             self.take_diagnostics(out, now);
@@ -23,9 +23,7 @@ impl<O: Outside> Fabric<O> {
         for (id, port) in self.nics.awake_mut() {
             if port.nic.has_diagnostics() {
                 for (at, diagnostic) in port.nic.diagnostics() {
-                    if let Some(rules) = &mut self.rules {
-                        rules.diagnostic(*at, id, diagnostic, &port.nic);
-                    }
+                    self.rules.diagnostic(*at, id, diagnostic, &port.nic);
                     let seen = Seen::Diagnostic {
                         nic: id,
                         diagnostic,
@@ -38,9 +36,7 @@ impl<O: Outside> Fabric<O> {
             let lost = port.nic.take_lost_diagnostics();
             if lost > 0 {
                 port.lost_diagnostics = port.lost_diagnostics.wrapping_add(lost);
-                if let Some(rules) = &mut self.rules {
-                    rules.lost_diagnostics(id, lost);
-                }
+                self.rules.lost_diagnostics(id, lost);
                 out.seen(now, Seen::LostDiagnostics(id, lost));
             }
         }

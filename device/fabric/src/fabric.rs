@@ -2,7 +2,7 @@
 
 use faultline_abi::doorbell::Doorbell;
 use faultline_nic::{Instant, TxFrame};
-use faultline_scenario::rules::Rules;
+use faultline_scenario::rules::RuleSets;
 
 use crate::by_port::ByPort;
 use crate::external_port::ExternalPort;
@@ -35,8 +35,8 @@ pub struct Fabric<O: Outside> {
     pub(crate) holds: Holds,
     /// Priorities that link models of other fabrics pause.
     pub(crate) shared_pauses: SharedPauses,
-    /// The rules of the running scenario.
-    pub rules: Option<Box<Rules>>,
+    /// The rules of the running scenario, and live rules.
+    pub rules: RuleSets,
     /// Frames that rules have kept are being passed.
     pub(crate) passes_kept: bool,
     /// Buffer for the frame of a sending NIC; `None` while a NIC sends.
@@ -65,7 +65,7 @@ impl<O: Outside> Fabric<O> {
             links: LinkModels::default(),
             holds,
             shared_pauses,
-            rules: None,
+            rules: RuleSets::default(),
             passes_kept: false,
             sent: None,
             octets: Vec::new(),
@@ -131,7 +131,7 @@ impl<O: Outside> Fabric<O> {
     #[inline]
     pub fn next_deadline(&self, out: &O) -> Option<Instant> {
         let nics = self.nics.values().filter_map(NicPort::next_deadline);
-        let rules = self.rules.as_ref().and_then(|rules| rules.next_deadline());
+        let rules = self.rules.next_deadline();
         let links = self.links.next_deadline().filter(|_| !out.is_any_full());
         let holds = self.externals.iter().filter_map(ExternalPort::hold_end);
         nics.chain(rules).chain(links).chain(holds).min()

@@ -40,7 +40,7 @@
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 pub mod by_port;
-mod by_rules;
+pub mod by_rules;
 mod classes;
 mod data_path;
 mod diagnostics;

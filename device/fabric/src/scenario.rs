@@ -1,9 +1,10 @@
-//! The beginning of a scenario in a fabric that has all NICs, and the facts about its run.
+//! The beginning of a scenario or a live rule in a fabric that has all NICs, and the facts about the run of a scenario.
 
 use faultline_abi::admin::Counter;
 use faultline_nic::{Instant, Nanos};
+use faultline_scenario::live::LivePlan;
 use faultline_scenario::plan::Plan;
-use faultline_scenario::rules::Rules;
+use faultline_scenario::rules::TooManyRules;
 use faultline_scenario::verdict::Facts;
 
 use crate::fabric::Fabric;
@@ -17,14 +18,14 @@ impl<O: Outside> Fabric<O> {
     /// Prepares the rules of a plan. They begin when [`Fabric::begin_rules`] returns [`Beginning::Now`].
     pub fn prepare_rules(&mut self, plan: Plan, now: Instant) {
         let nics = self.nics.values().map(|port| &port.nic);
-        self.rules = Some(Box::new(Rules::prepare(plan, nics, now)));
+        self.rules.prepare_scenario(plan, nics, now);
     }
 
     /// One step before rules begin: they read some of the existing queue pairs. Returns
     /// [`Beginning::Before`] if more steps are needed.
     pub fn begin_rules(&mut self, now: Instant) -> Beginning {
         let nics = self.nics.values().map(|port| &port.nic);
-        match &mut self.rules {
+        match self.rules.scenario_mut() {
             Some(rules) if !rules.has_begun() => {
                 if !rules.take_existing(nics) {
                     return Beginning::Before;
@@ -34,6 +35,18 @@ impl<O: Outside> Fabric<O> {
             Some(_) | None => return Beginning::After,
         }
         Beginning::Now(self.counters())
+    }
+
+    /// Prepares a live rule. It begins when [`Fabric::begin_live_rule`] returns true. Returns its number.
+    pub fn prepare_live_rule(&mut self, live: LivePlan, now: Instant) -> Result<u16, TooManyRules> {
+        let nics = self.nics.values().map(|port| &port.nic);
+        self.rules.prepare_live(live, nics, now)
+    }
+
+    /// One step before a live rule begins. Returns false if more steps are needed.
+    pub fn begin_live_rule(&mut self, number: u16, now: Instant) -> bool {
+        let nics = self.nics.values().map(|port| &port.nic);
+        self.rules.begin_live(number, nics, now)
     }
 
     /// The counters of all NICs.
@@ -60,7 +73,7 @@ impl<O: Outside> Fabric<O> {
 
     /// The same at the end of the rules of this fabric, which have ended now.
     pub fn facts_at_end(&self, now: Instant, before: CounterValues) -> Facts {
-        let start = self.rules.as_ref().map_or(now, |rules| rules.start());
+        let start = self.rules.scenario().map_or(now, |rules| rules.start());
         Facts {
             ended: Some(Nanos(now.0.saturating_sub(start.0))),
             ..self.facts_since(before)

@@ -8,7 +8,7 @@
 //! A NIC that [rests](crate::nics) and has no doorbells needs no turn.
 
 use faultline_nic::{Dma, Instant, TxFrame};
-use faultline_scenario::rules::{Late, Rules};
+use faultline_scenario::rules::{Late, RuleSets};
 use faultline_wire::PrioritySet;
 
 use crate::external_port::ExternalPort;
@@ -44,7 +44,7 @@ pub struct Turn<'a, M> {
     /// Its memory.
     pub memory: &'a M,
     /// The rules, which may take its doorbells.
-    pub rules: Option<&'a mut Rules>,
+    pub rules: &'a mut RuleSets,
     switch: &'a mut Switch,
 }
 
@@ -110,7 +110,7 @@ impl<O: Outside> Fabric<O> {
             id,
             port: self.nics.get_mut(id)?,
             memory: self.memories.get(id)?,
-            rules: self.rules.as_deref_mut(),
+            rules: &mut self.rules,
             switch: &mut self.switch,
         })
     }
@@ -311,7 +311,7 @@ impl<O: Outside> Fabric<O> {
         };
         // NICs are asked first: the receiver often has an answer to send.
         self.nics.awake().any(waits)
-            || self.rules.is_some()
+            || !self.rules.is_empty()
             || !self.links.is_empty()
             || self.has_work(out)
             || self.externals.iter().any(ExternalPort::must_flush)
@@ -345,8 +345,7 @@ impl<O: Outside> Fabric<O> {
         let mut any = false;
         while let Some(vector) = port.nic.poll_interrupt() {
             any = true;
-            let rules = self.rules.as_mut();
-            let passes = rules.is_none_or(|rules| rules.interrupt(now, id, vector));
+            let passes = self.rules.interrupt(now, id, vector);
             if passes && !port.faults.loses_interrupt() {
                 out.interrupt(now, id, vector);
             }
@@ -357,7 +356,7 @@ impl<O: Outside> Fabric<O> {
     /// Passes the frames, doorbells and interrupts that rules have kept until `now`. Returns true if there were any.
     pub fn pass_kept(&mut self, out: &mut O, now: Instant) -> bool {
         let mut worked = self.pass_kept_frames(out, now);
-        while let Some(late) = self.rules.as_mut().and_then(|rules| rules.poll_late()) {
+        while let Some(late) = self.rules.poll_late() {
             worked = true;
             let has_bus_master = |nic| self.nics.get(nic).is_some_and(|port| port.bus_master);
             match late {

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::fmt;
 
 use faultline_nic::{Instant, Nanos, Origin};
 use faultline_wire::ip::CONGESTION_EXPERIENCED;
@@ -22,7 +23,7 @@ const MAX_OVERTAKEN: usize = 64;
 /// A change of a packet by a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taking {
-    /// Index of the rule.
+    /// Index of the rule; with [`LIVE`]: the number of a live rule.
     pub rule: usize,
     /// What it does.
     pub change: PacketChange,
@@ -41,10 +42,23 @@ impl Taking {
 /// The change of a frame by a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByRule {
-    /// Index of the rule.
+    /// Index of the rule in the scenario; with [`LIVE`]: the number of a live rule.
     pub rule: u16,
     /// The kind of the change.
     pub kind: ChangeKind,
+}
+
+/// Added to the number of a live rule where rules of a scenario have their index.
+pub const LIVE: u16 = 0x8000;
+
+/// The name of the rule.
+impl fmt::Display for ByRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.rule & LIVE {
+            0 => write!(f, "rule[{}] of the scenario", self.rule),
+            _ => write!(f, "live rule {}", self.rule & !LIVE),
+        }
+    }
 }
 
 /// A frame on its way: octets from the Ethernet header to the iCRC.

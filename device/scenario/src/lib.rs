@@ -8,6 +8,7 @@
 //! - [`profile`]: profiles of NICs
 //! - [`schema`]: the JSON schema of the files; [`mod@reference`]: the part of the documentation that is made from the code
 //! - [`rules`]: the rules of a plan while it runs
+//! - [`live`]: one rule for a running process
 //! - [`lumina`]: imports test files of Lumina
 //! - [`negation`]: the opposite of expectations and rules, for tests of scenarios
 //! - [`verdict`]: whether rules have fired and expectations hold
@@ -22,6 +23,7 @@ pub mod action;
 pub mod expectation;
 pub mod file;
 mod frames;
+pub mod live;
 pub mod lumina;
 pub mod negation;
 pub mod packet_filter;

@@ -8,6 +8,7 @@ mod of_file;
 mod simulated;
 mod things;
 
+pub(crate) use check::MAX_TIME;
 pub(crate) use effects::{CHANGES, action_names};
 pub(crate) use things::{Kind, trigger_keys};
 

@@ -152,7 +152,7 @@ pub(crate) fn play(
     scenario: &Scenario,
     mut options: Options<'_>,
     plan: Option<Plan>,
-) -> Result<(Results, Option<Box<Rules>>), SimulationError> {
+) -> Result<(Results, Option<Rules>), SimulationError> {
     let seed = options.seed.unwrap_or(scenario.seed);
     check(scenario)?;
     let mut run = Run::new(scenario, &mut options, seed)?;

@@ -15,6 +15,7 @@ mod engines;
 mod flow_control;
 mod library;
 mod links;
+mod live_rules;
 mod many_connections;
 mod process_rules;
 mod profiles;

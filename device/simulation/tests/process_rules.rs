@@ -135,7 +135,7 @@ struct Outcome {
     verdict: Verdict,
 }
 
-fn two_nics(engines: usize) -> World {
+pub(crate) fn two_nics(engines: usize) -> World {
     World::new(&ProcessShape {
         engines,
         nics: nics(2, |nic| nic % engines),
@@ -145,7 +145,7 @@ fn two_nics(engines: usize) -> World {
 }
 
 /// A connection. A retry is made after 4 ms.
-fn rc(world: &mut World, len: u64) -> [End; 2] {
+pub(crate) fn rc(world: &mut World, len: u64) -> [End; 2] {
     let change = |path| Connect {
         timeout: 10,
         ..path
@@ -153,7 +153,7 @@ fn rc(world: &mut World, len: u64) -> [End; 2] {
     connected(world, [(0, 0), (0, 1)], QPT_RC, (7, len), change)
 }
 
-fn start(world: &World, rules: &str) -> CounterValues {
+pub(crate) fn start(world: &World, rules: &str) -> CounterValues {
     let scenario = read("rules.toml", rules).unwrap_or_else(|problems| panic!("{problems}"));
     let nics = ["nic0", "nic1"].map(str::to_owned);
     world.all[0].start_scenario(scenario.plan(&nics, &[]).unwrap())
@@ -161,7 +161,7 @@ fn start(world: &World, rules: &str) -> CounterValues {
 
 /// A SEND of all of the region, whose data is checked.
 #[track_caller]
-fn send(world: &mut World, [from, to]: &mut [End; 2]) {
+pub(crate) fn send(world: &mut World, [from, to]: &mut [End; 2]) {
     let data = pattern(7, from.mr.len as usize);
     from.fill(world, 0, &data);
     to.fill(world, 0, &vec![0; data.len()]);

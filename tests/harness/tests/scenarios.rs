@@ -86,7 +86,7 @@ fn at(record: &Value) -> u64 {
 
 /// A SEND from `a` to `b` over a new connection; its data is checked.
 #[track_caller]
-fn send(a: &mut Node, b: &mut Node, len: usize) {
+pub(crate) fn send(a: &mut Node, b: &mut Node, len: usize) {
     let (mut qa, mut qb) = (a.qp(QpType::Rc).unwrap(), b.qp(QpType::Rc).unwrap());
     connect(&qa, &qb, &impatient()).unwrap();
     a.buf.fill_pattern(0, len, 7);

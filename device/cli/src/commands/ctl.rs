@@ -10,7 +10,7 @@ use faultline_control::objects::{
 use faultline_control::ports::{LinkLineView, PortView, PriorityView};
 use faultline_control::view::{
     Action, ClientView, Direction, EngineChange, EngineThreadView, EngineView, LinkChange,
-    LinkView, NicSummary, NicView, Step, Stepped,
+    LinkView, NicName, NicSummary, NicView, Step, Stepped,
 };
 use hyper::Method;
 use serde::Serialize;
@@ -37,6 +37,16 @@ pub(crate) struct Ctl {
 enum Command {
     /// List the NICs.
     Nics,
+    /// Add an absent NIC of the configuration: its socket is created, and a client can attach it.
+    AddNic {
+        /// Name of the NIC.
+        nic: String,
+    },
+    /// Remove a NIC: its client is disconnected, and its socket is removed. It can be added again.
+    RemoveNic {
+        /// Name of the NIC.
+        nic: String,
+    },
     /// List the ports that lead out of the process.
     Ports,
     /// List the directions of links that have a model, with its effects.
@@ -108,6 +118,13 @@ enum Command {
     Scenario {
         #[command(subcommand)]
         command: super::scenario_control::ScenarioCommand,
+    },
+    /// Start a rule on the NICs that run: a fault, as in a scenario, until it is removed.
+    Inject(super::rules_control::Inject),
+    /// List the rules of `inject`, or remove one.
+    Rules {
+        #[command(subcommand)]
+        command: Option<super::rules_control::RulesCommand>,
     },
     /// Check packets against the rules of the InfiniBand specification while they pass.
     Check {
@@ -210,6 +227,15 @@ impl Ctl {
                 let list: Vec<_> = client.get("/v1/nics")?;
                 show(json, list.as_slice(), nics)
             }
+            Command::AddNic { nic } => {
+                let name = NicName { name: nic };
+                let nic = client.send(Method::POST, "/v1/nics", &name)?;
+                show(json, &[nic][..], nics)
+            }
+            Command::RemoveNic { nic } => {
+                let nic = client.send(Method::DELETE, &nic_path(&nic, ""), &())?;
+                show(json, &[nic][..], nics)
+            }
             Command::Ports => {
                 let list: Vec<_> = client.get("/v1/ports")?;
                 show(json, list.as_slice(), ports)
@@ -271,6 +297,8 @@ impl Ctl {
                 show(json, &done, |_| String::new())
             }
             Command::Scenario { command } => command.run(&client, json),
+            Command::Inject(inject) => inject.run(&client, json),
+            Command::Rules { command } => super::rules_control::run(command, &client, json),
             Command::Check { command } => command.run(&client, json),
             Command::Engine => show(json, &client.get("/v1/engine")?, engine),
             Command::Pause => pause(&client, json, true),
@@ -351,7 +379,11 @@ fn nics(nics: &[NicSummary]) -> String {
         vec![
             nic.name.clone(),
             nic.mac.clone(),
-            name(&nic.state),
+            if nic.present {
+                name(&nic.state)
+            } else {
+                "absent".to_owned()
+            },
             if nic.link_up { "up" } else { "down" }.to_owned(),
             yes(nic.stalled),
             client(nic.client.as_ref()),

@@ -10,6 +10,7 @@ pub(crate) mod demo;
 pub(crate) mod files;
 pub(crate) mod metrics;
 pub(crate) mod profile_names;
+pub(crate) mod rules_control;
 pub(crate) mod scenario;
 pub(crate) mod scenario_control;
 pub(crate) mod status;

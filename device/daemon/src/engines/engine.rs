@@ -108,6 +108,8 @@ pub struct Engine {
     pub(crate) stats: EngineStats,
     /// The scenario that runs.
     pub scenario: Option<Box<RunningScenario>>,
+    /// Real time at which a pause that an action of a rule has made ends.
+    pub(crate) rules_pause_until: Option<Instant>,
     /// A scenario that its action `end` has ended, until its verdict is taken.
     pub ended_scenario: Option<Box<EndedScenario>>,
     /// The control server has paused the engine.
@@ -158,6 +160,7 @@ impl Engine {
             longest_pass: LongestPass::default(),
             stats: EngineStats::default(),
             scenario: None,
+            rules_pause_until: None,
             ended_scenario: None,
             paused_by_request: false,
             resets_in_work: Arc::default(),
@@ -182,25 +185,24 @@ impl Engine {
         self.clock.stop();
     }
 
-    /// Ends a pause of [`Engine::pause`]; a pause of a scenario continues.
+    /// Ends a pause of [`Engine::pause`]; a pause of a rule continues.
     pub fn resume(&mut self) {
         self.paused_by_request = false;
         self.resume_unless_paused();
     }
 
-    /// Lets the NICs continue, unless the control server or a scenario has paused them.
+    /// Lets the NICs continue, unless the control server or a rule has paused them.
     pub(crate) fn resume_unless_paused(&mut self) {
-        let scenario = self.scenario.as_ref();
-        let by_scenario = scenario.is_some_and(|scenario| scenario.pause_until.is_some());
-        if !self.paused_by_request && !by_scenario && self.clock.is_stopped() {
+        let by_rules = self.rules_pause_until.is_some();
+        if !self.paused_by_request && !by_rules && self.clock.is_stopped() {
             self.clock.resume();
             self.ring_held_kicks();
         }
     }
 
-    /// True while something needs the NICs of all engines in this one: a scenario, or a pause.
+    /// True while something needs the NICs of all engines in this one: rules, a scenario that has ended, or a pause.
     pub(crate) fn needs_all_nics(&self) -> bool {
-        self.scenario.is_some() || self.ended_scenario.is_some() || self.clock.is_stopped()
+        !self.fabric.rules.is_empty() || self.ended_scenario.is_some() || self.clock.is_stopped()
     }
 
     /// Resets a device by request, as the RESET bit of the control register does. The result is to be dropped outside of the
@@ -245,15 +247,15 @@ impl Engine {
         !held.is_empty()
     }
 
-    /// Passes a doorbell of a kick page to its NIC. Does nothing if a rule of the scenario may change the doorbell and it is also in its
+    /// Passes a doorbell of a kick page to its NIC. Does nothing if a rule may change the doorbell and it is also in its
     /// doorbell page, where the rule finds it or has found it.
     fn ring_kick(&mut self, id: PortId, page: u32, bell: Doorbell) {
         let now = self.now();
         let Some(io) = self.io.nics.get_mut(id) else {
             return;
         };
-        if let Some(rules) = &mut self.fabric.rules
-            && rules.may_change(id, &bell)
+        let rules = &mut self.fabric.rules;
+        if rules.may_change(id, &bell)
             && (io.holds_doorbell(page, bell) || rules.has_taken(id, page, bell))
         {
             return;

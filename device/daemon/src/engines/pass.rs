@@ -106,7 +106,7 @@ impl Engine {
         }
         let mut worked = self.io.requests.may_wait() && self.take_requests();
         if self.clock.is_stopped() {
-            self.end_scenario_pause();
+            self.end_pause_of_rules();
         }
         // Read once for both clocks, and after a pause has ended, because that changes the device time.
         let real = self.clock.real();
@@ -140,7 +140,7 @@ impl Engine {
     fn has_nothing_to_do(&self, now: Instant) -> bool {
         self.fabric.nics.all_rest_at(now)
             && self.is_alone()
-            && self.scenario.is_none()
+            && self.fabric.rules.is_empty()
             && !self.io.captures.is_on()
             && !self.next_slots.any(TYPE_BITS)
     }
@@ -178,8 +178,8 @@ impl Engine {
             }
         }
         worked |= self.fabric.end_pass(&mut self.io, now);
-        if self.scenario.is_some() {
-            worked |= self.run_scenario(now);
+        if !self.fabric.rules.is_empty() {
+            worked |= self.run_rules(now);
             self.end_scenario_if_due();
         }
         if self.io.captures.is_on() {
@@ -284,8 +284,8 @@ impl Engine {
         // Deferred commands may have run at a deadline. No such command resets the device.
         let _ = io.sync_pages(&turn.port.nic);
         self.fabric.take_early_diagnostics(&mut self.io, now, id);
-        if self.scenario.is_some() {
-            worked |= self.run_scenario(now);
+        if !self.fabric.rules.is_empty() {
+            worked |= self.run_rules(now);
         }
         worked |= self.fabric.transmit(&mut self.io, now, id);
         if !worked {
@@ -298,7 +298,7 @@ impl Engine {
         let now = self.now();
         if self.clock.is_stopped() {
             return self
-                .rest_of_scenario_pause()
+                .rest_of_pause_by_rules()
                 .unwrap_or(HEARTBEAT)
                 .min(HEARTBEAT);
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use faultline_fabric::PortId;
-use faultline_nic::{Instant, Nanos};
+use faultline_nic::Nanos;
 use faultline_scenario::rules::Fired;
 use faultline_scenario::verdict::Verdict;
 
@@ -14,8 +14,6 @@ pub struct RunningScenario {
     pub name: String,
     /// Counters of each NIC at the start, in the order of `Counter::ALL`.
     pub(crate) counters: Vec<Vec<u64>>,
-    /// Real time at which a pause that an action has made ends.
-    pub(crate) pause_until: Option<Instant>,
     /// Tasks for the runner. `None`: no runner is attached.
     pub runner: Option<RunnerTasks>,
 }

@@ -1,14 +1,16 @@
-//! The engine's part in a running scenario.
+//! The engine's part in running rules: those of a scenario, and live rules.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use faultline_fabric::PortId;
+use faultline_fabric::by_rules::Requested;
 use faultline_fabric::scenario::Beginning;
 use faultline_nic::Instant;
+use faultline_scenario::live::LivePlan;
 use faultline_scenario::plan::Plan;
-use faultline_scenario::rules::CallerRequest;
+use faultline_scenario::rules::{CallerRequest, LiveRule, TooManyRules};
 use faultline_scenario::verdict::judge;
 
 use crate::engines::engine::Engine;
@@ -25,12 +27,12 @@ const MAX_ERROR: usize = 1000;
 
 impl Engine {
     /// Executes the requests of the rules. Returns true if there were any.
-    pub(crate) fn run_scenario(&mut self, now: Instant) -> bool {
+    pub(crate) fn run_rules(&mut self, now: Instant) -> bool {
         if !self.fabric.advance_rules(now) {
             return false;
         }
         let mut worked = false;
-        while let Some((nic, left)) = self.fabric.poll_request(now) {
+        while let Some(Requested { set, nic, left }) = self.fabric.poll_request(now) {
             worked = true;
             let problem = match left {
                 Ok(None) => None,
@@ -43,10 +45,11 @@ impl Engine {
                 };
                 let noted = format!("NIC {}: {problem}", io.name());
                 io.notice(Notice::ScenarioProblem(problem));
-                self.note_problem(noted);
+                self.fabric.rules.note_problem(set, noted);
             }
         }
         worked |= self.fabric.pass_kept(&mut self.io, now);
+        self.fabric.rules.sweep(now);
         // Once for all: nothing reads doorbell pages before, and none of this resets a device.
         for (id, io) in self.io.nics.iter_mut() {
             if let Some(port) = self.fabric.nics.get(id) {
@@ -93,10 +96,8 @@ impl Engine {
             CallerRequest::Pause(time) => {
                 self.clock.stop();
                 let until = self.clock.real() + time;
-                if let Some(scenario) = &mut self.scenario {
-                    let before = scenario.pause_until.unwrap_or(until);
-                    scenario.pause_until = Some(until.max(before));
-                }
+                let before = self.rules_pause_until.unwrap_or(until);
+                self.rules_pause_until = Some(until.max(before));
             }
             // The rules note it, and the pass ends the scenario. The fabric has done the others.
             CallerRequest::End
@@ -158,31 +159,54 @@ impl Engine {
     }
 
     fn note_problem(&mut self, problem: String) {
-        if let Some(rules) = &mut self.fabric.rules {
-            rules.note_problem(problem);
-        }
+        self.fabric.rules.note_problem(0, problem);
     }
 
     /// Ends a pause that an action has made, when its time is over.
-    pub(crate) fn end_scenario_pause(&mut self) {
-        let until = self
-            .scenario
-            .as_ref()
-            .and_then(|scenario| scenario.pause_until);
+    pub(crate) fn end_pause_of_rules(&mut self) {
+        let until = self.rules_pause_until;
         if until.is_some_and(|until| until <= self.clock.real()) {
-            if let Some(scenario) = &mut self.scenario {
-                scenario.pause_until = None;
-            }
+            self.rules_pause_until = None;
             self.resume_unless_paused();
         }
     }
 
     /// Real time until a pause ends that an action has made.
-    pub(crate) fn rest_of_scenario_pause(&self) -> Option<Duration> {
-        let until = self.scenario.as_ref()?.pause_until?;
+    pub(crate) fn rest_of_pause_by_rules(&self) -> Option<Duration> {
+        let until = self.rules_pause_until?;
         Some(Duration::from_nanos(
             until.0.saturating_sub(self.clock.real().0),
         ))
+    }
+
+    /// Ends a pause that an action has made, if no rules run that may have made it.
+    fn end_pauses_without_rules(&mut self) {
+        if self.fabric.rules.is_empty() {
+            self.rules_pause_until = None;
+            self.resume_unless_paused();
+        }
+    }
+
+    /// Starts a live rule, which begins when [`Engine::prepare_live_rule`] returns true. Returns its number.
+    pub fn start_live_rule(&mut self, live: LivePlan) -> Result<u16, TooManyRules> {
+        let now = self.now();
+        self.fabric.prepare_live_rule(live, now)
+    }
+
+    /// One step of the preparation of a live rule: it learns some of the queue pairs. Returns false if more steps are needed.
+    pub fn prepare_live_rule(&mut self, number: u16) -> bool {
+        let now = self.now();
+        self.fabric.begin_live_rule(number, now)
+    }
+
+    /// Removes a live rule: undoes the lasting changes of its actions, and passes frames that it has kept. Returns the rule with its
+    /// counts; `None`: none has this number.
+    pub fn remove_live_rule(&mut self, number: u16) -> Option<LiveRule> {
+        let now = self.now();
+        let removed = self.fabric.rules.remove_live(number);
+        self.run_rules(now);
+        self.end_pauses_without_rules();
+        removed
     }
 
     /// Starts a scenario, which begins when [`Engine::prepare_scenario`] returns true. Returns false if another one
@@ -196,7 +220,6 @@ impl Engine {
         self.scenario = Some(Box::new(RunningScenario {
             name,
             counters: Vec::new(),
-            pause_until: None,
             runner: has_runner.then(RunnerTasks::default),
         }));
         true
@@ -220,7 +243,7 @@ impl Engine {
 
     /// Ends the scenario if its action `end` has taken place. The verdict waits for the request to stop.
     pub(crate) fn end_scenario_if_due(&mut self) {
-        let rules = self.fabric.rules.as_ref();
+        let rules = self.fabric.rules.scenario();
         let Some(rules) = rules.filter(|rules| rules.has_ended()) else {
             return;
         };
@@ -242,20 +265,19 @@ impl Engine {
     fn stop_running(&mut self) -> Option<StoppedScenario> {
         let now = self.now();
         self.note_open_tasks();
-        let (scenario, rules) = (self.scenario.as_mut()?, self.fabric.rules.as_mut()?);
+        let (scenario, rules) = (self.scenario.as_mut()?, self.fabric.rules.scenario_mut()?);
         if !rules.has_begun() {
             let problem = "the scenario was stopped before it had begun";
             rules.note_problem(problem.to_owned());
         }
         let before = std::mem::take(&mut scenario.counters);
         let facts = self.fabric.facts_at_end(now, before);
-        let rules = self.fabric.rules.as_mut()?;
-        let verdict = judge(rules, &facts);
-        rules.stop();
-        self.run_scenario(now);
-        self.fabric.rules = None;
+        let verdict = judge(self.fabric.rules.scenario()?, &facts);
+        self.fabric.rules.stop_scenario();
+        self.run_rules(now);
+        self.fabric.rules.take_scenario();
         let scenario = self.scenario.take()?;
-        self.resume_unless_paused();
+        self.end_pauses_without_rules();
         Some(StoppedScenario {
             name: scenario.name,
             time: facts.ended.unwrap_or_default(),

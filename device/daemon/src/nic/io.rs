@@ -12,7 +12,6 @@ use faultline_fabric::nic_port::NicPort;
 use faultline_fabric::turn::Turn;
 use faultline_memory::{PAGE_SIZE, Rights, SharedPages, WatchedWords};
 use faultline_nic::{DEVICE_MEMORY, Instant, Nic, NicConfig, Remains, TURN_WORK};
-use faultline_scenario::rules::Rules;
 use faultline_telemetry::{DoorbellPath, FrameEvent, Recorder, TraceEvent};
 use faultline_vfio_user::IrqVectors;
 use faultline_wire::MacAddr;
@@ -327,8 +326,7 @@ impl NicIo {
                 polled.consumer = polled.consumer.wrapping_add(1);
                 let event = TraceEvent::doorbell(polled.page, bell, DoorbellPath::Page);
                 recorder.event(now, number(id), event);
-                let passes = |rules: &mut &mut Rules| rules.doorbell(now, id, polled.page, bell);
-                if rules.as_mut().is_none_or(passes) {
+                if rules.doorbell(now, id, polled.page, bell) {
                     nic.doorbell(now, ram, polled.page, bell);
                 } else {
                     by_rules = by_rules.saturating_add(RULE_WORK);

@@ -1,10 +1,14 @@
 //! The sockets and threads of the process.
 //!
+//! - `end_report`: reports of threads that have ended
 //! - `function`: the PCI function that a vfio-user client sees
+//! - [`nic_sockets`]: the sockets of the NICs, and their threads
 //! - `socket_group`: the group whose members can connect to sockets
 //! - [`supervisor`]: the process that holds the connections of clients while another serves them
 
+mod end_report;
 mod function;
+pub mod nic_sockets;
 mod socket_group;
 pub mod supervisor;
 
@@ -20,7 +24,7 @@ use faultline_ports::channel::{Bell, PortEnd};
 use faultline_ports::stream::{Peers, StreamPort};
 use faultline_ports::tap::TapPort;
 use faultline_ports::vhost_net::VhostNetPort;
-use faultline_vfio_user::{ListenError, Listener, Shutdown};
+use faultline_vfio_user::{ListenError, Listener};
 use rustix::fd::AsFd;
 use rustix::fs::Gid;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -29,8 +33,9 @@ use tokio::sync::oneshot;
 use crate::clock::Clock;
 use crate::engines::engine::LongestPass;
 use crate::engines::{Engines, Process};
-use crate::log::of_nic::nic_span;
+use crate::server::end_report::EndReport;
 use crate::server::function::Function;
+use crate::server::nic_sockets::{NicSockets, PresenceError};
 use crate::server::socket_group::{GroupError, find_group};
 use faultline_config::port::{PortEntry, PortKind};
 use faultline_config::{Config, ConfigError, NicEntry};
@@ -71,6 +76,9 @@ pub enum StartError {
     /// The PCI function can't be described.
     #[error(transparent)]
     Pci(#[from] faultline_pci::ConfigError),
+    /// A NIC can't be served.
+    #[error(transparent)]
+    Nic(#[from] PresenceError),
     /// The system refused descriptors, memory or threads.
     #[error("the system refused a resource")]
     System(#[from] std::io::Error),
@@ -105,30 +113,13 @@ pub enum PortError {
     System(#[from] std::io::Error),
 }
 
-/// Reports the end of a thread when it is dropped, which a panic does too.
-#[derive(Debug)]
-struct EndReport {
-    thread: String,
-    ends: UnboundedSender<String>,
-}
-
-impl Drop for EndReport {
-    fn drop(&mut self) {
-        // The receiver is dropped when the server is stopped.
-        let _ = self.ends.send(std::mem::take(&mut self.thread));
-    }
-}
-
 /// Starts a thread that reports its end.
 fn spawn(
     name: String,
     ends: &UnboundedSender<String>,
     work: impl FnOnce() + Send + 'static,
 ) -> std::io::Result<JoinHandle<()>> {
-    let report = EndReport {
-        thread: name.clone(),
-        ends: ends.clone(),
-    };
+    let report = EndReport::new(name.clone(), ends.clone());
     std::thread::Builder::new().name(name).spawn(move || {
         let _report = report;
         work();
@@ -186,30 +177,36 @@ fn socket_group(config: &Config, own: Option<&str>) -> Result<Option<Gid>, Group
     name.map(find_group).transpose()
 }
 
-/// Listens on the sockets of all NICs. A process that serves no NICs itself does only this.
+/// The group of the socket of a NIC.
+fn nic_socket_group(config: &Config, nic: &NicEntry) -> Result<Option<Gid>, GroupError> {
+    match &nic.supervised {
+        None => socket_group(config, nic.socket_group.as_deref()),
+        // A supervisor is the only client of its server.
+        Some(_) => Ok(None),
+    }
+}
+
+/// Listens on the sockets of all NICs, absent ones too: a supervisor has no others.
 pub(crate) fn listen(config: &Config) -> Result<Vec<Listener>, StartError> {
-    let listen = |nic: &NicEntry| {
-        let group = match &nic.supervised {
-            None => socket_group(config, nic.socket_group.as_deref())?,
-            // A supervisor is the only client of its server.
-            Some(_) => None,
-        };
-        let socket = Listener::listen_for(&nic.socket, group);
-        socket.map_err(|source| StartError::Listen {
-            nic: nic.name.clone(),
-            source,
-        })
-    };
+    let listen = |nic: &NicEntry| listen_for(config, nic);
     config.nics.iter().map(listen).collect()
+}
+
+/// Listens on the socket of a NIC.
+fn listen_for(config: &Config, nic: &NicEntry) -> Result<Listener, StartError> {
+    let socket = Listener::listen_for(&nic.socket, nic_socket_group(config, nic)?);
+    socket.map_err(|source| StartError::Listen {
+        nic: nic.name.clone(),
+        source,
+    })
 }
 
 /// The threads of a running process. Dropping it stops them and removes the sockets.
 #[derive(Debug)]
 pub struct Server {
-    shutdown: Shutdown,
+    sockets: NicSockets,
     engines: Engines,
     engine_threads: Vec<JoinHandle<()>>,
-    listeners: Vec<JoinHandle<()>>,
     /// Threads of external ports, and the bell that stops each.
     ports: Vec<(Arc<Bell>, JoinHandle<()>)>,
     /// Files of their unix sockets, which are removed with these.
@@ -226,8 +223,14 @@ impl Server {
     /// Starts all threads. The sockets exist when this returns.
     pub fn start(config: &Config) -> Result<Self, StartError> {
         config.check()?;
-        let shutdown = Shutdown::new()?;
-        let sockets = listen(config)?;
+        // A supervisor has the sockets of all NICs.
+        let is_present = |nic: &NicEntry| nic.present || nic.supervised.is_some();
+        let nics = config.nics.iter().enumerate();
+        let present = nics.filter(|(_, nic)| is_present(nic));
+        let sockets: Result<Vec<_>, StartError> = present
+            .map(|(port, nic)| Ok((port, listen_for(config, nic)?)))
+            .collect();
+        let sockets = sockets?;
         let process = Process::new(config, Clock::new())?;
         let engines = process.handles;
         let mut port_sockets = Vec::new();
@@ -243,22 +246,19 @@ impl Server {
             })?;
             ports.push((bell, run));
         }
-        let mut functions = Vec::new();
+        let mut places = Vec::new();
         for (port, (nic, shared)) in config.nics.iter().zip(process.shares).enumerate() {
             let (mac, id) = (nic.mac_address(), nic.pci_id(&config.defaults));
             let files = FileMaps::new(FileMaps::share(config.nics.len()));
             let mut function = Function::new(port, mac, id, shared, files, engines.clone())?;
             function.client_file = nic.supervised.as_ref().map(|files| files.client.clone());
-            functions.push(function);
-            let _nic = nic_span(&nic.name).entered();
-            tracing::info!(%mac, "serving on {}", nic.socket.display());
+            places.push((nic.clone(), nic_socket_group(config, nic)?, function));
         }
         let (end, ends) = unbounded_channel();
         let mut server = Self {
-            shutdown: shutdown.clone(),
+            sockets: NicSockets::new(places, end.clone()),
             engines,
             engine_threads: Vec::new(),
-            listeners: Vec::new(),
             ports: Vec::new(),
             _port_sockets: port_sockets,
             services: Vec::new(),
@@ -275,12 +275,8 @@ impl Server {
             let thread = spawn(thread, &end, move || engine.run())?;
             server.engine_threads.push(thread);
         }
-        for ((socket, mut function), nic) in sockets.into_iter().zip(functions).zip(&config.nics) {
-            let shutdown = shutdown.clone();
-            let span = nic_span(&nic.name);
-            let serve = move || span.in_scope(|| socket.serve(&mut function, &shutdown));
-            let thread = spawn(format!("nic-{}", nic.name), &end, serve)?;
-            server.listeners.push(thread);
+        for (port, socket) in sockets {
+            server.sockets.serve(port, socket)?;
         }
         for ((bell, run), entry) in ports.into_iter().zip(&config.ports) {
             let span = tracing::info_span!("port", name = entry.name);
@@ -301,6 +297,11 @@ impl Server {
     /// The engines, for services.
     pub fn engines(&self) -> Engines {
         self.engines.clone()
+    }
+
+    /// The sockets of the NICs, for services.
+    pub fn sockets(&self) -> NicSockets {
+        self.sockets.clone()
     }
 
     /// Starts a thread that uses the engines, such as the control server. `stop` requests its end before all other threads are stopped.
@@ -334,7 +335,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.shutdown.trigger();
+        self.sockets.begin_stop();
         for (stop, thread) in self.services.drain(..) {
             let name = thread.thread().name().unwrap_or_default().to_owned();
             drop(stop);
@@ -342,11 +343,7 @@ impl Drop for Server {
                 tracing::error!("thread {name} panicked");
             }
         }
-        for thread in self.listeners.drain(..) {
-            if thread.join().is_err() {
-                tracing::error!("a server thread panicked");
-            }
-        }
+        self.sockets.join();
         for (bell, thread) in self.ports.drain(..) {
             bell.stop();
             if thread.join().is_err() {

@@ -44,6 +44,9 @@ mod points;
 mod request;
 mod running;
 mod schedule;
+mod sets;
+mod stop;
+mod unmet;
 mod view;
 
 use std::collections::VecDeque;
@@ -58,15 +61,18 @@ use crate::random::Rng;
 
 use running::{DoorbellFilter, MAX_WAITING, Running, RunningTime};
 use schedule::{Due, Schedule};
+use unmet::Misses;
 use view::{NicView, PacketSides};
 
 pub use counts::Counts;
 pub use request::{CallerRequest, NicRequest, Pages, Subject};
 pub use running::{Fired, Rules};
 pub use schedule::Late;
+pub use sets::{LiveRule, LiveState, MAX_LIVE, RuleSets, TooManyRules};
+pub use unmet::Miss;
 pub use view::PacketFacts;
 
-pub use crate::frames::{ByRule, HeldFrame, Taking};
+pub use crate::frames::{ByRule, HeldFrame, LIVE, Taking};
 
 /// Doorbells of a NIC that are remembered after a rule has taken them: as many as there may be processors that write kick pages.
 const MAX_TAKEN: usize = 256;
@@ -88,6 +94,16 @@ impl Rules {
     /// Rules of a plan that has not begun: they only follow connections. The caller calls [`Rules::take_existing`]
     /// until it returns true, then [`Rules::begin`].
     pub fn prepare<'a>(plan: Plan, nics: impl IntoIterator<Item = &'a Nic>, now: Instant) -> Self {
+        Self::prepare_numbered(0, plan, nics, now)
+    }
+
+    /// As [`Rules::prepare`]. `number`: that of the live rule; 0: rules of a scenario.
+    fn prepare_numbered<'a>(
+        number: u16,
+        plan: Plan,
+        nics: impl IntoIterator<Item = &'a Nic>,
+        now: Instant,
+    ) -> Self {
         let views: Vec<_> = nics.into_iter().map(NicView::new).collect();
         let nics = views.len();
         let named = plan.rules.iter().filter_map(|rule| rule.port);
@@ -98,12 +114,14 @@ impl Rules {
             matched: vec![0; sites],
             fired: vec![0; sites],
             bytes: vec![0; sites],
+            misses: Misses::default(),
         };
         let timed = plan.timed.iter().map(|timed| RunningTime {
             left: timed.times,
             fired: 0,
         });
         Self {
+            number,
             start: now,
             begun: false,
             rules: plan.rules.iter().map(running).collect(),

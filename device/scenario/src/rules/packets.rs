@@ -5,8 +5,9 @@ use faultline_wire::Opcode;
 
 use super::request::Subject;
 use super::running::Rules;
+use super::unmet::Unmet;
 use super::view::{NicView, PacketFacts, PacketSide};
-use crate::frames::{HeldFrame, Taking};
+use crate::frames::{HeldFrame, LIVE, Taking};
 use crate::plan::{Answer, Effect, PacketMatch, Thing};
 use crate::trigger::Direction;
 
@@ -25,14 +26,24 @@ struct Facts {
 
 impl PacketMatch {
     fn fits(&self, facts: &Facts) -> bool {
+        self.unmet(facts).is_none()
+    }
+
+    /// The first condition that does not hold.
+    fn unmet(&self, facts: &Facts) -> Option<Unmet> {
         let psn =
             |only: crate::value::Range| facts.psn.is_some_and(|psn| only.contains(psn.into()));
-        facts
-            .opcode
-            .map_or(self.opcodes.raw, |opcode| self.opcodes.contains(opcode))
-            && self.answer.is_none_or(|only| facts.answer == Some(only))
-            && self.psn.is_none_or(psn)
-            && self.iter.is_none_or(|only| facts.iter == Some(only))
+        let opcode = facts.opcode;
+        let is_named = opcode.map_or(self.opcodes.raw, |opcode| self.opcodes.contains(opcode));
+        if !is_named || self.answer.is_some_and(|only| facts.answer != Some(only)) {
+            Some(Unmet::Opcode)
+        } else if !self.psn.is_none_or(psn) {
+            Some(Unmet::Psn)
+        } else if self.iter.is_some_and(|only| facts.iter != Some(only)) {
+            Some(Unmet::Iter)
+        } else {
+            None
+        }
     }
 }
 
@@ -178,13 +189,16 @@ impl Rules {
         let mut place = 0;
         while let Some(index) = self.packet_rule(site, dir, place) {
             place = place.saturating_add(1);
-            let running = self.rules.get(index);
-            let fits = running.is_some_and(|running| match &running.rule.thing {
-                Thing::Packet(packets) => packets.fits(facts),
-                _ => false,
-            });
-            if !fits
-                || !self.holds(now, index, site, &subject)
+            let Some(Thing::Packet(packets)) =
+                self.rules.get(index).map(|running| &running.rule.thing)
+            else {
+                continue;
+            };
+            if let Some(unmet) = packets.unmet(facts) {
+                self.missed(index, unmet);
+                continue;
+            }
+            if !self.holds(now, index, site, &subject)
                 || !self.reaches_bytes(index, site, facts.bytes)
                 || !self.is_due(index, site)
             {
@@ -193,10 +207,11 @@ impl Rules {
             match self.rules.get(index).map(|running| &running.rule.effect) {
                 Some(Effect::Packet(change)) if decided.is_none() => {
                     let change = *change;
-                    decided = Some(Taking {
-                        rule: index,
-                        change,
-                    });
+                    let rule = match self.number {
+                        0 => index,
+                        live => usize::from(live | LIVE),
+                    };
+                    decided = Some(Taking { rule, change });
                     self.note_fired(index, site);
                 }
                 Some(Effect::Nic(action)) => {
@@ -232,7 +247,11 @@ impl Rules {
         };
         let before = total.checked_div(step);
         *total = total.saturating_add(bytes as u64);
-        total.checked_div(step) != before
+        let reaches = total.checked_div(step) != before;
+        if !reaches {
+            self.missed(index, Unmet::Bytes);
+        }
+        reaches
     }
 }
 

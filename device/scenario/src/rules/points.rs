@@ -30,7 +30,9 @@ impl Rules {
         if self.points.is_empty() {
             return;
         }
-        for nic in 0..self.nics.len() {
+        // A live rule must not change what the rules of a scenario draw.
+        let seeded = if self.number == 0 { self.nics.len() } else { 0 };
+        for nic in 0..seeded {
             let seed = self.random.below(u64::MAX);
             self.request(nic, NicRequest::SeedInjections(seed));
         }
@@ -59,13 +61,41 @@ impl Rules {
     }
 
     pub(super) fn end_point(&mut self, index: usize) {
-        let (Some(used), Ok(id)) = (self.points.get_mut(index), u32::try_from(index)) else {
+        let id = self.entry(index);
+        let Some(used) = self.points.get_mut(index) else {
             return;
         };
         used.active = false;
         for nic in std::mem::take(&mut used.nics) {
             self.request(nic, NicRequest::RemoveInjection(id));
         }
+    }
+
+    /// Removes the entries of all uses. The requests are at most as many as NICs have entries.
+    pub(super) fn end_points(&mut self) {
+        for index in 0..self.points.len() {
+            let id = self.entry(index);
+            let used = self.points.get_mut(index);
+            for nic in used
+                .map(|used| std::mem::take(&mut used.nics))
+                .unwrap_or_default()
+            {
+                self.requests
+                    .push_back((nic, NicRequest::RemoveInjection(id)));
+            }
+        }
+    }
+
+    /// Id of the entry of a use in the injection table of a NIC. Live rules have ids of their own.
+    fn entry(&self, index: usize) -> u32 {
+        let index = u16::try_from(index).unwrap_or(u16::MAX);
+        u32::from(self.number) << u16::BITS | u32::from(index)
+    }
+
+    /// Index of the use that has this entry.
+    fn use_of(&self, entry: u32) -> Option<usize> {
+        let index = usize::try_from(entry & u32::from(u16::MAX)).ok()?;
+        (entry >> u16::BITS == u32::from(self.number)).then_some(index)
     }
 
     /// An on-demand region was made.
@@ -80,8 +110,9 @@ impl Rules {
 
     /// A queue pair has a connection. Entries that ask for it name it from now on.
     pub(super) fn name_pair(&mut self, nic: usize, qpn: u32) {
-        for (id, is_added) in self.entries_of_pair(nic, qpn) {
-            match self.points.get_mut(id as usize) {
+        for (index, is_added) in self.uses_of_pair(nic, qpn) {
+            let id = self.entry(index);
+            match self.points.get_mut(index) {
                 Some(used) if !is_added => used.collect(nic, qpn),
                 _ => self.request(nic, NicRequest::AddInjectionPair(id, qpn)),
             }
@@ -90,8 +121,9 @@ impl Rules {
 
     /// The connection of a queue pair is about to end. Entries no longer name it.
     pub(super) fn unname_pair(&mut self, nic: usize, qpn: u32) {
-        for (id, is_added) in self.entries_of_pair(nic, qpn) {
-            match self.points.get_mut(id as usize) {
+        for (index, is_added) in self.uses_of_pair(nic, qpn) {
+            let id = self.entry(index);
+            match self.points.get_mut(index) {
                 Some(used) if !is_added => used.forget(nic, qpn),
                 _ => self.request(nic, NicRequest::RemoveInjectionPair(id, qpn)),
             }
@@ -101,27 +133,28 @@ impl Rules {
     /// All connections of a NIC have ended. One request for each entry, and not for each queue pair, bounds the time of this step.
     pub(super) fn unname_all(&mut self, nic: usize) {
         let mut added = Vec::new();
-        for (id, used) in (0_u32..).zip(&mut self.points) {
+        for (index, used) in self.points.iter_mut().enumerate() {
             used.pairs.remove(&nic);
             if used.nics.contains(&nic) && used.lists_pairs() {
-                added.push(id);
+                added.push(index);
             }
         }
-        for id in added {
+        for index in added {
+            let id = self.entry(index);
             self.request(nic, NicRequest::SetInjectionPairs(id, Vec::new()));
         }
     }
 
     /// Uses that ask for the connection of a queue pair, and whether the NIC has their entries.
-    fn entries_of_pair(&self, nic: usize, qpn: u32) -> Vec<(u32, bool)> {
+    fn uses_of_pair(&self, nic: usize, qpn: u32) -> Vec<(usize, bool)> {
         let Some(view) = self.nics.get(nic) else {
             return Vec::new();
         };
-        let uses = (0_u32..).zip(&self.points);
+        let uses = self.points.iter().enumerate();
         let uses = uses.filter(|(_, used)| used.lists_pairs());
         let meant = uses.filter(|(_, used)| view.is_meant(&used.conditions, qpn));
         meant
-            .map(|(id, used)| (id, used.nics.contains(&nic)))
+            .map(|(index, used)| (index, used.nics.contains(&nic)))
             .collect()
     }
 
@@ -142,9 +175,7 @@ impl Rules {
             Some(region) => region,
             None => None,
         };
-        let Ok(id) = u32::try_from(index) else {
-            return;
-        };
+        let id = self.entry(index);
         let (choice, lists_pairs) = (used.choice, used.lists_pairs());
         let injection = Injection {
             id,
@@ -177,9 +208,7 @@ impl Rules {
 
     /// An entry had an effect.
     pub(super) fn injected(&mut self, now: Instant, nic: usize, id: u32, subject: Subject) {
-        let used = usize::try_from(id)
-            .ok()
-            .and_then(|index| self.points.get(index));
+        let used = self.use_of(id).and_then(|index| self.points.get(index));
         match used.map(|used| used.purpose) {
             Some(Purpose::Expectation(index)) => self.counts.expected(index),
             Some(Purpose::Rule(index)) => {

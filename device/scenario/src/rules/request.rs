@@ -98,8 +98,6 @@ pub enum NicRequest {
     RemoveInjectionPair(u32, u32),
     /// Seeds the random numbers of the injection table.
     SeedInjections(u64),
-    /// Removes all entries.
-    ClearInjections,
     /// The device stops.
     Fatal,
     /// Outstanding faults fail.
@@ -178,7 +176,6 @@ impl NicRequest {
             | Self::AddInjectionPair(..)
             | Self::RemoveInjectionPair(..)
             | Self::SeedInjections(_)
-            | Self::ClearInjections
             | Self::Fatal
             | Self::Lookup(_)
             | Self::FaultPolicy(..)
@@ -214,7 +211,6 @@ impl NicRequest {
             Self::AddInjectionPair(..) => {}
             Self::RemoveInjectionPair(id, qpn) => nic.remove_injection_pair(id, qpn),
             Self::SeedInjections(seed) => nic.seed_injections(seed),
-            Self::ClearInjections => nic.clear_injections(),
             Self::Fatal => {
                 nic.inject_fatal(now);
             }

@@ -9,6 +9,7 @@ use super::counts::Counts;
 use super::point_use::PointUse;
 use super::request::{CallerRequest, NicRequest, Subject};
 use super::schedule::{Late, Schedule};
+use super::unmet::{Misses, Unmet};
 use super::view::{NicView, PacketSide, PacketSides};
 use crate::frames::{HeldFrame, HeldFrames};
 use crate::plan::{Plan, PlannedRule, Thing};
@@ -44,6 +45,8 @@ pub(super) struct Running {
     pub(super) fired: Vec<u64>,
     /// Bytes of matching packets, by site.
     pub(super) bytes: Vec<u64>,
+    /// Conditions that did not hold.
+    pub(super) misses: Misses,
 }
 
 /// Counts of a timed action.
@@ -56,6 +59,8 @@ pub(super) struct RunningTime {
 /// The running rules.
 #[derive(Debug)]
 pub struct Rules {
+    /// Number of the live rule that these are; 0: those of a scenario.
+    pub(super) number: u16,
     pub(super) plan: Plan,
     pub(super) start: Instant,
     /// False while existing connections are taken, in steps.
@@ -206,26 +211,50 @@ impl Rules {
     }
 
     /// True if the conditions of a rule hold.
-    pub(super) fn holds(&self, now: Instant, index: usize, site: usize, subject: &Subject) -> bool {
-        let Some(rule) = self.rules.get(index).map(|running| &running.rule) else {
-            return false;
-        };
+    pub(super) fn holds(
+        &mut self,
+        now: Instant,
+        index: usize,
+        site: usize,
+        subject: &Subject,
+    ) -> bool {
+        let unmet = self.unmet(now, index, site, subject);
+        unmet.map(|unmet| self.missed(index, unmet)).is_none()
+    }
+
+    /// The first condition of a rule that does not hold.
+    fn unmet(&self, now: Instant, index: usize, site: usize, subject: &Subject) -> Option<Unmet> {
+        let rule = &self.rules.get(index)?.rule;
         let since = Nanos(now.0.saturating_sub(self.start.0));
         let conditions = &rule.conditions;
-        let observes = match self.nics.get(site) {
-            Some(view) => {
-                rule.port.is_none()
-                    && rule.nic.is_none_or(|only| only == site)
-                    && view.holds(conditions, subject)
-            }
+        let (observes, unmet) = match self.nics.get(site) {
+            Some(view) => (
+                rule.port.is_none() && rule.nic.is_none_or(|only| only == site),
+                view.unmet(conditions, subject),
+            ),
             None => {
-                rule.port == site.checked_sub(self.nics.len())
-                    && conditions.qpn.is_none_or(|only| subject.qpn == Some(only))
+                let is_pair = conditions.qpn.is_none_or(|only| subject.qpn == Some(only));
+                (
+                    rule.port == site.checked_sub(self.nics.len()),
+                    (!is_pair).then_some(Unmet::Qpn),
+                )
             }
         };
-        observes
-            && conditions.after.is_none_or(|after| since >= after)
-            && conditions.before.is_none_or(|before| since <= before)
+        if !observes {
+            return Some(Unmet::Place);
+        }
+        let is_early = conditions.after.is_some_and(|after| since < after);
+        let is_late = conditions.before.is_some_and(|before| since > before);
+        unmet
+            .or(is_early.then_some(Unmet::After))
+            .or(is_late.then_some(Unmet::Before))
+    }
+
+    /// A condition of a rule did not hold.
+    pub(super) fn missed(&mut self, index: usize, unmet: Unmet) {
+        if let Some(running) = self.rules.get_mut(index) {
+            running.misses.note(unmet);
+        }
     }
 
     /// Counts a match. Returns true if the rule acts on it.
@@ -243,7 +272,11 @@ impl Rules {
         let in_turn = before
             .checked_sub(choice.skip)
             .is_some_and(|n| n.is_multiple_of(choice.every.max(1)));
-        in_turn && *fired < choice.times && self.random.millionths(choice.per_million)
+        let acts = in_turn && *fired < choice.times && self.random.millionths(choice.per_million);
+        if !acts {
+            self.missed(index, Unmet::Choice);
+        }
+        acts
     }
 
     pub(super) fn note_fired(&mut self, index: usize, nic: usize) {

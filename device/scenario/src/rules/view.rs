@@ -9,6 +9,7 @@ use faultline_wire::{Opcode, Psn};
 
 use super::lasting::Lasting;
 use super::request::Subject;
+use super::unmet::Unmet;
 use crate::plan::{Conditions, Opcodes, PacketMatch};
 use crate::trigger::Direction;
 
@@ -175,7 +176,7 @@ pub(super) struct NicView {
     /// Queue pairs of the connections that were made in this run, by number.
     numbered: Vec<u32>,
     /// Fault policies before actions of the scenario have changed them, by queue pair.
-    policies: BTreeMap<u32, FaultPolicy>,
+    pub(super) policies: BTreeMap<u32, FaultPolicy>,
     /// The link was up at the start.
     pub(super) was_up: bool,
     /// How many actions of each kind last.
@@ -213,15 +214,23 @@ impl NicView {
         self.regions.get(usize::try_from(number).ok()?).copied()
     }
 
-    /// True if the conditions on queue pair, key and process hold. Those on pages and levels exist inside the NIC only.
-    pub(super) fn holds(&self, conditions: &Conditions, subject: &Subject) -> bool {
+    /// The first of the conditions on queue pair, key and process that does not hold. Those on pages and levels exist inside the NIC
+    /// only.
+    pub(super) fn unmet(&self, conditions: &Conditions, subject: &Subject) -> Option<Unmet> {
         let is_of_process =
             |only: &str| subject.qpn.is_some_and(|qpn| self.is_of_process(qpn, only));
         let is_connection = |number| subject.qpn.is_some() && self.qpn_of(number) == subject.qpn;
-        conditions.qpn.is_none_or(|only| subject.qpn == Some(only))
-            && conditions.key.is_none_or(|only| subject.key == Some(only))
-            && conditions.connection.is_none_or(is_connection)
-            && conditions.process.as_deref().is_none_or(is_of_process)
+        if conditions.qpn.is_some_and(|only| subject.qpn != Some(only)) {
+            Some(Unmet::Qpn)
+        } else if conditions.key.is_some_and(|only| subject.key != Some(only)) {
+            Some(Unmet::Key)
+        } else if !conditions.connection.is_none_or(is_connection) {
+            Some(Unmet::Qp)
+        } else if !conditions.process.as_deref().is_none_or(is_of_process) {
+            Some(Unmet::Process)
+        } else {
+            None
+        }
     }
 
     /// True if the connection of a queue pair belongs to a process with this name.

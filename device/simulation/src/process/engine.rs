@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use faultline_abi::doorbell::Doorbell;
+use faultline_fabric::by_rules::Requested;
 use faultline_fabric::frame::Frame;
 use faultline_fabric::holds::Holds;
 use faultline_fabric::link_model::MAX_OCTETS;
@@ -14,7 +15,7 @@ use faultline_fabric::shared_pauses::SharedPauses;
 use faultline_fabric::taken_nic::TakenNic;
 use faultline_fabric::{Fabric, PortId, Switch};
 use faultline_nic::Instant;
-use faultline_scenario::rules::{CallerRequest, Rules};
+use faultline_scenario::rules::CallerRequest;
 use faultline_scenario::trigger::Direction;
 
 use super::crossing::{Crossing, PAYLOAD};
@@ -267,9 +268,7 @@ impl SimEngine {
         let Some(turn) = self.fabric.turn(nic) else {
             return;
         };
-        let mut rules = turn.rules;
-        let passes = |rules: &mut &mut Rules| rules.doorbell(now, nic, page, bell);
-        if rules.as_mut().is_none_or(passes) {
+        if turn.rules.doorbell(now, nic, page, bell) {
             turn.port.nic.doorbell(now, turn.memory, page, bell);
         }
     }
@@ -280,18 +279,21 @@ impl SimEngine {
             return false;
         }
         let mut worked = false;
-        while let Some((nic, left)) = self.fabric.poll_request(now) {
+        while let Some(Requested { set, nic, left }) = self.fabric.poll_request(now) {
             worked = true;
             let problem = match left {
                 Ok(None) => None,
                 Ok(Some(request)) => self.carry_out(now, nic, request).err(),
                 Err(problem) => Some(problem),
             };
-            if let (Some(problem), Some(rules)) = (problem, &mut self.fabric.rules) {
-                rules.note_problem(format!("NIC nic{nic}: {problem}"));
+            if let Some(problem) = problem {
+                let problem = format!("NIC nic{nic}: {problem}");
+                self.fabric.rules.note_problem(set, problem);
             }
         }
-        worked | self.fabric.pass_kept(&mut self.around, now)
+        worked |= self.fabric.pass_kept(&mut self.around, now);
+        self.fabric.rules.sweep(now);
+        worked
     }
 
     /// Executes a request that a fabric cannot execute itself.

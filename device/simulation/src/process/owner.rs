@@ -3,8 +3,9 @@
 use faultline_fabric::PortId;
 use faultline_fabric::scenario::{Beginning, CounterValues};
 use faultline_nic::Instant;
+use faultline_scenario::live::LivePlan;
 use faultline_scenario::plan::Plan;
-use faultline_scenario::rules::Rules;
+use faultline_scenario::rules::{LiveRule, Rules, TooManyRules};
 use faultline_scenario::verdict::{Facts, Verdict, judge};
 
 use super::{Process, State};
@@ -37,12 +38,12 @@ impl State {
 
     /// The rules of the scenario that runs.
     pub(crate) fn rules(&self) -> Option<&Rules> {
-        self.engines.first()?.fabric.rules.as_deref()
+        self.engines.first()?.fabric.rules.scenario()
     }
 
     /// Removes the rules, at the end of a run.
-    pub(crate) fn take_rules(&mut self) -> Option<Box<Rules>> {
-        self.engines.first_mut()?.fabric.rules.take()
+    pub(crate) fn take_rules(&mut self) -> Option<Rules> {
+        self.engines.first_mut()?.fabric.rules.take_scenario()
     }
 
     /// True if an action has ended the scenario.
@@ -60,6 +61,38 @@ impl Process {
         self.state.borrow_mut().begin_scenario(Some(plan))
     }
 
+    /// Starts a live rule: as in the emulator, one engine has all NICs from now on. Returns its number.
+    pub fn start_live_rule(&self, live: LivePlan) -> Result<u16, TooManyRules> {
+        let nics: Vec<PortId> = (0..self.hosts.len()).collect();
+        self.move_nics(&nics, 0);
+        let mut state = self.state.borrow_mut();
+        let now = Instant(state.now);
+        let engine = state.engines.first_mut().ok_or(TooManyRules)?;
+        let number = engine.fabric.prepare_live_rule(live, now)?;
+        while !engine.fabric.begin_live_rule(number, now) {}
+        engine.run_scenario(now);
+        state.settle();
+        Ok(number)
+    }
+
+    /// Live rules that have ended by their time, then those that run.
+    pub fn live_rules(&self) -> Vec<LiveRule> {
+        let state = self.state.borrow();
+        let engine = state.engines.first();
+        engine.map_or_else(Vec::new, |engine| engine.fabric.rules.live())
+    }
+
+    /// Removes a live rule: undoes the lasting changes of its actions, and passes frames that it has kept.
+    pub fn remove_live_rule(&self, number: u16) -> Option<LiveRule> {
+        let mut state = self.state.borrow_mut();
+        let now = Instant(state.now);
+        let engine = state.engines.first_mut()?;
+        let removed = engine.fabric.rules.remove_live(number);
+        engine.run_scenario(now);
+        state.settle();
+        removed
+    }
+
     /// Ends a scenario: undoes the lasting changes of its actions, and passes frames that rules have kept. Returns the
     /// verdict, which has a problem for each GID table that was to be moved.
     pub fn stop_scenario(&self, before: CounterValues) -> Option<Verdict> {
@@ -68,14 +101,14 @@ impl Process {
         let moved = std::mem::take(&mut state.moved_gids);
         let engine = state.engines.first_mut()?;
         let facts = engine.fabric.facts_at_end(now, before);
-        let rules = engine.fabric.rules.as_mut()?;
+        let rules = engine.fabric.rules.scenario_mut()?;
         for nic in moved {
             rules.note_problem(format!("NIC nic{nic}: move_gid was not carried out"));
         }
         let verdict = judge(rules, &facts);
-        rules.stop();
+        engine.fabric.rules.stop_scenario();
         engine.run_scenario(now);
-        engine.fabric.rules = None;
+        engine.fabric.rules.take_scenario();
         state.settle();
         Some(verdict)
     }
