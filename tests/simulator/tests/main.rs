@@ -43,6 +43,7 @@ mod operators;
 mod page_tables;
 mod pauses;
 mod port_security;
+mod qp_keys;
 mod queues;
 mod racing;
 mod ready;
