@@ -331,6 +331,7 @@ impl NicSettings {
             config.pitfalls = Pitfalls {
                 damming: pitfalls.contains(&Pitfall::Damming),
                 flood: pitfalls.contains(&Pitfall::Flood),
+                qp_keys: pitfalls.contains(&Pitfall::QpKeys),
             };
         }
     }
@@ -412,6 +413,8 @@ pub enum Pitfall {
     Damming,
     /// READs into absent memory are repeated without end.
     Flood,
+    /// Fast registrations end with the queue pair on which they were made.
+    QpKeys,
 }
 
 macro_rules! read_by_name {

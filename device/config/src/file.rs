@@ -300,7 +300,7 @@ mod tests {
             "[[nic]]\nname = \"a\"\npitfalls = [\"flood\", 7]\n",
             3,
             22,
-            "nic[0].pitfalls[1]: invalid type: integer `7`, expected one of `damming`, `flood`",
+            "nic[0].pitfalls[1]: invalid type: integer `7`, expected one of `damming`, `flood`, `qp_keys`",
         );
         refused(
             "defaults = 3\n",

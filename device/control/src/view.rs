@@ -523,6 +523,7 @@ impl From<&NicConfig> for ConfigView {
         let pitfalls = [
             ("damming", config.pitfalls.damming),
             ("flood", config.pitfalls.flood),
+            ("qp_keys", config.pitfalls.qp_keys),
         ];
         Self {
             mac: config.mac.to_string(),

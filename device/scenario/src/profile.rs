@@ -99,6 +99,8 @@ pub enum Pitfall {
     Damming,
     /// READs into absent memory are repeated without end.
     Flood,
+    /// Fast registrations end with the queue pair on which they were made.
+    QpKeys,
 }
 
 /// Whose vendor errors completions have.
@@ -338,6 +340,7 @@ impl Profile {
             config.pitfalls = Pitfalls {
                 damming: pitfalls.contains(&Pitfall::Damming),
                 flood: pitfalls.contains(&Pitfall::Flood),
+                qp_keys: pitfalls.contains(&Pitfall::QpKeys),
             };
         }
         set(&mut config.roce_v1_gids, *roce_v1_gids);

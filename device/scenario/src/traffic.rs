@@ -29,6 +29,8 @@ pub struct Simulator {
     pub damming: bool,
     /// The NICs have the defect `flood` of real adapters: READs whose landing buffer is absent are sent and answered repeatedly.
     pub flood: bool,
+    /// The NICs have the defect `qp_keys` of real adapters: fast registrations end with the queue pair on which they were made.
+    pub qp_keys: bool,
 }
 
 impl Default for Simulator {
@@ -43,6 +45,7 @@ impl Default for Simulator {
             faults: FaultService::Repair,
             damming: false,
             flood: false,
+            qp_keys: false,
         }
     }
 }
@@ -238,6 +241,8 @@ pub enum Memory {
     Pinned,
     /// On demand: no page is present at the beginning.
     OnDemand,
+    /// Of the responder: fast registrations (work request REG_MR). Those of all connections are made on the queue pair of the first one.
+    Fast,
 }
 
 /// The programs of a run between guests.

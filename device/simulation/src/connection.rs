@@ -6,7 +6,7 @@ use faultline_abi::cqe::{self, Cqe};
 use faultline_abi::qp::{QPT_RC, QPT_UC, QPT_UD};
 use faultline_abi::wqe as wr;
 use faultline_scenario::random::Rng;
-use faultline_scenario::traffic::{Memory, Operation, Service, Traffic};
+use faultline_scenario::traffic::{Operation, Service, Traffic};
 
 use crate::driver::{Cq, CqConfig, Qp, QpConfig, Send, Sge};
 use crate::error::SimulationError;
@@ -293,7 +293,7 @@ impl Connection {
             host.qpns.push(qp.qpn);
             qps.push(qp);
             let len = stride.saturating_mul(u64::from(slots));
-            let buffer = host.register(owner.pd, len, memory == Memory::OnDemand);
+            let buffer = host.register(owner.pd, len, memory);
             buffers.push(buffer.map_err(failed(index, "the regions of its traffic"))?);
         }
         let mut ends = qps.into_iter().zip(buffers);
@@ -328,6 +328,26 @@ impl Connection {
             last: 0,
             deregistered: false,
         })
+    }
+
+    /// Registers the responder's memory of all connections of a flow on the queue pair of the first one.
+    pub(crate) fn register_fast(
+        all: &mut [Software],
+        flow: &mut Flow,
+        connections: &mut [Self],
+    ) -> Result<(), SimulationError> {
+        let [_, to] = flow.hosts;
+        let host = host(all, to)?;
+        let buffers: Vec<Buffer> = connections.iter().map(|each| each.buffers[1]).collect();
+        let Some(first) = connections.first_mut() else {
+            return Ok(());
+        };
+        let ([_, qp], [_, cq]) = (&mut first.qps, &mut flow.cqs);
+        for buffer in buffers {
+            let registered = host.register_fast((qp, cq), &buffer);
+            registered.map_err(failed(to, "a fast registration"))?;
+        }
+        Ok(())
     }
 
     /// Numbers of the queue pairs of requester and responder.

@@ -26,6 +26,7 @@ mod connection;
 pub mod driver;
 mod error;
 pub mod event;
+mod fast_key;
 mod host;
 mod iwarp;
 mod limits;

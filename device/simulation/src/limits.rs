@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use faultline_scenario::file::Scenario;
-use faultline_scenario::traffic::{Operation, Service, Traffic};
+use faultline_scenario::traffic::{Memory, Operation, Service, Traffic};
 
 use crate::error::SimulationError;
 
@@ -135,6 +135,14 @@ fn check_traffic(index: usize, traffic: &Traffic) -> Result<(), SimulationError>
         &op,
         is_allowed,
         "UC has no READ and no atomics, UD has only SEND (IBTA table 38)",
+    )?;
+    let fast = traffic.local == Memory::Fast || traffic.remote == Memory::Fast;
+    let is_plain = traffic.service == Service::Rc && traffic.process.is_none();
+    require(
+        "remote",
+        &"fast",
+        !fast || traffic.local != Memory::Fast && is_plain,
+        "fast registrations are the responder's, of RC, and without a process",
     )?;
     let fits = traffic.service != Service::Ud || traffic.size <= u32::from(traffic.mtu);
     require(

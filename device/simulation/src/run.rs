@@ -14,7 +14,7 @@ use faultline_scenario::plan::Plan;
 use faultline_scenario::profile::{self, Profile};
 use faultline_scenario::random::Rng;
 use faultline_scenario::rules::Rules;
-use faultline_scenario::traffic::Simulator;
+use faultline_scenario::traffic::{Memory, Simulator};
 use faultline_scenario::verdict::{Facts, TrafficFact};
 use faultline_telemetry::opcode_name;
 
@@ -235,6 +235,7 @@ impl Run {
             config.latency.fault_service = Nanos(0);
             config.pitfalls.damming |= simulator.damming;
             config.pitfalls.flood |= simulator.flood;
+            config.pitfalls.qp_keys |= simulator.qp_keys;
             if let Some(configure) = &mut options.configure {
                 configure(config);
             }
@@ -292,8 +293,8 @@ impl Run {
             }
             let from = crate::limits::host_of(scenario, &traffic.from, index, "from")?;
             let to = crate::limits::host_of(scenario, &traffic.to, index, "to")?;
-            let flow = Flow::new(&mut self.hosts, traffic, [from, to])?;
-            let flow_index = self.flows.len();
+            let mut flow = Flow::new(&mut self.hosts, traffic, [from, to])?;
+            let (flow_index, first) = (self.flows.len(), self.connections.len());
             for number in 0..traffic.connections {
                 let connection =
                     Connection::new(&mut self.hosts, &flow, flow_index, number, &mut rng)?;
@@ -303,6 +304,10 @@ impl Run {
                     self.by_qpn.insert((host, qpn), (place, side));
                 }
                 self.connections.push(connection);
+            }
+            if traffic.remote == Memory::Fast {
+                let of_flow = self.connections.get_mut(first..).unwrap_or_default();
+                Connection::register_fast(&mut self.hosts, &mut flow, of_flow)?;
             }
             if flow.waits() {
                 self.arm(&flow);

@@ -6,10 +6,11 @@ use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
 use faultline_abi::event::{COMPLETION, DEVICE_FATAL};
-use faultline_scenario::traffic::Simulator;
+use faultline_abi::{Status, cqe};
+use faultline_scenario::traffic::{Memory, Simulator};
 use faultline_wire::Gid;
 
-use crate::driver::{ALL_ACCESS, Connect, Error, Mr};
+use crate::driver::{ALL_ACCESS, Connect, Cq, Error, Mr, Qp};
 use crate::error::SimulationError;
 use crate::event::What;
 use crate::host::Host;
@@ -153,12 +154,12 @@ impl Software {
         u8::try_from(limit).unwrap_or(u8::MAX)
     }
 
-    /// Registers `len` bytes in a protection domain.
-    pub(crate) fn register(&mut self, pd: u32, len: u64, on_demand: bool) -> Result<Buffer, Error> {
+    /// Registers `len` bytes in a protection domain. A fast registration gets its memory later.
+    pub(crate) fn register(&mut self, pd: u32, len: u64, kind: Memory) -> Result<Buffer, Error> {
         let va = self.next_va;
         let pages = len.div_ceil(PAGE).saturating_add(1);
         self.next_va = va.saturating_add(pages.saturating_mul(PAGE));
-        if on_demand {
+        if kind == Memory::OnDemand {
             let index = self
                 .pager
                 .register(&mut self.host.driver, pd, (va, len), 0)?;
@@ -166,12 +167,36 @@ impl Software {
             let memory = BufferMemory::OnDemand(index);
             return Ok(Buffer { key, va, memory });
         }
-        let region = self.host.driver.reg_mr(pd, va, len, ALL_ACCESS)?;
+        let driver = &mut self.host.driver;
+        let region = match kind {
+            Memory::Fast => driver.create_fast_key(pd, va, len)?,
+            _ => driver.reg_mr(pd, va, len, ALL_ACCESS)?,
+        };
         Ok(Buffer {
             key: region.key,
             va,
             memory: BufferMemory::Pinned(region),
         })
+    }
+
+    /// Gives a fast registration its memory, on a queue pair whose CQ has no completions.
+    pub(crate) fn register_fast(
+        &mut self,
+        on: (&mut Qp, &mut Cq),
+        buffer: &Buffer,
+    ) -> Result<(), Error> {
+        let BufferMemory::Pinned(region) = buffer.memory else {
+            return Ok(());
+        };
+        let driver = &mut self.host.driver;
+        let free = driver.next_free();
+        let list = driver.alloc(region.len.div_ceil(PAGE).saturating_mul(8))?;
+        let done = driver.register_fast(on, &region, list)?;
+        driver.free_from(free);
+        match done.status {
+            cqe::SUCCESS => Ok(()),
+            _ => Err(Error::Refused(Status::BadMkey)),
+        }
     }
 
     /// Writes to a buffer as the host's processor does.

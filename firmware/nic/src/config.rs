@@ -212,13 +212,16 @@ impl Transport {
     }
 }
 
-/// Known defects of real adapters ("Pitfalls of InfiniBand with On-Demand Paging", ISPASS 2021).
+/// Known defects of real adapters: `damming` and `flood` from "Pitfalls of InfiniBand with On-Demand Paging", ISPASS 2021.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pitfalls {
     /// Requests that are posted while a QP waits for an RNR timer are lost until the ACK timeout.
     pub damming: bool,
     /// READs whose landing buffer is absent are sent and answered repeatedly; the requester drops each response.
     pub flood: bool,
+    /// Fast registrations belong to the QP on which they were made, and end when it fails or is destroyed ("rds: enable rdma on iWARP",
+    /// rds-devel, July 2008).
+    pub qp_keys: bool,
 }
 
 impl NicConfig {

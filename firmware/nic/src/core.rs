@@ -168,7 +168,8 @@ impl Core {
         Self {
             counters: Counters::new(limits.max_counters),
             pds: Table::new(limits.max_pd, 1),
-            mkeys: Mkeys::new(limits.max_mkey, config.on_demand, budget.clone()),
+            mkeys: Mkeys::new(limits.max_mkey, config.on_demand, budget.clone())
+                .with_pitfall(config.pitfalls.qp_keys),
             budget,
             device_memory: DeviceMemory::new(limits.device_memory, limits.max_dm),
             cqs: Table::new(limits.max_cq, 0),

@@ -6,14 +6,17 @@ use std::rc::Rc;
 
 use faultline_abi::cqe::Cqe;
 use faultline_abi::doorbell::Doorbell;
+use faultline_abi::event::{self, Eqe};
+use faultline_abi::iwarp::ConnectionPath;
 use faultline_abi::qp::{QPT_RC, QPT_UC};
-use faultline_abi::wqe as wr;
+use faultline_abi::{U16, wqe as wr};
 use faultline_fabric::Mark;
 use faultline_fabric::link_model::{LinkModel, LinkModelCounts, ModelledLink};
 use faultline_nic::{Diagnostic, Dma, Instant, Nic, NicConfig, Origin, State as QpState};
 use faultline_oracle::{Finding, Rule};
 use faultline_scenario::trigger::Direction;
-use faultline_simulation::{Bus, Connect, Cq, Mr, Qp, Rng, Send};
+use faultline_simulation::driver::ALL_ACCESS;
+use faultline_simulation::{Bus, Connect, Cq, Mr, Private, Qp, Rng, Send};
 use faultline_wire::packet::{RoceHeader, seal};
 use faultline_wire::{Gid, MacAddr, PrioritySet};
 
@@ -482,6 +485,64 @@ impl World {
                 .driver
                 .connect(qpns[i], kind, &path)
                 .expect("connection");
+        }
+    }
+
+    /// TCP port of a queue pair that has opened a connection by [`World::open_stream`].
+    pub fn stream_port(qpn: u32) -> u16 {
+        40_000 + (qpn & 0x3fff) as u16
+    }
+
+    /// Opens an iWARP connection from the first of two hosts to the other, for queue pairs in RESET, over paths of `mtu` octets. Events
+    /// of the two drivers are read.
+    pub fn open_stream(&mut self, ends: [(usize, u32); 2], mtu: u16) {
+        const PORT: u16 = 4791;
+        let [(a, from), (b, to)] = ends;
+        for (host, qpn) in ends {
+            let driver = &mut self.hosts[host].driver;
+            driver.to_init(qpn, ALL_ACCESS).expect("INIT");
+        }
+        let any = ConnectionPath {
+            local_ip: Gid::from_ipv4([0; 4]).0,
+            local_port: U16::new(PORT),
+            vlan: U16::new(0xffff),
+            ..ConnectionPath::default()
+        };
+        let path = ConnectionPath {
+            local_ip: self.hosts[a].gid.0,
+            remote_ip: self.hosts[b].gid.0,
+            local_port: U16::new(Self::stream_port(from)),
+            remote_port: any.local_port,
+            dmac: self.hosts[b].mac.0,
+            mtu: U16::new(mtu),
+            ..any
+        };
+        let listener = self.hosts[b].driver.listen(any, 1).expect("a listener");
+        let driver = &mut self.hosts[a].driver;
+        driver
+            .open(from, path, &Private::default())
+            .expect("an opening");
+        let request = loop {
+            let events = self.hosts[b].driver.whole_events();
+            let of_peer = |event: &&Eqe| event.kind == event::CONNECTION_REQUEST;
+            if let Some(event) = events.iter().find(of_peer) {
+                break event.token.get() as u32;
+            }
+            assert!(self.step(u64::MAX), "no request has come");
+        };
+        let driver = &mut self.hosts[b].driver;
+        driver
+            .accept(to, request, &Private::default())
+            .expect("accepted");
+        driver.unlisten(listener).expect("a listener");
+        self.run();
+        for (host, qpn) in ends {
+            let events = self.hosts[host].driver.whole_events();
+            let is_connected =
+                |event: &Eqe| (event.kind, event.object.get()) == (event::CONNECTED, qpn);
+            assert!(events.iter().any(is_connected), "{events:?}");
+            // The device learns that they have been read.
+            self.hosts[host].driver.arm_events();
         }
     }
 

@@ -111,7 +111,7 @@ impl StreamQp {
 fn carry_out<M: Dma>(qp: &Endpoint, cx: &mut Context<'_, M>, op: &SendOp) -> Result<(), Failure> {
     let (user, mkeys) = (qp.key_user(), &mut cx.core.mkeys);
     let result = match op {
-        SendOp::FastReg(register) => mkeys.register(user.pd, register, cx.mem),
+        SendOp::FastReg(register) => mkeys.register(user, register, cx.mem),
         SendOp::BindMw(bind) => mkeys.bind(user, bind),
         SendOp::LocalInv { key } => mkeys.invalidate_key(user, *key),
         _ => Ok(()),

@@ -13,6 +13,7 @@ use faultline_abi::qp::{
 use faultline_abi::translation as tq;
 
 use super::access::{Absent, Access, Miss, PageRange};
+use super::lives::Life;
 use crate::budget::{Budget, Held};
 use crate::config::{MAX_FAST_REG_PAGES, MAX_LEAVES_PER_MAP};
 use crate::number::low32;
@@ -37,11 +38,22 @@ pub(super) enum Kind {
     /// Memory that the driver has registered.
     Region,
     /// A fast registration: a work request registers memory, another one invalidates the key.
-    Fast { max_pages: u32, valid: bool },
+    Fast { max_pages: u32, valid: Valid },
     /// Memory of the device.
     Device { dm: u32 },
     /// A part of a region.
     Window { two: bool, bound: Option<Binding> },
+}
+
+/// Whether a fast registration has memory, and which queue pairs may use it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Valid {
+    /// It has none: it is free.
+    No,
+    /// All of its protection domain.
+    ForAll,
+    /// The one on which it was made, as long as that life lasts (pitfall `qp_keys`).
+    ForOne(Life),
 }
 
 /// The memory of a window.
@@ -210,7 +222,7 @@ impl Mkey {
             MKEY_FAST_REG => match u32::try_from(length) {
                 Ok(max_pages @ 1..=MAX_FAST_REG_PAGES) => Ok(Some(Kind::Fast {
                     max_pages,
-                    valid: false,
+                    valid: Valid::No,
                 })),
                 _ => Err(Status::BadRange),
             },

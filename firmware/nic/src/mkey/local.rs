@@ -7,7 +7,8 @@
 //! | window of type 2 | BIND_MW: bound to region and QP, with a new variant | the same; or the QP is destroyed: free |
 //! | window of type 1 | BIND_MW: bound to the region | BIND_MW: bound to another range, or free with length 0 |
 //!
-//! A request that is refused changes nothing.
+//! A request that is refused changes nothing. With pitfall `qp_keys` a fast registration is valid for the QP on which it was made only, and
+//! REG_MR finds it free when that QP has failed.
 
 use faultline_abi::qp::{
     ACCESS_FLUSH_GLOBAL, ACCESS_FLUSH_PERSISTENT, ACCESS_LOCAL_WRITE, ACCESS_MW_BIND,
@@ -17,7 +18,7 @@ use faultline_abi::qp::{
 use faultline_abi::translation as tq;
 
 use super::access::{KeyUser, PageRange};
-use super::key::{Binding, Kind, Mkey, grants_too_much, last_byte};
+use super::key::{Binding, Kind, Mkey, Valid, grants_too_much, last_byte};
 use super::table::Mkeys;
 use crate::config::MAX_LEAVES_PER_MAP;
 use crate::dma::Dma;
@@ -78,15 +79,15 @@ impl Mkeys {
     /// Registers memory for a free key.
     pub(crate) fn register<M: Dma>(
         &mut self,
-        pd: u32,
+        user: KeyUser,
         what: &Register,
         mem: &M,
     ) -> Result<(), KeyError> {
-        let mkey = self.of_index(what.key, pd)?;
+        let mkey = self.of_index(what.key, user.pd)?;
         let Kind::Fast { max_pages, valid } = mkey.kind else {
             return Err(KeyError::State);
         };
-        if valid {
+        if self.is_valid(valid) || mkey.windows.any() {
             return Err(KeyError::State);
         }
         let known = REMOTE | ACCESS_LOCAL_WRITE;
@@ -123,10 +124,17 @@ impl Mkeys {
             return Err(KeyError::Bounds);
         }
         let epoch = self.next_epoch();
+        let valid = match &mut self.lives {
+            Some(lives) => Valid::ForOne(lives.of(user.qpn)),
+            None => Valid::ForAll,
+        };
         let list = std::mem::take(&mut self.list);
         let result = match self.table.get_mut(what.key >> 8) {
             Some(mkey) => {
                 let taken = mkey.take_list(what, last, epoch, &list);
+                if let (Ok(()), Kind::Fast { valid: was, .. }) = (&taken, &mut mkey.kind) {
+                    *was = valid;
+                }
                 mkey.account(&self.budget);
                 self.work.add(mkey.take_work());
                 taken
@@ -180,7 +188,7 @@ impl Mkeys {
         if what.access & !known != 0 || (zero_based && !two) {
             return Err(KeyError::Access);
         }
-        let base = self.check_region(user.pd, what)?;
+        let base = self.check_region(user, what)?;
         self.unbind(index);
         let region = what.lkey;
         let mkey = self.get_mut(region).ok_or(KeyError::Key)?;
@@ -202,13 +210,13 @@ impl Mkeys {
     }
 
     /// Checks that a window may be bound to this range of a region. Returns the address in the region at which it begins.
-    fn check_region(&self, pd: u32, what: &Bind) -> Result<u64, KeyError> {
+    fn check_region(&self, user: KeyUser, what: &Bind) -> Result<u64, KeyError> {
         let region = self.get(what.lkey).ok_or(KeyError::Key)?;
-        if region.pd != pd {
+        if region.pd != user.pd {
             return Err(KeyError::Pd);
         }
-        let lasting = matches!(region.kind, Kind::Region | Kind::Fast { valid: true, .. });
-        if !lasting || region.table.is_none() {
+        let lasting = matches!(region.kind, Kind::Region | Kind::Fast { .. });
+        if !lasting || !self.is_valid_for(region, user.qpn) || region.table.is_none() {
             return Err(KeyError::State);
         }
         if region.access & ACCESS_MW_BIND == 0 || grants_too_much(what.access, region.access) {
@@ -232,13 +240,15 @@ impl Mkeys {
 
     /// Invalidates a key: a fast registration for any QP of its domain, a window of type 2 for the QP that it is bound to.
     pub(crate) fn invalidate_key(&mut self, user: KeyUser, key: u32) -> Result<(), KeyError> {
-        let mkey = self.get_mut(key).ok_or(KeyError::Key)?;
+        let mkey = self.get(key).ok_or(KeyError::Key)?;
         if mkey.pd != user.pd {
             return Err(KeyError::Pd);
         }
+        let is_free = !self.is_valid_for(mkey, user.qpn) || mkey.windows.any();
+        let mkey = self.get_mut(key).ok_or(KeyError::Key)?;
         match &mut mkey.kind {
-            Kind::Fast { valid, .. } if *valid && !mkey.windows.any() => {
-                *valid = false;
+            Kind::Fast { valid, .. } if !is_free => {
+                *valid = Valid::No;
                 Ok(())
             }
             Kind::Window {
@@ -249,6 +259,38 @@ impl Mkeys {
                 Ok(())
             }
             _ => Err(KeyError::State),
+        }
+    }
+
+    /// True if a fast registration has memory.
+    fn is_valid(&self, valid: Valid) -> bool {
+        match valid {
+            Valid::No => false,
+            Valid::ForAll => true,
+            Valid::ForOne(life) => self.lives.as_ref().is_some_and(|lives| lives.lasts(life)),
+        }
+    }
+
+    /// True if a key is no fast registration, or one with memory that this QP may use.
+    #[inline]
+    pub(super) fn is_valid_for(&self, mkey: &Mkey, qpn: u32) -> bool {
+        match mkey.kind {
+            Kind::Fast { valid, .. } => match valid {
+                Valid::No => false,
+                Valid::ForAll => true,
+                Valid::ForOne(life) => {
+                    let lives = self.lives.as_ref();
+                    lives.is_some_and(|lives| lives.is_of(life, qpn))
+                }
+            },
+            _ => true,
+        }
+    }
+
+    /// A QP has failed, or is being reset: with pitfall `qp_keys` the registrations that were made on it end.
+    pub(crate) fn end_life(&mut self, qpn: u32) {
+        if let Some(lives) = &mut self.lives {
+            lives.end(qpn);
         }
     }
 
@@ -265,6 +307,7 @@ impl Mkeys {
             self.unbind(index);
         }
         self.closing = None;
+        self.end_life(qpn);
         true
     }
 
@@ -328,9 +371,6 @@ impl Mkey {
         }
         self.key = what.key;
         self.access = what.access;
-        if let Kind::Fast { valid, .. } = &mut self.kind {
-            *valid = true;
-        }
         Ok(())
     }
 }

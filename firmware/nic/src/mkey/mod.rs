@@ -4,10 +4,11 @@
 //! - `key`: one key
 //! - `table`: all keys of a NIC, and the commands that change them
 //! - `translate`: from key and address to guest memory
-//! - `local`: work requests that change keys
+//! - `local`: work requests that change keys; `lives`: registrations that end with their queue pair
 
 mod access;
 mod key;
+mod lives;
 mod local;
 mod table;
 mod translate;

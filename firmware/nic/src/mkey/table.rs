@@ -8,6 +8,7 @@ use faultline_abi::device_memory::CreateDmMkey;
 
 use super::access::PageRange;
 use super::key::{Kind, Mkey};
+use super::lives::Lives;
 use crate::budget::{Budget, Held};
 use crate::page_table::{Nodes, PAGE_SHIFT};
 use crate::table::Table;
@@ -42,6 +43,8 @@ pub struct Mkeys {
     pub(super) by_qp: BTreeSet<(u32, u32)>,
     /// The QP that is being destroyed: no more windows are bound to it.
     pub(super) closing: Option<u32>,
+    /// `Some`: fast registrations belong to the queue pair on which they were made, and end with it.
+    pub(super) lives: Option<Lives>,
     /// See [`Mkeys::work`].
     pub(super) work: Meter,
 }
@@ -59,8 +62,15 @@ impl Mkeys {
             old_tables: Vec::new(),
             by_qp: BTreeSet::new(),
             closing: None,
+            lives: None,
             work: Meter::default(),
         }
+    }
+
+    /// `qp_keys`: fast registrations belong to the queue pair on which they are made, and end with it, as those of some real adapters.
+    pub(crate) fn with_pitfall(mut self, qp_keys: bool) -> Self {
+        self.lives = qp_keys.then(Lives::default);
+        self
     }
 
     /// Places of the table from `from` on, with the keys that have one.

@@ -174,7 +174,9 @@ impl Mkeys {
             return Err(Miss::Pd);
         }
         match &mkey.kind {
-            Kind::Region | Kind::Device { .. } | Kind::Fast { valid: true, .. } => {
+            Kind::Region | Kind::Device { .. } | Kind::Fast { .. }
+                if self.is_valid_for(mkey, user.qpn) =>
+            {
                 let at = va.checked_add(mkey.shift()).ok_or(Miss::Bounds)?;
                 mkey.check(at, len, access)?;
                 Ok((mkey, at))
@@ -185,6 +187,9 @@ impl Mkeys {
             } if access.is_remote() && bound.qpn.is_none_or(|qpn| qpn == user.qpn) => {
                 mkey.check(va, len, access)?;
                 let region = self.get(bound.region).ok_or(Miss::Key)?;
+                if !self.is_valid_for(region, user.qpn) {
+                    return Err(Miss::Key);
+                }
                 Ok((region, bound.base.wrapping_add(va.wrapping_sub(mkey.iova))))
             }
             _ => Err(Miss::Key),

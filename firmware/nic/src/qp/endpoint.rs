@@ -122,6 +122,9 @@ impl Endpoint {
         if from != to {
             cx.core.qp_states.remove(from);
             cx.core.qp_states.add(to);
+            if matches!(to, State::Err | State::Reset) {
+                cx.core.mkeys.end_life(self.number);
+            }
             cx.diagnose(Diagnostic::QpState {
                 qpn: self.number,
                 from,

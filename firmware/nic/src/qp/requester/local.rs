@@ -58,7 +58,7 @@ impl Requester {
         if !wr.done {
             let (user, mkeys) = (qp.key_user(), &mut cx.core.mkeys);
             let result = match &wr.op {
-                Some(SendOp::FastReg(register)) => mkeys.register(user.pd, register, cx.mem),
+                Some(SendOp::FastReg(register)) => mkeys.register(user, register, cx.mem),
                 Some(SendOp::BindMw(bind)) => mkeys.bind(user, bind),
                 Some(SendOp::LocalInv { key }) => mkeys.invalidate_key(user, *key),
                 _ => return,
