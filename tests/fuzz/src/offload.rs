@@ -496,7 +496,7 @@ fn segments(frame: &[u8], mss: usize, header_len: usize) -> Option<Vec<Vec<u8>>>
         let first = u32::from_be_bytes([out[at], out[at + 1], out[at + 2], out[at + 3]]);
         let sequence = first.wrapping_add((index * mss) as u32);
         out[at..at + 4].copy_from_slice(&sequence.to_be_bytes());
-        // FIN and PSH are the last one's, CWR is the first one's.
+        // Only the last segment has FIN and PSH, only the first one has CWR.
         if index + 1 < count {
             out[found.transport + 13] &= !0x09;
         }
