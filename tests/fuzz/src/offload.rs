@@ -43,9 +43,9 @@ struct Descriptor {
     len: usize,
 }
 
-/// Frames with valid and invalid descriptors. Each request completes, in order; one that is valid by [`expected`] succeeds,
-/// and exactly the frames leave that are expected of it; no other succeeds. What arrives is what has left, and is called
-/// right only if it is.
+/// Frames with valid and invalid descriptors. Each request completes, in order. It succeeds if and only if it is valid
+/// by [`expected`], and sends exactly the expected frames. Frames arrive unchanged, and are reported as correct only if
+/// they are.
 pub fn offload(data: &[u8]) {
     let mut input = Input(data);
     let mut world = World::new(2, 1);
