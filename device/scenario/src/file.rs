@@ -40,7 +40,7 @@ pub struct Scenario {
     /// What happens when something matches.
     #[serde(default, rename = "rule", skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
-    /// What happens at a time.
+    /// Actions at times of the run.
     #[serde(default, rename = "at", skip_serializing_if = "Vec::is_empty")]
     pub timed: Vec<Timed>,
     /// What must hold at the end.

@@ -68,7 +68,7 @@ pub(crate) struct ParsedHeaders {
     pub ip: Option<IpVersion>,
     /// Where the IP packet ends; the frame may be padded.
     pub ip_end: usize,
-    /// Where the transport's header begins: also where the IP header ends.
+    /// Offset of the transport's header, at the end of the IP header.
     pub transport_at: usize,
     /// None in fragments but the first.
     pub transport: Option<Transport>,

@@ -132,7 +132,7 @@ pub(crate) fn fill_partial<M: Dma>(
 /// The result of checking the checksums of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Checked {
-    /// IPv4 header, if there is one, and TCP or UDP are right.
+    /// The checksums of the IPv4 header, if there is one, and of TCP or UDP are correct.
     Right,
     Wrong,
     /// The frame has no checksum that the NIC can verify.

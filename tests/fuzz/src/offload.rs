@@ -43,9 +43,9 @@ struct Descriptor {
     len: usize,
 }
 
-/// Frames with valid and invalid descriptors. Each request completes, in order; one that is valid by [`expected`] succeeds,
-/// and exactly the frames leave that are expected of it; no other succeeds. What arrives is what has left, and is called
-/// right only if it is.
+/// Frames with valid and invalid descriptors. Each request completes, in order. It succeeds if and only if it is valid
+/// by [`expected`], and sends exactly the expected frames. Frames arrive unchanged, and are reported as correct only if
+/// they are.
 pub fn offload(data: &[u8]) {
     let mut input = Input(data);
     let mut world = World::new(2, 1);
@@ -496,7 +496,7 @@ fn segments(frame: &[u8], mss: usize, header_len: usize) -> Option<Vec<Vec<u8>>>
         let first = u32::from_be_bytes([out[at], out[at + 1], out[at + 2], out[at + 3]]);
         let sequence = first.wrapping_add((index * mss) as u32);
         out[at..at + 4].copy_from_slice(&sequence.to_be_bytes());
-        // FIN and PSH are the last one's, CWR is the first one's.
+        // Only the last segment has FIN and PSH, only the first one has CWR.
         if index + 1 < count {
             out[found.transport + 13] &= !0x09;
         }

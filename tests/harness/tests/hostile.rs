@@ -301,7 +301,7 @@ fn random_work_requests() {
                     entry[at..at + bytes.len()].copy_from_slice(bytes);
                 }
             };
-            // Something of it is right now and then: the peer's key and address, the own ones, the path.
+            // Some fields are valid now and then: the peer's key and address, its own ones, the path.
             put(12, &lent.key().to_le_bytes(), 50);
             put(16, &lent.iova().to_le_bytes(), 50);
             put(32 - 8, &0x1ee7u64.to_le_bytes(), 80);

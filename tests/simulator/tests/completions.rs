@@ -100,7 +100,8 @@ fn an_overrun_completion_queue_is_reported() {
         world.post_write(&mut pair, 8);
         world.run();
     }
-    // A queue pair that cannot report its work must not continue (IBTA 9.9.6.3, class G). proves: IBV_EVENT_CQ_ERR
+    // A queue pair that cannot report its work must not continue (IBTA 9.9.6.3, class G).
+    // proves: IBV_EVENT_CQ_ERR
     assert_eq!(
         world.hosts[0].driver.async_events(),
         [(event::CQ_ERROR, cqn), (event::QP_FATAL, qpn)]

@@ -145,7 +145,7 @@ impl Rules {
         }
     }
 
-    /// Uses that ask for the connection of a queue pair, and whether the NIC has their entries.
+    /// Uses with a condition on the connection of a queue pair, and whether the NIC has their entries.
     fn uses_of_pair(&self, nic: usize, qpn: u32) -> Vec<(usize, bool)> {
         let Some(view) = self.nics.get(nic) else {
             return Vec::new();
@@ -168,7 +168,7 @@ impl Rules {
             return;
         }
         let conditions = &used.conditions;
-        // Regions: none is asked for, or the one that is asked for exists.
+        // Regions: there is no condition, or the region of the condition exists.
         let region = conditions.region.map(|number| view.region(number));
         let region = match region {
             Some(None) => return,

@@ -10,7 +10,7 @@ use faultline_wire::bth::Psn;
 
 use crate::qp::work_request::SendWr;
 
-/// The first packet of a limited message, which is not acknowledged.
+/// The first packet of a limited message until its acknowledgement.
 #[derive(Clone, Copy, Debug)]
 struct Probe {
     psn: Psn,
