@@ -37,16 +37,6 @@ pub(crate) struct Ctl {
 enum Command {
     /// List the NICs.
     Nics,
-    /// Add an absent NIC of the configuration: its socket is created, and a client can attach it.
-    AddNic {
-        /// Name of the NIC.
-        nic: String,
-    },
-    /// Remove a NIC: its client is disconnected, and its socket is removed. It can be added again.
-    RemoveNic {
-        /// Name of the NIC.
-        nic: String,
-    },
     /// List the ports that lead out of the process.
     Ports,
     /// List the directions of links that have a model, with what they have done.
@@ -125,6 +115,16 @@ enum Command {
     Rules {
         #[command(subcommand)]
         command: Option<super::rules_control::RulesCommand>,
+    },
+    /// Add an absent NIC of the configuration: its socket is created, and a client can attach it.
+    AddNic {
+        /// Name of the NIC.
+        nic: String,
+    },
+    /// Remove a NIC: its client is disconnected, and its socket is removed. It can be added again.
+    RemoveNic {
+        /// Name of the NIC.
+        nic: String,
     },
     /// Check packets against the rules of the InfiniBand specification while they pass.
     Check {

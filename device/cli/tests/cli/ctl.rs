@@ -173,6 +173,60 @@ fn an_unknown_command_is_answered_with_those_that_exist() {
 }
 
 #[test]
+fn rules_are_injected_listed_and_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("control");
+    let _server = server(directory.path(), &["a", "b"]);
+    let rule = "nic = 'a' on = { signal = 'x' } do = { port_down = {} }";
+    let limits = ["--count", "1", "--for", "1h"];
+    let injected = printed(&socket, &[&["ctl", "inject", rule][..], &limits].concat());
+    assert!(
+        injected.contains("\n1   running  0      0        3"),
+        "{injected}"
+    );
+    assert!(injected.trim_end().ends_with(rule), "{injected}");
+    for _ in 0..2 {
+        printed(&socket, &["ctl", "scenario", "signal", "x"]);
+    }
+    let rules = printed(&socket, &["ctl", "rules"]);
+    assert!(
+        rules.contains("\n1   running  1      2        3"),
+        "{rules}"
+    );
+    assert!(printed(&socket, &["ctl", "link", "a"]).contains("down"));
+    printed(&socket, &["ctl", "rules", "remove", "1"]);
+    assert!(!printed(&socket, &["ctl", "link", "a"]).contains("down"));
+    assert_eq!(printed(&socket, &["ctl", "rules"]).lines().count(), 1);
+    // `nth` is the nearest miss.
+    let third = "on = { signal = 'x', nth = 3 } do = { count = {} }";
+    printed(&socket, &["ctl", "inject", third]);
+    printed(&socket, &["ctl", "scenario", "signal", "x"]);
+    let rules = printed(&socket, &["ctl", "rules"]);
+    assert!(
+        rules.contains("rule 2 has not acted: 2 times all matched but nth"),
+        "{rules}"
+    );
+}
+
+#[test]
+fn nics_are_removed_and_added() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("control");
+    let _server = server(directory.path(), &["a", "b"]);
+    let state = |text: &str| {
+        text.lines()
+            .nth(1)
+            .and_then(|line| line.split_whitespace().nth(2).map(str::to_owned))
+    };
+    let removed = printed(&socket, &["ctl", "remove-nic", "a"]);
+    assert_eq!(state(&removed).as_deref(), Some("absent"), "{removed}");
+    assert!(!directory.path().join("a").exists());
+    let added = printed(&socket, &["ctl", "add-nic", "a"]);
+    assert_eq!(state(&added).as_deref(), Some("disabled"), "{added}");
+    assert!(directory.path().join("a").exists());
+}
+
+#[test]
 fn mistakes_are_explained() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("control");
