@@ -237,7 +237,7 @@ mod tests {
                 "unknown NIC \"b\"",
             ),
             (
-                "on = { dir = 'rx' } do = { drop = {} }\n[[expect]]\nviolation = {}",
+                "on = { dir = 'rx' } do = { drop = {} }\n[[expect]]\nviolation = { count = 0 }",
                 "only the keys of a rule",
             ),
             (
