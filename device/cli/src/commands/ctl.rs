@@ -227,15 +227,8 @@ impl Ctl {
                 let list: Vec<_> = client.get("/v1/nics")?;
                 show(json, list.as_slice(), nics)
             }
-            Command::AddNic { nic } => {
-                let name = NicName { name: nic };
-                let nic = client.send(Method::POST, "/v1/nics", &name)?;
-                show(json, &[nic][..], nics)
-            }
-            Command::RemoveNic { nic } => {
-                let nic = client.send(Method::DELETE, &nic_path(&nic, ""), &())?;
-                show(json, &[nic][..], nics)
-            }
+            Command::AddNic { nic } => add_nic(&client, json, nic),
+            Command::RemoveNic { nic } => remove_nic(&client, json, &nic_path(&nic, "")),
             Command::Ports => {
                 let list: Vec<_> = client.get("/v1/ports")?;
                 show(json, list.as_slice(), ports)
@@ -324,6 +317,16 @@ impl Ctl {
             Command::Dump { nic } => print_answer(&client, &nic_path(&nic, "/dump")),
         }
     }
+}
+
+fn add_nic(client: &Client, json: bool, name: String) -> anyhow::Result<()> {
+    let nic = client.send(Method::POST, "/v1/nics", &NicName { name })?;
+    show(json, &[nic][..], nics)
+}
+
+fn remove_nic(client: &Client, json: bool, path: &str) -> anyhow::Result<()> {
+    let nic = client.send(Method::DELETE, path, &())?;
+    show(json, &[nic][..], nics)
 }
 
 /// Prints an answer as it comes.
