@@ -51,6 +51,10 @@ Direction = Literal['tx', 'rx']
 InterfaceKind = Literal['nic', 'port']
 
 
+#: State of a live rule.
+LiveRuleState = Literal['starting', 'running', 'ended']
+
+
 #: Whether a NIC works.
 NicState = Literal['disabled', 'running', 'fatal']
 
@@ -69,6 +73,10 @@ QueuePairKind = Literal['gsi', 'rc', 'uc', 'ud', 'raw', 'xrc_ini', 'xrc_tgt', 'w
 
 #: State of a queue pair (IBTA 10.3.1).
 QueuePairState = Literal['reset', 'init', 'rtr', 'rts', 'sqd', 'sqe', 'err']
+
+
+#: A rule in the language of scenarios, with the keys `on` and `do`, and by choice `name`, `nic` and `port`.
+RuleSource = str | dict[str, Any]
 
 
 class CaptureView(TypedDict):
@@ -473,6 +481,68 @@ class LinkView(TypedDict):
     vlan_dropped: int
 
 
+class LiveRuleStart(TypedDict):
+    """A rule to start."""
+
+    #: It acts at most so often at each NIC, whatever the rule says.
+    count: NotRequired[int | None]
+
+    #: It ends after so many milliseconds of the device clock, at most a day.
+    for_ms: NotRequired[int | None]
+
+    #: The rule.
+    rule: RuleSource
+
+
+class LiveRuleView(TypedDict):
+    """A live rule."""
+
+    #: How often it has acted, over all NICs.
+    acted: int
+
+    #: Id, from 1.
+    id: int
+
+    #: Nanoseconds of the device clock until it ends; `null`: when it is removed.
+    left_ns: NotRequired[int | None]
+
+    #: How often something has matched, over all NICs; `null`: it is counted inside the NIC, as that of faults and completions.
+    matched: NotRequired[int | None]
+
+    #: Name: as the rule has it, else `live rule` and the id.
+    name: str
+    nearest: NotRequired[None | MissView]
+
+    #: What could not be done.
+    problems: list[str]
+
+    #: The rule (TOML).
+    rule: str
+
+    #: Nanoseconds of the device clock since it has begun.
+    running_ns: int
+
+    #: State.
+    state: LiveRuleState
+
+
+class MissView(TypedDict):
+    """What a rule has not acted on."""
+
+    #: How often all conditions before it held, and it did not.
+    count: int
+
+    #: The key of the rule that did not hold, or the keys.
+    keys: str
+
+
+class NicName(TypedDict):
+    """A NIC to add."""
+
+    #: Name of the configuration.
+    name: str
+
+
 class NicSummary(TypedDict):
     """A NIC in a list."""
     client: NotRequired[None | ClientView]
@@ -488,6 +558,9 @@ class NicSummary(TypedDict):
 
     #: Name of the configuration.
     name: str
+
+    #: It has a socket. An absent NIC was removed, or was not added yet.
+    present: bool
 
     #: Number of queue pairs.
     queue_pairs: int

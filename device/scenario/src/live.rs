@@ -75,7 +75,13 @@ pub fn plan(
 
 /// The text of a rule that is given as a JSON object.
 pub fn text_of(table: &serde_json::Map<String, serde_json::Value>) -> Result<String, String> {
-    toml::to_string(table).map_err(|error| error.to_string())
+    // A line for each key: values are inline tables, which a rule of a file can begin with.
+    let line = |(key, value)| {
+        let value = toml::Value::try_from(value).map_err(|error| error.to_string())?;
+        let key = toml::Value::from(String::as_str(key));
+        Ok(format!("{key} = {value}\n"))
+    };
+    table.iter().map(line).collect()
 }
 
 /// What only a scenario can have.
@@ -198,6 +204,15 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_may_be_json() {
+        let table = serde_json::json!({"on": {"dir": "rx"}, "do": {"drop": {"times": 2}}});
+        let text = text_of(table.as_object().unwrap()).unwrap();
+        let live = planned(&text, LiveLimits::default()).unwrap_or_else(|wrong| panic!("{wrong}"));
+        assert_eq!(live.plan.rules[0].choice.times, 2);
+        assert!(text_of(serde_json::json!({"on": null}).as_object().unwrap()).is_err());
+    }
+
+    #[test]
     fn wrong_rules_are_shown_with_their_place() {
         for (text, expected) in [
             (
@@ -212,24 +227,24 @@ mod tests {
                 "on = { dir = 'rx' } do = { port_down = { move_gid = true } }",
                 "needs the runner of a scenario",
             ),
-            ("on = { dir = 'rx' }", "missing field `do`"),
+            ("on = { dir = 'rx' }", "missing key `do`"),
             (
                 "on = { dir = 'rx' } do = { drop = {} } seed = 3",
-                "unknown field `seed`",
+                "unknown key `seed`",
             ),
             (
                 "nic = 'b' on = { dir = 'rx' } do = { drop = {} }",
                 "unknown NIC \"b\"",
             ),
             (
-                "on = { dir = 'rx' } do = { drop = {} }\n[[expect]]\nviolation = {}",
+                "on = { dir = 'rx' } do = { drop = {} }\n[[expect]]\nviolation = { count = 0 }",
                 "only the keys of a rule",
             ),
             (
                 "on = { dir = 'rx' } do = { drop = {} }\n[[rule]]\non = { dir = 'rx' }\ndo = { drop = {} }",
                 "one rule is expected",
             ),
-            ("", "missing field"),
+            ("", "missing key"),
             ("on = {", "rule"),
         ] {
             let wrong = planned(text, LiveLimits::default()).unwrap_err();

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use faultline_config::Config;
 use faultline_control::rules::{LiveRuleState, LiveRuleView};
-use faultline_harness::testbed::{Fabric, until};
+use faultline_harness::QpType;
+use faultline_harness::testbed::{Fabric, connect_nodes, until};
 use serde_json::{Value, json};
 
 use crate::held_clock::HeldClock;
@@ -123,6 +124,50 @@ fn a_rule_runs_beside_a_scenario() {
     assert!(!stage.is_up(), "the live rule has taken it down, too");
     assert_eq!(stage.remove(id).acted, 1);
     assert!(stage.is_up());
+    // One that starts while the link is down knows that it was up.
+    request(&stage.socket, "POST", "/v1/scenario", &scenario);
+    stage.signal("x");
+    until("down", || !stage.is_up());
+    let id = stage
+        .inject(&json!({"rule": rule.replace("'x'", "'y'")}))
+        .id;
+    stage.signal("y");
+    request(&stage.socket, "DELETE", "/v1/scenario", "");
+    assert!(!stage.is_up());
+    stage.remove(id);
+    assert!(stage.is_up());
+}
+
+/// Whichever ends first.
+#[test]
+fn the_last_of_two_rules_restores_the_fault_policy() {
+    let stage = Stage::new();
+    let node = |name| stage.fabric.node(name).unwrap();
+    let (a, b) = (node("a"), node("b"));
+    let (qa, _qb) = connect_nodes(&a, &b, QpType::Rc).unwrap();
+    let qpn = qa.number();
+    let policy = || -> Value {
+        let path = format!("/v1/nics/a/queue-pairs/{qpn}");
+        let pair: Value = serde_json::from_str(&request(&stage.socket, "GET", &path, "")).unwrap();
+        pair["fault_policy"].clone()
+    };
+    let before = policy();
+    for first in [0, 1] {
+        let ids = ["stall", "drop"].map(|policy| {
+            let text = format!(
+                "nic = 'a' on = {{ signal = '{policy}' }} do = {{ fault_policy = {{ qpn = {qpn}, policy = '{policy}' }} }}"
+            );
+            stage.inject(&json!({"rule": text})).id
+        });
+        for name in ["stall", "drop"] {
+            stage.signal(name);
+            until(name, || policy() == name);
+        }
+        stage.remove(ids[first]);
+        assert_eq!(policy(), "drop", "the other rule lasts");
+        stage.remove(ids[1 - first]);
+        assert_eq!(policy(), before);
+    }
 }
 
 #[test]

@@ -37,16 +37,6 @@ pub(crate) struct Ctl {
 enum Command {
     /// List the NICs.
     Nics,
-    /// Add an absent NIC of the configuration: its socket is created, and a client can attach it.
-    AddNic {
-        /// Name of the NIC.
-        nic: String,
-    },
-    /// Remove a NIC: its client is disconnected, and its socket is removed. It can be added again.
-    RemoveNic {
-        /// Name of the NIC.
-        nic: String,
-    },
     /// List the ports that lead out of the process.
     Ports,
     /// List the directions of links that have a model, with its effects.
@@ -125,6 +115,16 @@ enum Command {
     Rules {
         #[command(subcommand)]
         command: Option<super::rules_control::RulesCommand>,
+    },
+    /// Add an absent NIC of the configuration: its socket is created, and a client can attach it.
+    AddNic {
+        /// Name of the NIC.
+        nic: String,
+    },
+    /// Remove a NIC: its client is disconnected, and its socket is removed. It can be added again.
+    RemoveNic {
+        /// Name of the NIC.
+        nic: String,
     },
     /// Check packets against the rules of the InfiniBand specification while they pass.
     Check {
@@ -227,15 +227,8 @@ impl Ctl {
                 let list: Vec<_> = client.get("/v1/nics")?;
                 show(json, list.as_slice(), nics)
             }
-            Command::AddNic { nic } => {
-                let name = NicName { name: nic };
-                let nic = client.send(Method::POST, "/v1/nics", &name)?;
-                show(json, &[nic][..], nics)
-            }
-            Command::RemoveNic { nic } => {
-                let nic = client.send(Method::DELETE, &nic_path(&nic, ""), &())?;
-                show(json, &[nic][..], nics)
-            }
+            Command::AddNic { nic } => add_nic(&client, json, nic),
+            Command::RemoveNic { nic } => remove_nic(&client, json, &nic_path(&nic, "")),
             Command::Ports => {
                 let list: Vec<_> = client.get("/v1/ports")?;
                 show(json, list.as_slice(), ports)
@@ -324,6 +317,16 @@ impl Ctl {
             Command::Dump { nic } => print_answer(&client, &nic_path(&nic, "/dump")),
         }
     }
+}
+
+fn add_nic(client: &Client, json: bool, name: String) -> anyhow::Result<()> {
+    let nic = client.send(Method::POST, "/v1/nics", &NicName { name })?;
+    show(json, &[nic][..], nics)
+}
+
+fn remove_nic(client: &Client, json: bool, path: &str) -> anyhow::Result<()> {
+    let nic = client.send(Method::DELETE, path, &())?;
+    show(json, &[nic][..], nics)
 }
 
 /// Prints an answer as it comes.

@@ -1,9 +1,11 @@
 //! `faultline ctl` and `faultline completions` as programs.
 
+use std::future::Future;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::task::{Context, Poll, Waker};
 
 use crate::program::{printed_by, server};
 
@@ -170,6 +172,63 @@ fn an_unknown_command_is_answered_with_those_that_exist() {
             "{error}"
         );
     }
+}
+
+#[test]
+fn rules_are_injected_listed_and_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("control");
+    let _server = server(directory.path(), &["a", "b"]);
+    let words = |text: &str| -> Vec<String> {
+        let row = text.lines().nth(1).unwrap_or_default();
+        row.split_whitespace().map(str::to_owned).collect()
+    };
+    let rule = "nic = 'a' on = { signal = 'x' } do = { port_down = {} }";
+    let limits = ["--count", "1", "--for", "1h"];
+    let injected = printed(&socket, &[&["ctl", "inject", rule][..], &limits].concat());
+    assert_eq!(
+        words(&injected)[..4],
+        ["1", "running", "0", "0"],
+        "{injected}"
+    );
+    assert!(injected.trim_end().ends_with(rule), "{injected}");
+    for _ in 0..2 {
+        printed(&socket, &["ctl", "scenario", "signal", "x"]);
+    }
+    let rules = printed(&socket, &["ctl", "rules"]);
+    assert_eq!(words(&rules)[..4], ["1", "running", "1", "2"], "{rules}");
+    let link = || printed(&socket, &["ctl", "link", "a"]);
+    assert!(link().contains("down"), "{}", link());
+    printed(&socket, &["ctl", "rules", "remove", "1"]);
+    assert!(!link().contains("down"), "{}", link());
+    assert_eq!(printed(&socket, &["ctl", "rules"]).lines().count(), 1);
+    let third = "on = { signal = 'x', nth = 3 } do = { count = {} }";
+    printed(&socket, &["ctl", "inject", third]);
+    printed(&socket, &["ctl", "scenario", "signal", "x"]);
+    let rules = printed(&socket, &["ctl", "rules"]);
+    let miss = "rule 2 has not acted: 2 times all matched but nth";
+    assert!(rules.contains(miss), "{rules}");
+}
+
+#[test]
+fn nics_are_removed_and_added() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("control");
+    let mut server = server(directory.path(), &["a", "b"]);
+    let state = |text: &str| {
+        let row = text.lines().nth(1).unwrap_or_default();
+        row.split_whitespace().nth(2).map(str::to_owned)
+    };
+    let removed = printed(&socket, &["ctl", "remove-nic", "a"]);
+    assert_eq!(state(&removed).as_deref(), Some("absent"), "{removed}");
+    assert!(!directory.path().join("a").exists());
+    let added = printed(&socket, &["ctl", "add-nic", "a"]);
+    assert_eq!(state(&added).as_deref(), Some("disabled"), "{added}");
+    assert!(directory.path().join("a").exists());
+    // The end of its thread was asked for, so the process goes on.
+    let ended = std::pin::pin!(server.thread_ended());
+    let mut context = Context::from_waker(Waker::noop());
+    assert_eq!(ended.poll(&mut context), Poll::Pending);
 }
 
 #[test]

@@ -74,8 +74,8 @@ impl Misses {
 
     /// The nearest.
     pub(super) fn nearest(&self) -> Option<Miss> {
-        let all = Unmet::ALL.into_iter().zip(self.0);
-        let (unmet, count) = all.filter(|(_, count)| *count > 0).last()?;
+        let mut all = Unmet::ALL.into_iter().zip(self.0);
+        let (unmet, count) = all.rfind(|(_, count)| *count > 0)?;
         let keys = unmet.keys();
         Some(Miss { keys, count })
     }
