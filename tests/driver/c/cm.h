@@ -21,6 +21,8 @@
 #define IPV6_ADDR_LINKLOCAL 0x20
 #define XA_FLAGS_LOCK_IRQ 0
 #define cond_resched() ((void)0)
+#define list_del(entry) list_del_init(entry)
+#define __used __attribute__((used))
 
 #define htonl(x) __builtin_bswap32(x)
 #define ntohs(x) __builtin_bswap16(x)
@@ -127,9 +129,10 @@ int kernel_getsockname(struct socket *sock, struct sockaddr *addr);
 #define is_vlan_dev(netdev) false
 #define vlan_dev_real_dev(netdev) (netdev)
 #define vlan_dev_vlan_id(netdev) 0
+#define vlan_dev_vlan_proto(netdev) htons(ETH_P_8021Q)
+#define dev_get_iflink(netdev) 0
 #define vlan_dev_get_egress_qos_mask(netdev, priority) ((void)(priority), 0)
 #define rt_tos2priority(tos) (tos)
-#define rdma_vlan_dev_vlan_id(netdev) 0xffff
 #define __vlan_find_dev_deep_rcu(netdev, proto, vlan) ((void)(vlan), (struct net_device *)NULL)
 #define for_each_netdev_rcu(net, found) for (found = NULL; found; found = NULL)
 #define dev_get_by_index(net, ifindex) shim_netdev(ifindex)
@@ -146,11 +149,18 @@ void rdma_addr_cancel(struct rdma_dev_addr *addr);
 
 /* --- processes ----------------------------------------------------------- */
 
-struct mm_struct { int unused; };
-struct shim_task { struct mm_struct *mm; };
+struct mm_struct { int refs; };
+struct nsproxy { struct net *net_ns; };
+typedef unsigned int kuid_t;
+struct shim_task { struct mm_struct *mm; struct nsproxy *nsproxy; kuid_t uid; };
 extern struct shim_task shim_task;
 #define current (&shim_task)
+#define current_uid() (shim_task.uid)
+#define uid_eq(a, b) ((a) == (b))
+#define net_eq(a, b) ((a) == (b))
 #define capable(what) false
+#define mmgrab(mm) ((mm)->refs++)
+#define mmdrop(mm) ((mm)->refs--)
 
 /* --- iw_cm --------------------------------------------------------------- */
 
@@ -177,6 +187,8 @@ struct iw_cm_id {
 	u8 tos;
 	bool tos_set, afonly;
 };
+
+const char *iwcm_reject_msg(int reason);
 
 struct iw_cm_conn_param {
 	const void *private_data;
