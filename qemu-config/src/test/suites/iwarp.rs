@@ -108,8 +108,9 @@ const TESTS: &[GuestTest] = &[
         "ucmatose -s $PEER_IP -c 50 -C 10",
     )
     .shows("Connections are made, carry messages, and end."),
-    roles("addresses", "iwarp_addresses", "", Ready::Now)
-        .shows("Connections use addresses and VLANs that are added later, and another MAC address."),
+    roles("addresses", "iwarp_addresses", "", Ready::Now).shows(
+        "Connections use addresses and VLANs that are added later, and another MAC address.",
+    ),
     perf("write_bw_on_demand", "ib_write_bw", "ib_write_bw --odp").evicted(),
     perf("send_bw", "ib_send_bw", "ib_send_bw"),
     perf("write_bw", "ib_write_bw", "ib_write_bw"),
@@ -121,7 +122,9 @@ const TESTS: &[GuestTest] = &[
         .shows("A registration cache by address sends stale data with pinned regions only."),
     pair("lost_memory", "odp_coherence lost", 18620)
         .faulting(Sides::Both)
-        .shows("A request that touches removed memory ends the connection; nothing else is affected."),
+        .shows(
+            "A request that touches removed memory ends the connection; nothing else is affected.",
+        ),
     tortured("torture", "", ""),
     tortured("torture_implicit", "", "--implicit"),
     tortured("torture_drop", "--policy drop", ""),
