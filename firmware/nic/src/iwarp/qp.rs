@@ -504,8 +504,7 @@ impl StreamQp {
             return;
         }
         // Memory of a receive, or memory that the peer has named.
-        let of_receive =
-            !of_send && self.receives.fail_current(&self.endpoint, cx, LOST_BUFFER);
+        let of_receive = !of_send && self.receives.fail_current(&self.endpoint, cx, LOST_BUFFER);
         let code = match of_receive {
             true => TerminateCode::RDMAP_LOCAL_CATASTROPHIC,
             false => TerminateCode::RDMAP_ACCESS,
