@@ -230,6 +230,7 @@ struct faultline_dev {
 
 	/* NULL: not an iWARP adapter. */
 	struct faultline_cm *cm;
+	struct faultline_addrs *addrs;
 
 	/* Serializes reads of the clock, which take two registers. */
 	spinlock_t clock_lock;
@@ -421,6 +422,7 @@ int faultline_eqs_create(struct faultline_dev *dev);
 void faultline_eqs_destroy(struct faultline_dev *dev);
 void faultline_eqs_check_lost(struct faultline_dev *dev);
 void faultline_eqs_sync(struct faultline_dev *dev);
+void faultline_eq_drain(struct faultline_dev *dev);
 unsigned int faultline_num_comp_vectors(const struct faultline_dev *dev);
 u32 faultline_comp_eqn(const struct faultline_dev *dev, unsigned int vector);
 
@@ -451,6 +453,10 @@ void faultline_cm_destroy(struct faultline_dev *dev);
 void faultline_cm_event(struct faultline_dev *dev, u8 kind, u32 object,
 			u64 token);
 
+/* faultline_addr.c */
+int faultline_addrs_create(struct faultline_dev *dev);
+void faultline_addrs_destroy(struct faultline_dev *dev);
+
 /* faultline_net.c */
 int faultline_net_create(struct faultline_dev *dev);
 void faultline_net_destroy(struct faultline_dev *dev);
@@ -466,5 +472,6 @@ void faultline_ib_unregister(struct faultline_dev *dev);
 void faultline_ib_death(struct faultline_dev *dev);
 void faultline_ib_wait_released(struct faultline_dev *dev);
 void faultline_ib_port_event(struct faultline_dev *dev, bool up);
+void faultline_ib_gid_changed(struct faultline_dev *dev);
 
 #endif /* FAULTLINE_H */

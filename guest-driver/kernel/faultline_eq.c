@@ -284,6 +284,18 @@ void faultline_eqs_sync(struct faultline_dev *dev)
 	}
 }
 
+/*
+ * Handles the events that the device has written so far, except completions and
+ * page faults. At most as many as the queue has: then more have followed.
+ */
+void faultline_eq_drain(struct faultline_dev *dev)
+{
+	unsigned int rounds = FAULTLINE_EQ_DEPTH / FAULTLINE_EQ_BUDGET;
+
+	while (rounds-- && faultline_eq_process(&dev->eqs[FAULTLINE_EQ_ASYNC]))
+		cond_resched();
+}
+
 static int faultline_eq_create(struct faultline_dev *dev, unsigned int vector,
 			       u32 flags)
 {

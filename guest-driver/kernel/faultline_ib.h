@@ -14,6 +14,9 @@
 #define FAULTLINE_PART_SHIFT	(PAGE_SHIFT + PAGE_ALLOC_COSTLY_ORDER)
 #define FAULTLINE_PART_SIZE	((size_t)1 << FAULTLINE_PART_SHIFT)
 
+/* No VLAN, in SET_GID and in paths of connections. */
+#define FAULTLINE_NO_VLAN	0xffff
+
 struct faultline_part {
 	void *cpu;
 	dma_addr_t dma;

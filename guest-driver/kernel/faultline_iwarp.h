@@ -39,7 +39,12 @@ static inline __be16 *faultline_port(struct sockaddr_storage *addr)
 		       &((struct sockaddr_in6 *)addr)->sin6_port;
 }
 
+/* faultline_addr.c; for recovery see faultline_ib.h */
+void faultline_addrs_flush(struct faultline_dev *dev);
+
 /* faultline_iwcm.c */
+bool faultline_cm_interface(struct faultline_dev *dev,
+			    struct net_device *found, u16 *vlan);
 int faultline_cm_local(struct faultline_dev *dev, struct net *net,
 		       const struct sockaddr_storage *local, int *ifindex,
 		       u16 *vlan);

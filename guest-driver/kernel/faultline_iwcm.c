@@ -32,6 +32,7 @@
 #include <linux/in.h>
 #include <linux/net.h>
 #include <linux/sched.h>
+#include <linux/sched/mm.h>
 #include <linux/slab.h>
 
 #include <net/ipv6.h>
@@ -40,6 +41,9 @@
 
 #include "faultline_iwarp.h"
 
+/* iw_cm uses its functions as long as the module has a connection. */
+static const char *(*const faultline_holds_iw_cm)(int) __used = iwcm_reject_msg;
+
 /* Time for the resolution of the peer's MAC address. */
 #define FAULTLINE_RESOLVE_TIMEOUT_MS	3000
 /*
@@ -47,7 +51,6 @@
  * one that never answers.
  */
 #define FAULTLINE_OPEN_TIMEOUT		(300 * HZ)
-#define FAULTLINE_NO_VLAN		0xffff
 
 enum faultline_conn_state {
 	/* No connection. */
@@ -78,8 +81,8 @@ struct faultline_conn {
 	bool stopped;
 	/* DISCONNECT has been reported. */
 	bool disconnected;
-	/* The process that has created the queue pair; NULL: the kernel. */
-	const struct mm_struct *mm;
+	/* The process that has created the queue pair; NULL: a kernel thread. */
+	struct mm_struct *mm;
 	struct iw_cm_id *cm_id;
 	unsigned long events;
 	struct delayed_work work;
@@ -94,6 +97,8 @@ struct faultline_conn {
 	struct sockaddr_storage local;
 	struct sockaddr_storage remote;
 	struct rdma_dev_addr addr;
+	/* The interface of the local address. */
+	int ifindex;
 	/* The result of the resolution, before FAULTLINE_CONN_RESOLVED. */
 	int addr_status;
 	u8 tos;
@@ -184,13 +189,33 @@ struct net *faultline_cm_net(struct faultline_dev *dev)
 	return net;
 }
 
+/*
+ * Returns true if an interface is the netdev or a VLAN of it. The core's
+ * functions name the real device of a VLAN in a VLAN, too, which is not one.
+ */
+bool faultline_cm_interface(struct faultline_dev *dev,
+			    struct net_device *found, u16 *vlan)
+{
+	struct net_device *netdev = faultline_netdev(dev);
+
+	*vlan = FAULTLINE_NO_VLAN;
+	if (found == netdev)
+		return true;
+	if (!is_vlan_dev(found) || vlan_dev_real_dev(found) != netdev ||
+	    dev_get_iflink(found) != netdev->ifindex ||
+	    vlan_dev_vlan_proto(found) != htons(ETH_P_8021Q))
+		return false;
+	*vlan = vlan_dev_vlan_id(found);
+	return true;
+}
+
 /* Finds the interface of a local address: the netdev, or a VLAN of it. */
 int faultline_cm_local(struct faultline_dev *dev, struct net *net,
 		       const struct sockaddr_storage *local, int *ifindex,
 		       u16 *vlan)
 {
 	struct rdma_dev_addr addr = { .net = net };
-	struct net_device *found, *real;
+	struct net_device *found;
 	int err;
 
 	if (local->ss_family == AF_INET6)
@@ -202,13 +227,9 @@ int faultline_cm_local(struct faultline_dev *dev, struct net *net,
 	found = dev_get_by_index(net, addr.bound_dev_if);
 	if (!found)
 		return -ENODEV;
-	real = is_vlan_dev(found) ? vlan_dev_real_dev(found) : found;
-	if (real == faultline_netdev(dev)) {
-		*ifindex = found->ifindex;
-		*vlan = rdma_vlan_dev_vlan_id(found);
-	} else {
+	*ifindex = found->ifindex;
+	if (!faultline_cm_interface(dev, found, vlan))
 		err = -EADDRNOTAVAIL;
-	}
 	dev_put(found);
 	return err;
 }
@@ -514,27 +535,45 @@ static u8 faultline_vlan_priority(const struct net_device *found, u8 tos)
 		VLAN_PRIO_MASK) >> VLAN_PRIO_SHIFT;
 }
 
+/*
+ * Returns true if the way to the peer begins at the interface of the local
+ * address, or if the peer has an address of this guest.
+ */
+static bool faultline_conn_is_routed(const struct faultline_conn *conn)
+{
+	struct rdma_dev_addr own = { .net = conn->addr.net };
+
+	return conn->addr.bound_dev_if == conn->ifindex ||
+	       !rdma_translate_ip((const struct sockaddr *)&conn->remote, &own);
+}
+
 /* Fills the path of an active connection, whose MAC address is resolved. */
-static int faultline_conn_path(struct faultline_conn *conn,
+static int faultline_conn_path(struct faultline_dev *dev,
+			       struct faultline_conn *conn,
 			       struct faultline_connection_path *path)
 {
-	struct net_device *found = dev_get_by_index(sock_net(conn->port->sk),
-						    conn->addr.bound_dev_if);
+	struct net_device *found;
+	bool fits;
+	u16 vlan;
 
+	if (!faultline_conn_is_routed(conn))
+		return -EHOSTUNREACH;
+	found = dev_get_by_index(sock_net(conn->port->sk), conn->ifindex);
 	if (!found)
 		return -ENODEV;
+	fits = faultline_cm_interface(dev, found, &vlan);
 	faultline_ip_fill(path->local_ip, &conn->local);
 	faultline_ip_fill(path->remote_ip, &conn->remote);
 	path->local_port = cpu_to_le16(ntohs(*faultline_port(&conn->local)));
 	path->remote_port = cpu_to_le16(ntohs(*faultline_port(&conn->remote)));
 	memcpy(path->dmac, conn->addr.dst_dev_addr, ETH_ALEN);
-	path->vlan = cpu_to_le16(rdma_vlan_dev_vlan_id(found));
+	path->vlan = cpu_to_le16(vlan);
 	path->sl = faultline_vlan_priority(found, conn->tos);
 	path->traffic_class = conn->tos;
 	path->hop_limit = clamp_t(int, conn->addr.hoplimit, 0, U8_MAX);
 	path->mtu = cpu_to_le16(min_t(u32, READ_ONCE(found->mtu), U16_MAX));
 	dev_put(found);
-	return 0;
+	return fits ? 0 : -EADDRNOTAVAIL;
 }
 
 static int faultline_conn_send(struct faultline_conn *conn)
@@ -547,7 +586,7 @@ static int faultline_conn_send(struct faultline_conn *conn)
 	u8 *copy;
 	int err;
 
-	err = faultline_conn_path(conn, &params.path);
+	err = faultline_conn_path(dev, conn, &params.path);
 	if (err)
 		return err;
 	copy = faultline_private_map(dev, &params.param, conn->private_data,
@@ -677,7 +716,10 @@ int faultline_conn_create(struct faultline_qp *qp)
 	if (!conn)
 		return -ENOMEM;
 	conn->qp = qp;
-	conn->mm = qp->user ? current->mm : NULL;
+	/* A later process cannot have the same address space. */
+	conn->mm = current->mm;
+	if (conn->mm)
+		mmgrab(conn->mm);
 	INIT_DELAYED_WORK(&conn->work, faultline_conn_work);
 	refcount_set(&conn->refs, 1);
 	init_completion(&conn->unused);
@@ -707,9 +749,14 @@ bool faultline_conn_stopped(const struct faultline_conn *conn)
 	return conn->stopped;
 }
 
-/* The queue pair has been reset: its connection, if any, has ended. */
+/*
+ * The queue pair has been reset: its connection, if any, has ended. The device
+ * has written the events of the connection before its answer: they are handled
+ * now, or they could end the next connection.
+ */
 void faultline_conn_reset(struct faultline_conn *conn)
 {
+	faultline_eq_drain(to_fdev(conn->qp->ibqp.device));
 	faultline_conn_abort(conn, -ECONNABORTED);
 }
 
@@ -730,6 +777,8 @@ void faultline_conn_destroy(struct faultline_qp *qp)
 	disable_delayed_work_sync(&conn->work);
 	if (!refcount_dec_and_test(&conn->refs))
 		wait_for_completion(&conn->unused);
+	if (conn->mm)
+		mmdrop(conn->mm);
 	kfree(conn);
 	qp->conn = NULL;
 }
@@ -755,14 +804,15 @@ int faultline_conn_attr_mask(const struct ib_qp_attr *attr, int mask)
 
 /*
  * Returns true if the caller may connect a queue pair. Processes name it to the
- * core by its number, which the core does not check: it must be theirs. Those
- * that may mount and configure things do it for the kernel.
+ * core by its number, which the core does not check: it must be one that they
+ * have created, also for the kernel, as a mount does. The kernel's own threads
+ * connect those of the kernel, and so does an administrator.
  */
 static bool faultline_conn_permitted(const struct faultline_conn *conn)
 {
-	if (conn->mm)
-		return conn->mm == current->mm;
-	return !current->mm || capable(CAP_NET_ADMIN);
+	if (conn->mm && conn->mm == current->mm)
+		return true;
+	return !conn->qp->user && (!current->mm || capable(CAP_NET_ADMIN));
 }
 
 /*
@@ -875,18 +925,20 @@ static int faultline_conn_bind(struct faultline_conn *conn, struct net *net)
 static int faultline_conn_resolve(struct faultline_dev *dev,
 				  struct faultline_conn *conn, struct net *net)
 {
-	int ifindex, err;
+	int err;
 	u16 vlan;
 
-	err = faultline_cm_local(dev, net, &conn->local, &ifindex, &vlan);
+	err = faultline_cm_local(dev, net, &conn->local, &conn->ifindex, &vlan);
 	if (err)
 		return err;
+	/* Not in the work item, which runs in the same workqueue. */
+	faultline_addrs_flush(dev);
 	err = faultline_conn_bind(conn, net);
 	if (err)
 		return err;
 	conn->addr = (struct rdma_dev_addr) {
 		.net = net,
-		.bound_dev_if = ifindex,
+		.bound_dev_if = conn->ifindex,
 	};
 	err = rdma_resolve_ip((struct sockaddr *)&conn->local,
 			      (struct sockaddr *)&conn->remote, &conn->addr,

@@ -4,7 +4,9 @@
  *
  * A listener of iw_cm is one or several of the device: for any address there is
  * one for each family, with and without each VLAN of the netdev. A VLAN that is
- * created later is not covered.
+ * created later is not covered. Processes of another network namespace than the
+ * netdev's have none for any address. A user without CAP_NET_ADMIN has at most
+ * a part of the device's listeners.
  *
  * Interrupts put events about requests into a ring, and a work item takes them
  * out in order. It enters a request into an array, reads what the peer has said,
@@ -19,15 +21,20 @@
  * Locking: faultline_cm.lock (taken in interrupts) protects the indices of the
  * ring. The locks of the arrays protect their entries; a listener is found with a
  * reference, as other objects of events, and its destruction waits for the last
- * one. `generation` belongs to the work item. iw_cm is called without locks.
+ * one. `generation` belongs to the work item. `users_lock` protects the counts
+ * of users. iw_cm is called without locks.
  *
  * Everything exists for one life of the device, from faultline_cm_create() to
  * faultline_cm_destroy().
  */
+#include <linux/capability.h>
+#include <linux/cred.h>
 #include <linux/if_vlan.h>
 #include <linux/in.h>
 #include <linux/log2.h>
 #include <linux/net.h>
+#include <linux/nsproxy.h>
+#include <linux/sched.h>
 #include <linux/slab.h>
 
 #include <net/ipv6.h>
@@ -35,9 +42,18 @@
 
 #include "faultline_iwarp.h"
 
-#define FAULTLINE_NO_VLAN	0xffff
+/* Of the device's listeners, a user gets one of so many. */
+#define FAULTLINE_USER_LISTENERS	4
 
 struct faultline_listen;
+
+/* A user without CAP_NET_ADMIN who has listeners. */
+struct faultline_cm_user {
+	struct list_head link;
+	kuid_t uid;
+	/* Listeners of the device. */
+	u32 listeners;
+};
 
 /* A listener of the device. */
 struct faultline_listener {
@@ -49,6 +65,10 @@ struct faultline_listener {
 struct faultline_listen {
 	struct iw_cm_id *cm_id;
 	struct socket *port;
+	/* NULL: no user's, or an administrator's. */
+	struct faultline_cm_user *user;
+	/* Listeners for which `user` is charged. */
+	unsigned int max;
 	unsigned int num;
 	struct faultline_listener listeners[];
 };
@@ -66,6 +86,8 @@ struct faultline_cm {
 	struct xarray requests;
 	atomic_t num_requests;
 	u32 generation;
+	struct mutex users_lock;
+	struct list_head users;
 	struct work_struct work;
 	/* Protects the ring. */
 	spinlock_t lock;
@@ -327,6 +349,8 @@ int faultline_cm_create(struct faultline_dev *dev)
 	cm->depth = depth;
 	xa_init_flags(&cm->listeners, XA_FLAGS_LOCK_IRQ);
 	xa_init(&cm->requests);
+	mutex_init(&cm->users_lock);
+	INIT_LIST_HEAD(&cm->users);
 	spin_lock_init(&cm->lock);
 	INIT_WORK(&cm->work, faultline_cm_work);
 	dev->cm = cm;
@@ -361,6 +385,13 @@ static bool faultline_cm_is_any(const struct sockaddr_storage *addr)
 					    ipv6_addr_any(&v6->sin6_addr);
 }
 
+/* A listener of both families: for any address of IPv6, unless it has IPv6 only. */
+static bool faultline_listen_is_dual(const struct iw_cm_id *cm_id)
+{
+	return cm_id->m_local_addr.ss_family == AF_INET6 && !cm_id->afonly &&
+	       faultline_cm_is_any(&cm_id->m_local_addr);
+}
+
 /* Fills in the VLANs of the netdev, and first none. Returns their number. */
 static unsigned int faultline_cm_vlans(struct faultline_dev *dev,
 				       struct net *net, u16 *vlans,
@@ -368,15 +399,74 @@ static unsigned int faultline_cm_vlans(struct faultline_dev *dev,
 {
 	struct net_device *found;
 	unsigned int num = 0;
+	u16 vlan;
 
 	vlans[num++] = FAULTLINE_NO_VLAN;
 	rcu_read_lock();
 	for_each_netdev_rcu(net, found)
-		if (is_vlan_dev(found) && num < max &&
-		    vlan_dev_real_dev(found) == faultline_netdev(dev))
-			vlans[num++] = vlan_dev_vlan_id(found);
+		if (num < max && faultline_cm_interface(dev, found, &vlan) &&
+		    vlan != FAULTLINE_NO_VLAN)
+			vlans[num++] = vlan;
 	rcu_read_unlock();
 	return num;
+}
+
+/*
+ * Charges the user for the listeners of the device that this one may need. Not
+ * an administrator, and not the kernel, which listens for one.
+ */
+static int faultline_listen_charge(struct faultline_dev *dev,
+				   struct faultline_listen *listen)
+{
+	u32 most = le32_to_cpu(dev->caps.max_listener) /
+		   FAULTLINE_USER_LISTENERS;
+	struct faultline_cm *cm = dev->cm;
+	struct faultline_cm_user *user;
+	int err = 0;
+
+	if (!current->mm || capable(CAP_NET_ADMIN))
+		return 0;
+	mutex_lock(&cm->users_lock);
+	list_for_each_entry(user, &cm->users, link)
+		if (uid_eq(user->uid, current_uid()))
+			goto found;
+	user = kzalloc(sizeof(*user), GFP_KERNEL);
+	if (!user) {
+		err = -ENOMEM;
+		goto unlock;
+	}
+	user->uid = current_uid();
+	list_add_tail(&user->link, &cm->users);
+found:
+	if (listen->max > most || user->listeners > most - listen->max) {
+		err = -EDQUOT;
+	} else {
+		user->listeners += listen->max;
+		listen->user = user;
+	}
+	if (!user->listeners) {
+		list_del(&user->link);
+		kfree(user);
+	}
+unlock:
+	mutex_unlock(&cm->users_lock);
+	return err;
+}
+
+static void faultline_listen_uncharge(struct faultline_dev *dev,
+				      struct faultline_listen *listen)
+{
+	struct faultline_cm_user *user = listen->user;
+
+	if (!user)
+		return;
+	mutex_lock(&dev->cm->users_lock);
+	user->listeners -= listen->max;
+	if (!user->listeners) {
+		list_del(&user->link);
+		kfree(user);
+	}
+	mutex_unlock(&dev->cm->users_lock);
 }
 
 static int faultline_listener_add(struct faultline_dev *dev,
@@ -421,6 +511,7 @@ static void faultline_listen_free(struct faultline_dev *dev,
 				      listener->res.num, err);
 		faultline_res_remove(&dev->cm->listeners, &listener->res);
 	}
+	faultline_listen_uncharge(dev, listen);
 	faultline_port_release(listen->port);
 	listen->cm_id->rem_ref(listen->cm_id);
 	kvfree(listen);
@@ -434,8 +525,7 @@ static int faultline_listen_start(struct faultline_dev *dev,
 				  u32 backlog)
 {
 	u16 port = ntohs(*faultline_port((struct sockaddr_storage *)local));
-	bool both = local->ss_family == AF_INET6 && !listen->cm_id->afonly &&
-		    faultline_cm_is_any(local);
+	bool both = faultline_listen_is_dual(listen->cm_id);
 	u8 ip[FAULTLINE_CM_FAMILIES][16];
 	unsigned int i, j;
 	int err;
@@ -482,9 +572,12 @@ static int faultline_listen_open(struct faultline_dev *dev, struct net *net,
 		goto free_vlans;
 	listen->cm_id = cm_id;
 	cm_id->add_ref(cm_id);
+	listen->max = num_vlans * (faultline_listen_is_dual(cm_id) ? 2 : 1);
+	err = faultline_listen_charge(dev, listen);
 	/* Other adapters of the guest may listen at the port, too. */
-	err = faultline_port_reserve(net, &local, ifindex, cm_id->afonly,
-				     &listen->port);
+	if (!err)
+		err = faultline_port_reserve(net, &local, ifindex,
+					     cm_id->afonly, &listen->port);
 	if (!err)
 		err = faultline_listen_start(dev, listen, &local, vlans,
 					     num_vlans, backlog);
@@ -511,6 +604,16 @@ int faultline_iw_create_listen(struct iw_cm_id *cm_id, int backlog)
 	net = faultline_cm_net(dev);
 	if (!net)
 		return -ENETDOWN;
+	/*
+	 * The core asks all adapters. A process of another namespace has no
+	 * address of this one.
+	 */
+	if (faultline_cm_is_any(&cm_id->m_local_addr) && current->mm &&
+	    !net_eq(current->nsproxy->net_ns, net)) {
+		put_net(net);
+		return 0;
+	}
+	faultline_addrs_flush(dev);
 	err = faultline_listen_open(dev, net, cm_id,
 				    clamp_t(u32, backlog, 1,
 					    le32_to_cpu(dev->caps.max_backlog)));

@@ -228,14 +228,19 @@ int faultline_up(struct faultline_dev *dev)
 	err = dev->net ? faultline_net_start(dev) : faultline_net_create(dev);
 	if (err)
 		goto destroy_counters;
-	err = faultline_ib_register(dev);
+	err = faultline_addrs_create(dev);
 	if (err)
 		goto stop_net;
+	err = faultline_ib_register(dev);
+	if (err)
+		goto destroy_addrs;
 	dev->up = true;
 	queue_delayed_work(dev->wq, &dev->health_work,
 			   FAULTLINE_HEARTBEAT_PERIOD);
 	return 0;
 
+destroy_addrs:
+	faultline_addrs_destroy(dev);
 stop_net:
 	faultline_net_stop(dev);
 destroy_counters:
@@ -268,6 +273,7 @@ void faultline_down(struct faultline_dev *dev)
 		faultline_ib_wait_released(dev);
 	}
 	faultline_ib_unregister(dev);
+	faultline_addrs_destroy(dev);
 	faultline_net_stop(dev);
 	faultline_counters_destroy(dev);
 	faultline_eqs_destroy(dev);

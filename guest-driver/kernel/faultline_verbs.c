@@ -35,8 +35,6 @@
 #define FAULTLINE_RELEASE_TIMEOUT	(2 * HZ)
 /* Time for them to release the protection domains of their queue pairs. */
 #define FAULTLINE_RELEASE_PD_TIMEOUT	(HZ / 2)
-/* No VLAN, in SET_GID. */
-#define FAULTLINE_NO_VLAN	0xffff
 
 static struct faultline_mmap_entry *
 to_fmmap(struct rdma_user_mmap_entry *rdma_entry)
@@ -881,6 +879,12 @@ void faultline_ib_death(struct faultline_dev *dev)
 			faultline_conn_death(qp->conn);
 	}
 	xa_unlock_irqrestore(&dev->qps, flags);
+}
+
+/* The MAC address has changed, which is the one entry of an iWARP adapter. */
+void faultline_ib_gid_changed(struct faultline_dev *dev)
+{
+	faultline_ib_dispatch(dev, IB_EVENT_GID_CHANGE);
 }
 
 /* The link came up or went down. */

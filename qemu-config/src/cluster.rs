@@ -38,14 +38,16 @@ pub enum Nic {
     Mixed,
     /// The same with virtio-net by vhost-user, so that it has several queues and offloads.
     Vhost,
+    /// The project's NIC in the first of two guests, the kernel's `siw` (iWARP over its TCP sockets) on virtio-net in the second.
+    Siw,
     /// Nothing: a bare guest.
     None,
 }
 
 impl Nic {
     /// True if the first guest has the project's NIC and the second has virtio-net.
-    fn is_mixed(self) -> bool {
-        matches!(self, Self::Mixed | Self::Vhost)
+    pub fn is_mixed(self) -> bool {
+        matches!(self, Self::Mixed | Self::Vhost | Self::Siw)
     }
 }
 
@@ -205,7 +207,7 @@ impl<'a> Parts<'a> {
         );
         ensure!(
             !plan.nic.is_mixed() || plan.guests == 2,
-            "the NIC and rxe need exactly two guests"
+            "the NIC and another adapter need exactly two guests"
         );
         ensure!(
             !plan.wiring.is_between_emulators() || plan.guests == 2 && plan.nic == Nic::Faultline,
@@ -223,7 +225,7 @@ impl<'a> Parts<'a> {
             programs: plan.programs,
             disk: plan.stock.as_deref(),
             driver: has_nic && plan.stock.is_none(),
-            upstream: plan.upstream,
+            upstream: plan.upstream || plan.nic == Nic::Siw,
             long_builds: &plan.long_builds,
             emulator: has_nic.then_some(plan.profile),
         };
@@ -263,7 +265,7 @@ impl<'a> Parts<'a> {
             |nics, settings: &Settings<'_>| Emulator::start(program, nics, settings, sockets, dir);
         if !self.plan.wiring.is_between_emulators() {
             let (nics, ports) = match self.plan.nic {
-                Nic::Mixed | Nic::Vhost => {
+                Nic::Mixed | Nic::Vhost | Nic::Siw => {
                     let socket = virtio_socket(sockets, 1);
                     let keys = match self.plan.nic {
                         Nic::Vhost => "kind = \"vhost-user-net\"\nsocket = \"",
@@ -350,12 +352,12 @@ impl<'a> Parts<'a> {
                     listens: index == 0,
                     is_vhost: false,
                 }),
-                Nic::Mixed | Nic::Vhost if index > 0 => Some(Wire {
+                nic if nic.is_mixed() && index > 0 => Some(Wire {
                     socket: virtio_socket(sockets, index),
                     listens: false,
                     is_vhost: plan.nic == Nic::Vhost,
                 }),
-                Nic::Mixed | Nic::Vhost | Nic::Faultline | Nic::None => None,
+                _ => None,
             },
             index,
             append: plan.append.clone(),
@@ -418,7 +420,7 @@ impl Cluster {
         let mut versions = parts.versions()?;
         let sockets = SocketFolder::new()?;
         let (program, emulator, second) = match plan.nic {
-            Nic::Faultline | Nic::Mixed | Nic::Vhost => {
+            Nic::Faultline | Nic::Mixed | Nic::Vhost | Nic::Siw => {
                 let program = emulator::build(workspace, plan.profile)?;
                 versions.push(("faultline".into(), emulator::version(&program)));
                 let (emulator, second) = parts.start_emulators(&program, sockets.path(), dir)?;
@@ -748,7 +750,8 @@ fn configure_command(index: usize, plan: &Plan) -> String {
     let peer = if index == 0 { 1 } else { 0 };
     let nic = match plan.nic {
         Nic::Faultline => "faultline",
-        Nic::Mixed | Nic::Vhost if index == 0 => "faultline",
+        nic if nic.is_mixed() && index == 0 => "faultline",
+        Nic::Siw => "siw",
         Nic::Mixed | Nic::Vhost | Nic::Rxe => "rxe",
         Nic::None => "none",
     };
@@ -757,7 +760,7 @@ fn configure_command(index: usize, plan: &Plan) -> String {
     // page (Linux 7.2).
     let limits = match plan.nic {
         Nic::Rxe | Nic::Mixed | Nic::Vhost => "--aligned --same-iova",
-        Nic::Faultline | Nic::None => "",
+        Nic::Faultline | Nic::Siw | Nic::None => "",
     };
     format!(
         "configure_guest {nic} '{mtu}' GUEST_INDEX={index} GUEST_COUNT={} GUEST_MIB={} \

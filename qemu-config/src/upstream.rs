@@ -1,6 +1,6 @@
 //! Software of others that Debian has as source only.
 //!
-//! Kernel modules: RTRS with RNBD, and SMB Direct of `ksmbd` and `cifs`, which Debian's kernels have switched off. They are not in
+//! Kernel modules: RTRS with RNBD, SMB Direct of `ksmbd` and `cifs`, and `siw`, which Debian's kernels have switched off. They are not in
 //! the index of modules: `lab_insmod` of `qemu-config/guest/lib.sh` loads them. Programs: some of fabtests, the tests of libfabric,
 //! whose library the image has; and the server of valkey with its test of RDMA, which Debian's package is built without.
 

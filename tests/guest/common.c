@@ -492,6 +492,11 @@ void device_open_named(struct device *device, const char *name, int gid_index)
 	device->mtu = port.active_mtu;
 }
 
+bool device_is_iwarp(const struct device *device)
+{
+	return device->context->device->transport_type == IBV_TRANSPORT_IWARP;
+}
+
 long device_counter(const struct device *device, const char *name)
 {
 	char path[256];
@@ -616,6 +621,8 @@ void endpoint_adopt(struct endpoint *end, struct device *device, struct ibv_cq *
 	end->own.qpn = end->qp->qp_num;
 	end->own.psn = random & 0xffffff;
 	memcpy(end->own.gid, &device->gid, 16);
+	if (device_is_iwarp(device))
+		connection_create(end);
 }
 
 void endpoint_meet(struct endpoint *end, int fd)
@@ -648,6 +655,8 @@ void endpoint_stop(struct endpoint *end)
 {
 	struct ibv_qp_attr attributes = { .qp_state = IBV_QPS_RESET };
 
+	if (end->connection)
+		connection_stop(end);
 	modify(end, &attributes, IBV_QP_STATE);
 }
 
@@ -662,6 +671,8 @@ void endpoint_listen(struct endpoint *end)
 
 	modify(end, &attributes,
 	       IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+	if (end->connection)
+		return;
 	memset(&attributes, 0, sizeof(attributes));
 	attributes.qp_state = IBV_QPS_RTR;
 	attributes.path_mtu = end->device->mtu;
@@ -680,7 +691,7 @@ void endpoint_listen(struct endpoint *end)
 		       IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
 }
 
-void endpoint_start(struct endpoint *end)
+void endpoint_connect(struct endpoint *end)
 {
 	const struct ibv_device_attr *limits = &end->device->attributes.orig_attr;
 	struct ibv_qp_attr attributes = {
@@ -693,14 +704,24 @@ void endpoint_start(struct endpoint *end)
 			limits->max_qp_init_rd_atom < 8 ? limits->max_qp_init_rd_atom : 8,
 	};
 
+	if (end->connection)
+		connection_start(end);
+	else
+		modify(end, &attributes,
+		       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+			       IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+}
+
+void endpoint_start(struct endpoint *end)
+{
 	endpoint_listen(end);
-	modify(end, &attributes,
-	       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-		       IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+	endpoint_connect(end);
 }
 
 void endpoint_destroy(struct endpoint *end)
 {
+	if (end->connection)
+		connection_destroy(end);
 	if (ibv_destroy_qp(end->qp) || ibv_destroy_cq(end->cq))
 		die("cannot destroy a queue pair: %m");
 }

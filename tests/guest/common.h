@@ -135,12 +135,17 @@ void device_needs_odp(const struct device *device, bool implicit);
 struct ibv_pd *domain_with_ring(struct device *device, uint64_t what, void *memory);
 uint32_t *posted_of_ring(void *memory, unsigned int depth, unsigned int posted);
 
-/* What a queue pair's other end has to know. */
+/* Queue pairs of the device are connected over TCP (iWARP). */
+bool device_is_iwarp(const struct device *device);
+
+/* What a queue pair's other end has to know. Of an iWARP adapter `psn` is a TCP port, and `gid` an IPv4 address. */
 struct address {
 	uint32_t qpn;
 	uint32_t psn;
 	uint8_t gid[16];
 };
+
+struct connection;
 
 struct endpoint {
 	struct device *device;
@@ -148,6 +153,8 @@ struct endpoint {
 	struct ibv_qp *qp;
 	struct address own;
 	struct address peer;
+	/* Of an iWARP adapter, else NULL. */
+	struct connection *connection;
 	uint8_t timeout;
 	uint8_t retries;
 };
@@ -160,13 +167,22 @@ void endpoint_adopt(struct endpoint *end, struct device *device, struct ibv_cq *
 		    struct ibv_qp *qp);
 /* Swaps addresses over a control connection. */
 void endpoint_meet(struct endpoint *end, int fd);
-/* RESET or anything else -> RTR towards the known peer. Outstanding work is gone. */
+/* RESET or anything else -> RTR towards the known peer, or INIT of an iWARP adapter. Outstanding work is gone. */
 void endpoint_listen(struct endpoint *end);
-/* The same, and then to RTS. */
+/* Then to RTS. On an iWARP adapter this waits for the peer to do the same. */
+void endpoint_connect(struct endpoint *end);
+/* Both. */
 void endpoint_start(struct endpoint *end);
 /* To RESET, from any state. */
 void endpoint_stop(struct endpoint *end);
 void endpoint_destroy(struct endpoint *end);
+
+/* connection.c, for common.c: the parts of these functions for iWARP adapters. */
+void connection_create(struct endpoint *end);
+void connection_start(struct endpoint *end);
+void connection_stop(struct endpoint *end);
+void connection_destroy(struct endpoint *end);
+
 /*
  * An XRC queue pair, target or initiator: to INIT, to RTR towards a peer of the
  * same device, to RTS.

@@ -171,6 +171,27 @@ static uint64_t each_page(struct endpoint *end, enum ibv_wr_opcode opcode,
 	return median(took, PAGES);
 }
 
+/*
+ * Over iWARP a WRITE completes when TCP has acknowledged it. The answer to a READ
+ * behind it comes when it has arrived in memory.
+ */
+static void await_writes(struct endpoint *end, char *local, uint32_t lkey, const struct facts *facts)
+{
+	struct request request = {
+		.opcode = IBV_WR_RDMA_READ,
+		.local = local,
+		.length = PAGE,
+		.lkey = lkey,
+		.remote = facts->address,
+		.rkey = facts->rkey,
+	};
+	struct ibv_wc wc;
+
+	endpoint_post(end, &request);
+	if (!endpoint_wait(end, &wc, 20000) || wc.status)
+		die("a READ behind the WRITEs: %s", ibv_wc_status_str(wc.status));
+}
+
 static void learn(int fd, struct facts *facts)
 {
 	send_all(fd, "", 1);
@@ -210,6 +231,7 @@ static void use(const char *host)
 	receive_all(fd, &start, sizeof(start));
 
 	absent = each_page(&end, IBV_WR_RDMA_WRITE, local, mr->lkey, &start);
+	await_writes(&end, local, mr->lkey, &start);
 	learn(fd, &written);
 	warm = each_page(&end, IBV_WR_RDMA_WRITE, local, mr->lkey, &start);
 	learn(fd, &swapped);

@@ -33,6 +33,10 @@
  * the pages that were taken away. A NIC that still writes to such a page shows there.
  *
  * EXIT    Another process, killed in the middle of traffic.
+ *
+ * iWARP adapters. A SEND without a receive ends the stream, so a client knows how many receives there are. SENDs and WRITEs
+ * complete when TCP has acknowledged them: one to memory that is gone may succeed, and then a later request fails. SENDs have
+ * no immediate data, so the client tells the number of the next message when it starts a queue pair anew.
  */
 #ifndef FAULTLINE_GUEST_TORTURE_H
 #define FAULTLINE_GUEST_TORTURE_H
@@ -81,7 +85,8 @@ struct book {
 	uint64_t not_ceiling;
 	/* Of the region that holds the area now; only a GO_REGION area's changes. */
 	uint32_t rkey;
-	uint32_t reserved;
+	/* Receives that were posted for SENDs to the area since the queue pair was started: see lane.posted. */
+	uint32_t posted;
 	/* State n, at n modulo HISTORY. */
 	uint32_t state[HISTORY];
 };

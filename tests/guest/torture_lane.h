@@ -34,6 +34,8 @@ struct slot {
 	bool busy;
 	/* Its data is still to be looked at. */
 	bool held;
+	/* A READ of the book of a lane that keeps its content. */
+	bool reads_book;
 	uint64_t number;
 	uint8_t *buffer;
 	uint8_t *at;
@@ -61,6 +63,9 @@ struct lane {
 	/* SENDs that are posted, and those of them that were acknowledged. */
 	uint64_t sent;
 	uint64_t acknowledged;
+	/* iWARP: SENDs that were posted before the queue pair was started anew, and receives that the victim has posted since then. */
+	uint64_t sent_before;
+	uint32_t posted;
 	/* A request has failed: what the area holds is not known any more. */
 	bool broken;
 	/* READs and atomics under way: what follows and writes must be fenced. */
@@ -101,6 +106,8 @@ bool lane_statuses(struct lane *lane, struct slot **slots, enum ibv_wc_status *s
 		   unsigned int count);
 /* READs the area's book into a slot's buffer. */
 struct slot *lane_post_book(struct lane *lane, struct endpoint *end);
+/* iWARP: true if `count` more SENDs find receives, as far as is known. */
+bool lane_may_send(const struct lane *lane, unsigned int count);
 /* Starts the lane's queue pair anew on both sides. */
 void lane_restart(struct lane *lane);
 

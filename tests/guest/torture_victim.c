@@ -24,6 +24,8 @@ struct end {
 	struct endpoint lane;
 	struct endpoint steady;
 	struct account account;
+	/* Since the queue pair was started. */
+	uint32_t posted;
 	/* USE_SEND: the state that the area had reached when each receive was posted, and the next message. */
 	uint64_t floor[LOSE_RECEIVES];
 	uint32_t expected;
@@ -47,10 +49,17 @@ static uint8_t *inbox_slot(struct end *end, uint64_t index)
 	return end->area->inbox + index * SLOT + start;
 }
 
+/* Tells a client that reads the book. */
+static void count_posted(struct end *end)
+{
+	*(volatile uint32_t *)&end->area->book->posted = ++end->posted;
+}
+
 static void post_receive(struct end *end, uint64_t index)
 {
 	endpoint_receive(&end->lane, index, inbox_slot(end, index), MAX_MESSAGE,
 			 end->area->inbox_mr->lkey);
+	count_posted(end);
 }
 
 /* Looks at one received message and gives its memory to the next. */
@@ -101,6 +110,7 @@ static void post_landing(struct end *end, uint64_t index)
 	atomic_thread_fence(memory_order_seq_cst);
 	endpoint_receive(&end->lane, index, (void *)(uintptr_t)remote, MAX_MESSAGE,
 			 end->area->lkey);
+	count_posted(end);
 }
 
 /*
@@ -154,7 +164,7 @@ static void landed(struct end *end, const struct ibv_wc *wc)
 			complain(end, "refused, and the memory was there all the time", wc);
 		return;
 	}
-	number = ntohl(wc->imm_data);
+	number = wc->wc_flags & IBV_WC_WITH_IMM ? ntohl(wc->imm_data) : end->expected;
 	if (number < end->expected || (number > end->expected && !end->restarted))
 		complain(end, "not the next one", wc);
 	end->expected = number + 1;
@@ -201,12 +211,21 @@ static bool take_completion(struct end *end, unsigned int ms)
 
 static void lane_start_anew(struct end *end)
 {
+	char answer = COMMAND_RESTART;
+	uint64_t next;
+
+	receive_all(end->link, &next, sizeof(next));
 	while (take_completion(end, 0))
 		;
 	endpoint_stop(&end->lane);
-	endpoint_start(&end->lane);
+	endpoint_listen(&end->lane);
 	end->restarted = true;
+	if (device_is_iwarp(end->lane.device))
+		end->expected = next;
+	end->posted = 0;
 	post_receives(end);
+	send_all(end->link, &answer, 1);
+	endpoint_connect(&end->lane);
 }
 
 static void finish(struct end *end)
@@ -248,7 +267,6 @@ static void *end_run(void *argument)
 		}
 		if (command == COMMAND_RESTART) {
 			lane_start_anew(end);
-			send_all(end->link, &command, 1);
 		} else {
 			finish(end);
 			return NULL;

@@ -74,10 +74,15 @@ static void burst_post(struct lane *lane, uint32_t rkey, struct burst *burst)
 /* Whether each request ended as the states between the two looks allow; true if all have succeeded. */
 static bool burst_judge(struct lane *lane, const struct burst *burst, const struct window *window)
 {
+	bool iwarp = device_is_iwarp(lane->device);
+
 	for (unsigned int i = 0; i < BURST; i++) {
 		bool reads = i == READ || i == READ_WORD;
-		bool refused = window->gone || (!reads && window->read_only);
+		/* Over iWARP a request fails because of a WRITE before it, which has completed. */
+		bool refused = window->gone || ((!reads || iwarp) && window->read_only);
 		bool allowed = reads ? window->present : window->writable;
+
+		allowed |= iwarp && (i == WRITE || i == WRITE_WORD);
 
 		if (burst->status[i] == IBV_WC_SUCCESS) {
 			if (window->clear && !allowed) {
@@ -87,7 +92,9 @@ static bool burst_judge(struct lane *lane, const struct burst *burst, const stru
 			}
 			continue;
 		}
-		if (burst->status[i] != IBV_WC_REM_ACCESS_ERR) {
+		/* The connection may have ended before this request was posted. */
+		if (burst->status[i] != IBV_WC_REM_ACCESS_ERR &&
+		    !(iwarp && i > WRITE && burst->status[i] == IBV_WC_WR_FLUSH_ERR)) {
 			tell("lane %u: request %u of a burst gave %s instead of a remote access error",
 			     lane->index, i, ibv_wc_status_str(burst->status[i]));
 			atomic_fetch_add(&totals.wrong_status, 1);
@@ -165,14 +172,41 @@ void write_run(struct lane *lane)
 	}
 }
 
+/*
+ * Reads the book until `count` messages have receives. False if the connection has ended: it was an earlier message that
+ * arrived on no memory.
+ */
+static bool receives_awaited(struct lane *lane, unsigned int count)
+{
+	while (!lane_may_send(lane, count)) {
+		struct slot *slot = lane_post_book(lane, &lane->end);
+		enum ibv_wc_status status;
+		struct book book;
+
+		if (stopping || !lane_statuses(lane, &slot, &status, 1) || status != IBV_WC_SUCCESS)
+			return false;
+		lane->fetching = 0;
+		memcpy(&book, slot->at, sizeof(book));
+		lane->posted = book.posted;
+	}
+	return true;
+}
+
 void send_run(struct lane *lane)
 {
 	enum { MESSAGES = 3 };
+	bool iwarp = device_is_iwarp(lane->device);
+	enum ibv_wr_opcode opcode = iwarp ? IBV_WR_SEND : IBV_WR_SEND_WITH_IMM;
 
 	while (!stopping) {
 		struct slot *slots[MESSAGES];
 		enum ibv_wc_status status[MESSAGES];
 		bool failed = false;
+
+		if (!lane_may_send(lane, MESSAGES) && !receives_awaited(lane, MESSAGES)) {
+			lane_restart(lane);
+			continue;
+		}
 
 		for (unsigned int i = 0; i < MESSAGES; i++) {
 			struct slot *slot = lane_take(lane, false);
@@ -187,7 +221,7 @@ void send_run(struct lane *lane)
 			lane->sent++;
 			slot->held = true;
 			slots[i] = slot;
-			lane_post(lane, &lane->end, slot, IBV_WR_SEND_WITH_IMM, 0, length);
+			lane_post(lane, &lane->end, slot, opcode, 0, length);
 		}
 		if (!lane_statuses(lane, slots, status, MESSAGES))
 			return;
@@ -196,7 +230,8 @@ void send_run(struct lane *lane)
 			if (failed ? status[i] == IBV_WC_WR_FLUSH_ERR :
 				     status[i] == IBV_WC_SUCCESS) {
 				lane->acknowledged += !failed;
-			} else if (!failed && status[i] == IBV_WC_REM_OP_ERR) {
+			} else if (!failed && (status[i] == IBV_WC_REM_OP_ERR ||
+					       (iwarp && status[i] == IBV_WC_WR_FLUSH_ERR))) {
 				/* The victim knows whether it was right. */
 				failed = true;
 				atomic_fetch_add(&totals.errors_seen, 1);

@@ -75,10 +75,11 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
             config: Some(root.join("qemu-config/nics/pinned.toml")),
             ..plain
         },
-        "iwarp" => Plan {
-            config: Some(root.join("qemu-config/nics/iwarp.toml")),
-            packages: packages(),
-            ..plain
+        "iwarp" => iwarp(root, "iwarp", plain),
+        "iwarp-lossy" => iwarp(root, "iwarp_lossy", plain),
+        "interop-siw" => Plan {
+            nic: Nic::Siw,
+            ..iwarp(root, "iwarp", plain)
         },
         "bounce-buffers" => Plan {
             append: "swiotlb=force".to_owned(),
@@ -139,6 +140,15 @@ fn mixed(plain: Plan) -> Plan {
     Plan {
         nic: Nic::Mixed,
         mtu: Some(4200),
+        ..plain
+    }
+}
+
+/// iWARP adapters with this configuration.
+fn iwarp(root: &Path, config: &str, plain: Plan) -> Plan {
+    Plan {
+        config: Some(root.join(format!("qemu-config/nics/{config}.toml"))),
+        packages: packages(),
         ..plain
     }
 }

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 
 use super::sight::watched::until;
 use super::violating::violates;
-use crate::cluster::{Cluster, Nic};
+use crate::cluster::Cluster;
 use crate::command::{say, tail};
 use crate::emulator;
 use crate::workspace::Workspace;
@@ -140,8 +140,8 @@ pub struct Checks(Vec<Check>);
 impl Checks {
     /// Starts them.
     pub fn start(workspace: &Workspace, cluster: &Cluster) -> Result<Self> {
-        // The adapters behind the ports of a cluster are other emulators' NICs, unless one guest has rxe.
-        let ready = !matches!(cluster.plan.nic, Nic::Mixed | Nic::Vhost);
+        // The adapters behind the ports of a cluster are other emulators' NICs, unless one guest has rxe or siw.
+        let ready = !cluster.plan.nic.is_mixed();
         let mut checks = Vec::new();
         for (number, emulator) in cluster.emulators().enumerate() {
             let program = emulator::build(workspace, cluster.plan.profile)?;

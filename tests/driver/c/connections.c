@@ -19,10 +19,19 @@ struct shim_task shim_task;
 
 /* --- the kernel ---------------------------------------------------------- */
 
+const char *iwcm_reject_msg(int reason)
+{
+	return "";
+}
+
 static struct delayed_work *timers[TIMERS];
 static struct net_device *netdev;
 /* The next bind fails with this error. */
 static int bind_error;
+/* The interface at which the way to a peer begins; 0: the one of the local address. */
+static int route_ifindex;
+/* The result for addresses. */
+static int translate_error;
 /* Ports that the stack gives to those who ask for none. */
 static u16 next_port;
 
@@ -103,7 +112,7 @@ int rdma_translate_ip(const struct sockaddr *ip, struct rdma_dev_addr *addr)
 {
 	CHECK(addr->net == &shim_net);
 	addr->bound_dev_if = 1;
-	return 0;
+	return translate_error;
 }
 
 static struct resolution {
@@ -145,6 +154,8 @@ static void resolve(int status)
 			continue;
 		memset(r.addr->dst_dev_addr, 0x5a, ETH_ALEN);
 		r.addr->hoplimit = 63;
+		if (route_ifindex)
+			r.addr->bound_dev_if = route_ifindex;
 		resolutions[i].addr = NULL;
 		r.callback(status, NULL, r.addr, r.context);
 	}
@@ -426,7 +437,7 @@ int faultline_cmd_query_connection(struct faultline_dev *dev, u32 qpn, const str
 	return query(dev, params, answer);
 }
 
-static void event(struct cm_life *l, u8 kind, u32 object, u64 token)
+static void write_event(struct cm_life *l, u8 kind, u32 object, u64 token)
 {
 	struct faultline_eq *eq = &l->dev.eqs[FAULTLINE_EQ_ASYNC];
 
@@ -434,6 +445,11 @@ static void event(struct cm_life *l, u8 kind, u32 object, u64 token)
 		.kind = kind, .object = object, .token = token,
 		.phase = faultline_phase(eq->consumer, FAULTLINE_EQ_LOG_DEPTH),
 	};
+}
+
+static void event(struct cm_life *l, u8 kind, u32 object, u64 token)
+{
+	write_event(l, kind, object, token);
 	interrupt[FAULTLINE_EQ_ASYNC](SHIM_FIRST_IRQ, interrupt_data[FAULTLINE_EQ_ASYNC]);
 }
 
@@ -485,7 +501,10 @@ static struct cm_life *make(void)
 	netdev->mtu = 1500;
 	netdev->ifindex = 1;
 	l->net.netdev = netdev;
+	shim_netdevs = netdev;
+	l->dev.caps.max_gid = 4;
 	CHECK(!faultline_cm_create(&l->dev));
+	CHECK(!faultline_addrs_create(&l->dev));
 	CHECK(!faultline_eqs_create(&l->dev));
 	l->cq.ibcq.device = &l->ib.ibdev;
 	CHECK(!faultline_create_cq(&l->cq.ibcq, &cq_attr, NULL));
@@ -508,7 +527,9 @@ static void unmake(struct cm_life *l)
 	run_works();
 	CHECK(!faultline_destroy_cq(&l->cq.ibcq, NULL));
 	faultline_eqs_destroy(&l->dev);
+	faultline_addrs_destroy(&l->dev);
 	faultline_cm_destroy(&l->dev);
+	shim_netdevs = NULL;
 	CHECK(!run_works() && !num_sockets && !shim_net.refs && !num_maps);
 	resolve(0);
 	CHECK(!run_works());
@@ -563,7 +584,7 @@ static void test_active_fails(void)
 		{ FAULTLINE_CLOSE_TIMED_OUT, -ETIMEDOUT }, { FAULTLINE_CLOSE_RESET, -ECONNRESET },
 		{ FAULTLINE_CLOSE_SETUP, -EPROTO }, { FAULTLINE_CLOSE_ABORTED, -ECONNABORTED },
 	};
-	struct mm_struct mine, other;
+	struct mm_struct mine = {}, other = {};
 	struct cm_life *l;
 	struct id *id;
 	size_t i;
@@ -603,12 +624,16 @@ static void test_active_fails(void)
 	shim_task.mm = &mine;
 	faultline_conn_destroy(l->qp[2]);
 	l->qp[2]->user = true;
-	CHECK(!faultline_conn_create(l->qp[2]));
-	l->qp[2]->user = false;
+	CHECK(!faultline_conn_create(l->qp[2]) && mine.refs == 1);
 	shim_task.mm = &other;
 	start_connect(&l->ib.ibdev, l->qp[2]->res.num, &err);
 	CHECK(err == -ENOENT);
 	shim_task.mm = NULL;
+	start_connect(&l->ib.ibdev, l->qp[2]->res.num, &err);
+	CHECK(err == -ENOENT);
+	/* Nor one of the kernel, unless it has made the kernel create it. */
+	l->qp[2]->user = false;
+	shim_task.mm = &other;
 	start_connect(&l->ib.ibdev, l->qp[2]->res.num, &err);
 	CHECK(err == -ENOENT);
 	shim_task.mm = &mine;
@@ -621,6 +646,91 @@ static void test_active_fails(void)
 	faultline_conn_death(l->qp[2]->conn);
 	run_works();
 	CHECK(id->state == IDLE && id->last.status == -ENETDOWN);
+	unmake(l);
+	CHECK(!mine.refs && !other.refs);
+}
+
+static void reset_qp(struct cm_life *l, int i)
+{
+	struct ib_qp_attr attr = { .qp_state = IB_QPS_RESET };
+
+	CHECK(!faultline_modify_qp(&l->qp[i]->ibqp, &attr, IB_QP_STATE, NULL));
+}
+
+/* An event that the device wrote before the reset, whose interrupt is late, is not of the next connection. */
+static void test_late_event(void)
+{
+	struct cm_life *l = make();
+	u32 qpn = l->qp[0]->res.num;
+	struct id *first, *second;
+	int err;
+
+	first = start_connect(&l->ib.ibdev, qpn, &err);
+	resolve(0);
+	run_works();
+	event(l, FAULTLINE_EVENT_CONNECTED, qpn, 0);
+	run_works();
+	write_event(l, FAULTLINE_EVENT_CONNECTION_CLOSED, qpn, 0);
+	reset_qp(l, 0);
+	CHECK(first->state == IDLE);
+	second = start_connect(&l->ib.ibdev, qpn, &err);
+	CHECK(!err);
+	resolve(0);
+	run_works();
+	interrupt[FAULTLINE_EQ_ASYNC](SHIM_FIRST_IRQ, interrupt_data[FAULTLINE_EQ_ASYNC]);
+	run_works();
+	CHECK(second->state == CONN_SENT);
+	event(l, FAULTLINE_EVENT_CONNECTED, qpn, 0);
+	run_works();
+	CHECK(second->state == ESTABLISHED);
+	unmake(l);
+}
+
+/* The way to the peer begins at another interface than the one of the address. */
+static void test_other_route(void)
+{
+	struct cm_life *l = make();
+	struct id *id;
+	int err;
+
+	id = start_connect(&l->ib.ibdev, l->qp[0]->res.num, &err);
+	route_ifindex = 2;
+	resolve(0);
+	translate_error = -EADDRNOTAVAIL;
+	run_works();
+	CHECK(id->state == IDLE && id->last.status == -EHOSTUNREACH && !num_connects);
+	route_ifindex = translate_error = 0;
+	unmake(l);
+}
+
+/* A user has a part of the listeners, and gets it back; a process of another namespace has none for any address. */
+static void test_quota(void)
+{
+	struct mm_struct mm = {};
+	struct net other = {};
+	struct nsproxy here = { .net_ns = &shim_net }, there = { .net_ns = &other };
+	struct cm_life *l = make();
+	struct id *id[3];
+	int err, i;
+
+	shim_task = (struct shim_task) { .mm = &mm, .nsproxy = &here, .uid = 1000 };
+	for (i = 0; i < 3; i++) {
+		id[i] = start_listen(&l->ib.ibdev, &err);
+		CHECK(err == (i < REQUESTS / 4 ? 0 : -EDQUOT));
+	}
+	shim_task.uid = 1001;
+	start_listen(&l->ib.ibdev, &err);
+	CHECK(!err);
+	destroy_id(id[0]);
+	shim_task.uid = 1000;
+	start_listen(&l->ib.ibdev, &err);
+	CHECK(!err && num_sockets == 3);
+	shim_task.nsproxy = &there;
+	start_listen(&l->ib.ibdev, &err);
+	CHECK(!err && num_sockets == 3);
+	shim_task = (struct shim_task) {};
+	start_listen(&l->ib.ibdev, &err);
+	CHECK(!err && num_sockets == 4);
 	unmake(l);
 }
 
@@ -820,6 +930,9 @@ void test_connections(u64 seeds)
 
 	test_active();
 	test_active_fails();
+	test_late_event();
+	test_other_route();
+	test_quota();
 	test_passive();
 	test_too_many();
 	for (s = 1; s <= seeds; s++) {

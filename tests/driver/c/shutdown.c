@@ -134,6 +134,8 @@ int faultline_odp_create(struct faultline_dev *dev) { the_dev = dev; return crea
 void faultline_odp_destroy(struct faultline_dev *dev) { destroy(dev); }
 int faultline_cm_create(struct faultline_dev *dev) { return 0; }
 void faultline_cm_destroy(struct faultline_dev *dev) { }
+int faultline_addrs_create(struct faultline_dev *dev) { return create(dev); }
+void faultline_addrs_destroy(struct faultline_dev *dev) { destroy(dev); }
 int faultline_eqs_create(struct faultline_dev *dev) { return create(dev); }
 void faultline_eqs_destroy(struct faultline_dev *dev) { destroy(dev); }
 void faultline_eqs_check_lost(struct faultline_dev *dev) { }

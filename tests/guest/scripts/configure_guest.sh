@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Sets the addresses of this guest, and writes to /run/lab.env where the device under test is, with the variables NAME:
-# configure_guest faultline|rxe|none MTU NAME=VALUE…
+# configure_guest faultline|rxe|siw|none MTU NAME=VALUE…
 # With an empty MTU the interface keeps the driver's.
 . /lab/lib.sh
 nic=$1 mtu=$2
@@ -58,6 +58,8 @@ if [ "$nic" != none ]; then
 	ip address add "$MY_IP6/64" dev "$NETDEV" nodad || exit
 	if [ "$nic" = rxe ]; then
 		modprobe rdma_rxe && rdma link add rxe0 type rxe netdev "$NETDEV"
+	elif [ "$nic" = siw ]; then
+		lab_insmod siw && rdma link add siw0 type siw netdev "$NETDEV"
 	fi
 	lab_until 60 find_rdma || no_device 'there is no RDMA device'
 	udevadm settle --timeout=20

@@ -503,10 +503,12 @@ impl StreamQp {
             self.work.fail_newest(LOST_BUFFER);
             return;
         }
-        if !of_send {
-            self.receives.fail_current(&self.endpoint, cx, LOST_BUFFER);
-        }
-        let code = TerminateCode::RDMAP_LOCAL_CATASTROPHIC;
+        // Memory of a receive, or memory that the peer has named.
+        let of_receive = !of_send && self.receives.fail_current(&self.endpoint, cx, LOST_BUFFER);
+        let code = match of_receive {
+            true => TerminateCode::RDMAP_LOCAL_CATASTROPHIC,
+            false => TerminateCode::RDMAP_ACCESS,
+        };
         match of_send {
             // Octets before the Terminate message cannot be sent.
             true => self.abort(cx, ABORTED),

@@ -7,6 +7,7 @@ mod coherence;
 mod debug_kernel;
 mod engines;
 mod interop;
+mod interop_siw;
 mod iommu;
 mod iwarp;
 mod odp;
@@ -41,6 +42,7 @@ pub const SUITES: &[&GuestSuite] = &[
     &coherence::SUITE,
     &pinned::SUITE,
     &iwarp::SUITE,
+    &iwarp::SUITE_LOSSY,
     &bounce_buffers::SUITE,
     &iommu::SUITE,
     &ulp::SUITE,
@@ -52,6 +54,7 @@ pub const SUITES: &[&GuestSuite] = &[
     &interop::SUITE_ON_DEMAND,
     &interop::SUITE_PROGRAMS,
     &interop::SUITE_PROGRAMS_LOSSY,
+    &interop_siw::SUITE,
     &vhost::SUITE,
     &engines::SUITE,
     &wire::SUITE_UNIX,
