@@ -338,7 +338,11 @@ impl Connection {
     ) -> Result<(), SimulationError> {
         let [_, to] = flow.hosts;
         let host = host(all, to)?;
-        let buffers: Vec<Buffer> = connections.iter().map(|each| each.buffers[1]).collect();
+        let remote = |each: &Self| {
+            let [_, remote] = each.buffers;
+            remote
+        };
+        let buffers: Vec<Buffer> = connections.iter().map(remote).collect();
         let Some(first) = connections.first_mut() else {
             return Ok(());
         };

@@ -136,6 +136,11 @@ impl<T> Table<T> {
         self.live == 0
     }
 
+    /// Number of places that [`Table::iter`] looks at: those of objects, and those that are free again.
+    pub(crate) fn place_count(&self) -> usize {
+        self.slots.len()
+    }
+
     /// All places from `from` on, with the objects that have one.
     pub(crate) fn places(&self, from: u32) -> impl Iterator<Item = (u32, Option<(u32, &T)>)> {
         // No step for a place before `from`: the last part of a list takes no longer than the first.

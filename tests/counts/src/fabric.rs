@@ -8,14 +8,17 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use faultline_abi::cqe;
 use faultline_abi::doorbell::Doorbell;
-use faultline_abi::event::Eqe;
-use faultline_abi::ring;
+use faultline_abi::event::{CONNECTED, CONNECTION_REQUEST, Eqe};
+use faultline_abi::iwarp::ConnectionPath;
+use faultline_abi::{U16, ring};
 use faultline_config::Config;
 use faultline_daemon::engines::manual::ManualEngines;
 use faultline_daemon::nic::doorbell_ring::DoorbellRing;
 use faultline_memory::{MemFd, SharedPages};
 use faultline_simulation::driver::{ALL_ACCESS, Eq};
-use faultline_simulation::{Bus, Connect, Cq, CqConfig, Driver, Mr, Qp, QpConfig, RAM_BASE};
+use faultline_simulation::{
+    Bus, Connect, Cq, CqConfig, Driver, Mr, Private, Qp, QpConfig, RAM_BASE,
+};
 use faultline_wire::{Gid, MacAddr};
 
 /// Time between two passes. Less than any time-out of a connection: no packet is lost, so none has to be repeated.
@@ -197,7 +200,9 @@ impl Host {
         let [_, _, _, d, e, f] = mac.0;
         let gid = Gid::from_ipv4([10, d, e, f]);
         let mut driver = Driver::new(bus)?;
-        driver.set_gid(0, gid, mac)?;
+        if !driver.is_iwarp() {
+            driver.set_gid(0, gid, mac)?;
+        }
         driver.set_netdev(mac, MTU, 0)?;
         let pd = driver.alloc_pd()?;
         let uctx = driver.alloc_uctx()?;
@@ -251,6 +256,51 @@ impl Host {
         }
     }
 
+    /// Opens an iWARP connection to another host, for a queue pair in RESET of each. The number of the own one decides its port.
+    pub fn open(&mut self, qp: &Qp, other: &mut Self, peer: &Qp) -> anyhow::Result<()> {
+        const PORT: u16 = 4791;
+        let any = ConnectionPath {
+            local_ip: Gid::from_ipv4([0; 4]).0,
+            local_port: U16::new(PORT),
+            vlan: U16::new(0xffff),
+            ..ConnectionPath::default()
+        };
+        let path = ConnectionPath {
+            local_ip: self.gid.0,
+            remote_ip: other.gid.0,
+            local_port: U16::new(20_000 + (qp.qpn & 0x7fff) as u16),
+            remote_port: U16::new(PORT),
+            dmac: other.mac.0,
+            ..any
+        };
+        self.driver.to_init(qp.qpn, ALL_ACCESS)?;
+        other.driver.to_init(peer.qpn, ALL_ACCESS)?;
+        let listener = other.driver.listen(any, 1)?;
+        self.driver.open(qp.qpn, path, &Private::default())?;
+        let request = other.asynchronous(CONNECTION_REQUEST)?;
+        let request = u32::try_from(request)?;
+        let private = Private::default();
+        other.driver.accept(peer.qpn, request, &private)?;
+        other.driver.unlisten(listener)?;
+        other.asynchronous(CONNECTED)?;
+        self.asynchronous(CONNECTED)?;
+        Ok(())
+    }
+
+    /// Makes passes until there is an asynchronous event of a kind; returns its token.
+    fn asynchronous(&mut self, kind: u8) -> anyhow::Result<u64> {
+        for _ in 0..MOST_STEPS {
+            let events = self.driver.whole_events();
+            if let Some(event) = events.iter().find(|event| event.kind == kind) {
+                // The device learns that they have been read.
+                self.driver.arm_events();
+                return Ok(event.token.get());
+            }
+            self.driver.bus.processes.borrow_mut().step();
+        }
+        bail!("there is no event {kind} after {MOST_STEPS} passes");
+    }
+
     /// A region of whole pages with all rights.
     pub fn region(&mut self, len: u64) -> anyhow::Result<Mr> {
         Ok(self
@@ -283,6 +333,8 @@ pub struct Sizes {
     pub memory: usize,
     /// Delay of the links away from the NICs; 0: the links have no model.
     pub delay_ns: u64,
+    /// The NICs are iWARP adapters.
+    pub is_iwarp: bool,
 }
 
 impl Default for Sizes {
@@ -294,6 +346,7 @@ impl Default for Sizes {
             nics: 2,
             memory: 16 << 20,
             delay_ns: 0,
+            is_iwarp: false,
         }
     }
 }
@@ -316,6 +369,9 @@ fn config(process: usize, sizes: &Sizes) -> anyhow::Result<Config> {
     for nic in 0..sizes.nics {
         let mac = mac(process, nic);
         text += &format!("[[nic]]\nname = \"nic{nic}\"\nsocket = \"nic{nic}\"\nmac = \"{mac}\"\n");
+        if sizes.is_iwarp {
+            text += "transport = \"iwarp\"\n";
+        }
         if sizes.delay_ns > 0 {
             text += &format!("link_tx = {{ delay_ns = {} }}\n", sizes.delay_ns);
         }

@@ -51,6 +51,16 @@ pub const SHAPES: &[Shape] = &[
     shape("idle-2-nics", "a pass without work, 2 NICs", || idle(2)),
     shape("idle-16-nics", "a pass without work, 16 NICs", || idle(16)),
     shape("idle-64-nics", "a pass without work, 64 NICs", || idle(64)),
+    shape(
+        "idle-2-streams",
+        "a pass beside 2 idle iWARP connections",
+        || idle_streams(2),
+    ),
+    shape(
+        "idle-10000-streams",
+        "a pass beside 10,000 idle iWARP connections",
+        || idle_streams(10_000),
+    ),
     shape("look", "a look for work, 2 NICs", look),
     shape("write-8-deep", "an 8-byte WRITE in a deep queue", || {
         small(WR_WRITE, BATCH, BATCH)
@@ -214,6 +224,32 @@ fn idle(nics: usize) -> anyhow::Result<u32> {
         memory: 1 << 20,
         ..Sizes::default()
     })?;
+    fabric.settle()?;
+    fabric.processes().count(true);
+    for _ in 0..PASSES {
+        ensure!(!fabric.processes().step(), "a pass without work had some");
+    }
+    Ok(PASSES)
+}
+
+/// Passes without work, of two NICs with so many connections.
+fn idle_streams(connections: u32) -> anyhow::Result<u32> {
+    const PASSES: u32 = 1000;
+    let mut fabric = Fabric::new(&Sizes {
+        is_iwarp: true,
+        ..Sizes::default()
+    })?;
+    let [a, b] = fabric.hosts.as_mut_slice() else {
+        bail!("connections need two hosts");
+    };
+    let free = [a.driver.next_free(), b.driver.next_free()];
+    for _ in 0..connections {
+        let (qp, peer) = (a.qp(QPT_RC, 4)?, b.qp(QPT_RC, 4)?);
+        a.open(&qp, b, &peer)?;
+        // Their rings have no entries, and share memory.
+        a.driver.free_from(free[0]);
+        b.driver.free_from(free[1]);
+    }
     fabric.settle()?;
     fabric.processes().count(true);
     for _ in 0..PASSES {

@@ -27,6 +27,7 @@ mod interleaved;
 mod invalidation;
 mod iwarp;
 mod iwarp_faults;
+mod iwarp_idle;
 mod iwarp_many;
 mod iwarp_refusals;
 mod keys;

@@ -89,7 +89,7 @@ impl Nic {
         };
         let opening = connections.requests.iter().filter(is_opening);
         let ended: Vec<u32> = opening.map(|(number, _)| number).collect();
-        let looked_at = u64::try_from(connections.requests.len()).unwrap_or(u64::MAX);
+        let looked_at = u64::try_from(connections.requests.place_count()).unwrap_or(u64::MAX);
         for number in &ended {
             if let Some(request) = connections.requests.get_mut(*number) {
                 request.connection.abort();
