@@ -360,13 +360,15 @@ fn recording() -> Trace {
     }
     records.sort_by_key(|record| record.at);
     let mut header = TraceHeader::new(vec!["left".to_owned(), "right".to_owned()]);
-    header.queue_pairs.push(QueuePairOwner {
-        nic: 1,
-        qpn: 2000,
-        process: "<b>rping</b>".to_owned(),
-        pid: 345,
-        at: At(0),
-    });
+    for (qpn, process) in [(2000, "rping"), (2001, "<b>bold</b>")] {
+        header.queue_pairs.push(QueuePairOwner {
+            nic: 1,
+            qpn,
+            process: process.to_owned(),
+            pid: 345,
+            at: At(0),
+        });
+    }
     Trace { header, records }
 }
 
@@ -419,13 +421,13 @@ fn a_recording_is_one_page() {
     assert_eq!(browser.value(first), "2");
     browser.press("Next rows");
     assert_eq!(browser.value(first), "102");
-    let search = "(() => { const input = document.querySelector('input[type=search]'); input.value = 'RPING'; \
+    let search = "(() => { const input = document.querySelector('input[type=search]'); input.value = 'BOLD'; \
                   input.dispatchEvent(new Event('input')); })()";
     browser.value(search);
     assert_eq!(browser.value(rows), 1);
     // Names of guests are texts.
     let process = "document.querySelector('tbody tr').cells[8].textContent";
-    assert_eq!(browser.value(process), "<b>rping</b> 345");
+    assert_eq!(browser.value(process), "<b>bold</b> 345");
     browser.is_accessible("Queue pairs");
 
     browser.show("Page tables");
