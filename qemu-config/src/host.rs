@@ -63,6 +63,9 @@ const PATCHERS: &[(&str, &str)] = &[("git", "git"), ("unifdef", "unifdef")];
 /// The same for the program that decodes captures.
 const DECODERS: &[(&str, &str)] = &[("tshark", "tshark")];
 
+/// The same for the browser that shows the page of `faultline ui`.
+const BROWSERS: &[(&str, &str)] = &[("chromium", "chromium")];
+
 /// The same for those that count instructions.
 const COUNTERS: &[(&str, &str)] = &[("valgrind", "valgrind"), ("setarch", "util-linux")];
 
@@ -171,6 +174,11 @@ pub fn ensure_patchers(workspace: &Workspace) -> Result<()> {
 /// Does the same for tshark.
 pub fn ensure_tshark(workspace: &Workspace) -> Result<()> {
     ensure(workspace, || missing(DECODERS))
+}
+
+/// Does the same for Chromium.
+pub fn ensure_chromium(workspace: &Workspace) -> Result<()> {
+    ensure(workspace, || missing(BROWSERS))
 }
 
 /// Does the same for callgrind.

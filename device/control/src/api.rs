@@ -21,7 +21,8 @@ use crate::error::ApiError;
 use crate::extract::NoQuery;
 use crate::view::{ErrorBody, TraceHeader};
 use crate::{
-    capture, check, diagnostics, dump, engine, lists, metrics, nics, ports, rules, scenario, trace,
+    capture, check, diagnostics, dump, engine, lists, metrics, nics, pages, ports, rules, scenario,
+    trace,
     version,
 };
 
@@ -45,6 +46,7 @@ fn routes() -> OpenApiRouter<Access> {
     OpenApiRouter::with_openapi(Description::openapi())
         .merge(nics::router())
         .merge(lists::router())
+        .merge(pages::router())
         .merge(diagnostics::router())
         .merge(dump::router())
         .merge(engine::router())

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use faultline_nic::inspect::Process;
 use faultline_nic::{Diagnostic, Instant};
-use faultline_telemetry::DiagnosticKind;
+use faultline_telemetry::{DiagnosticKind, diagnostic_fields};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -40,16 +40,11 @@ pub struct DiagnosticView {
 
 impl DiagnosticView {
     fn new((at, diagnostic, owner): (Instant, Diagnostic, Option<Owner>)) -> Self {
-        // An enum is an object with its name as the only key, or its name if there are no fields.
-        let fields = match serde_json::to_value(diagnostic) {
-            Ok(Value::Object(kinds)) => kinds.into_iter().next().map(|(_, fields)| fields),
-            _ => None,
-        };
         let process = owner.and_then(|(pid, name)| Process::new(pid, name));
         Self {
             kind: DiagnosticKind::of(&diagnostic).name().to_owned(),
             at: at.0,
-            fields: fields.unwrap_or_else(|| Value::Object(serde_json::Map::new())),
+            fields: diagnostic_fields(&diagnostic),
             pid: process.as_ref().map(|process| process.pid),
             program: process.map(|process| process.name),
         }

@@ -18,27 +18,49 @@ use crate::places::Proof;
 
 /// The checks of a TCP listener.
 #[derive(Clone, Debug)]
-pub(crate) struct Guard(Arc<Checks>);
+pub struct Guard(Arc<Checks>);
 
 #[derive(Debug)]
 struct Checks {
     token: String,
+    /// Where the user finds the token.
+    token_source: &'static str,
     /// Values of the `Host` header that are allowed.
     hosts: [String; 3],
 }
 
 impl Guard {
-    /// For a listener with this address.
-    pub(crate) fn new(token: String, address: SocketAddr) -> Self {
+    /// For a listener with this address. `token_source` tells a client without the token where it is.
+    pub fn new(token: String, token_source: &'static str, address: SocketAddr) -> Self {
         let hosts = ["localhost", "127.0.0.1", "[::1]"];
         let port = address.port();
         Self(Arc::new(Checks {
             token,
+            token_source,
             hosts: hosts.map(|host| format!("{host}:{port}")),
         }))
     }
 
     fn check(&self, headers: &HeaderMap) -> Result<(), ApiError> {
+        self.check_host(headers)?;
+        let mut tokens = headers.get_all(AUTHORIZATION).iter();
+        let given = tokens.next().map(HeaderValue::as_bytes).unwrap_or_default();
+        let (scheme, given) = given.split_at(given.len().min("Bearer ".len()));
+        let same = self.0.token.as_bytes().ct_eq(given);
+        if tokens.next().is_some() || !scheme.eq_ignore_ascii_case(b"Bearer ") || !bool::from(same)
+        {
+            return Err(ApiError::new(
+                StatusCode::UNAUTHORIZED,
+                format!(
+                    "the header Authorization must be \"Bearer\" and the token of {}",
+                    self.0.token_source
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_host(&self, headers: &HeaderMap) -> Result<(), ApiError> {
         let mut hosts = headers.get_all(HOST).iter();
         let host = hosts.next().map(HeaderValue::as_bytes).unwrap_or_default();
         let allowed = |name: &String| name.as_bytes().eq_ignore_ascii_case(host);
@@ -48,23 +70,12 @@ impl Guard {
                 format!("the header Host must be one of {}", self.0.hosts.join(", ")),
             ));
         }
-        let mut tokens = headers.get_all(AUTHORIZATION).iter();
-        let given = tokens.next().map(HeaderValue::as_bytes).unwrap_or_default();
-        let (scheme, given) = given.split_at(given.len().min("Bearer ".len()));
-        let same = self.0.token.as_bytes().ct_eq(given);
-        if tokens.next().is_some() || !scheme.eq_ignore_ascii_case(b"Bearer ") || !bool::from(same)
-        {
-            return Err(ApiError::new(
-                StatusCode::UNAUTHORIZED,
-                "the header Authorization must be \"Bearer\" and the token of control.token_file",
-            ));
-        }
         Ok(())
     }
 }
 
 /// Refuses a request that lacks something, and closes its connection.
-pub(crate) async fn check(State(guard): State<Guard>, request: Request, next: Next) -> Response {
+pub async fn check(State(guard): State<Guard>, request: Request, next: Next) -> Response {
     match guard.check(request.headers()) {
         Ok(()) => {
             if let Some(proof) = request.extensions().get::<Proof>() {
@@ -72,17 +83,27 @@ pub(crate) async fn check(State(guard): State<Guard>, request: Request, next: Ne
             }
             next.run(request).await
         }
-        Err(error) => {
-            let mut response = error.into_response();
-            let headers = response.headers_mut();
-            headers.insert(CONNECTION, HeaderValue::from_static("close"));
-            if response.status() == StatusCode::UNAUTHORIZED {
-                let scheme = HeaderValue::from_static("Bearer");
-                response.headers_mut().insert(WWW_AUTHENTICATE, scheme);
-            }
-            response
-        }
+        Err(error) => refusal(error),
     }
+}
+
+/// The same for what needs no token: only the `Host` header is checked.
+pub async fn check_host(State(guard): State<Guard>, request: Request, next: Next) -> Response {
+    match guard.check_host(request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(error) => refusal(error),
+    }
+}
+
+fn refusal(error: ApiError) -> Response {
+    let mut response = error.into_response();
+    let headers = response.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    if response.status() == StatusCode::UNAUTHORIZED {
+        let scheme = HeaderValue::from_static("Bearer");
+        response.headers_mut().insert(WWW_AUTHENTICATE, scheme);
+    }
+    response
 }
 
 #[cfg(test)]
@@ -92,7 +113,11 @@ mod tests {
     const TOKEN: &str = "0123456789abcdef";
 
     fn status(headers: &[(&str, &str)]) -> Option<StatusCode> {
-        let guard = Guard::new(TOKEN.to_owned(), "127.0.0.1:9180".parse().unwrap());
+        let guard = Guard::new(
+            TOKEN.to_owned(),
+            "a file",
+            "127.0.0.1:9180".parse().unwrap(),
+        );
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             let name: axum::http::HeaderName = name.parse().unwrap();

@@ -7,14 +7,14 @@
 //! - `error`: errors as JSON
 //! - `extract`: strict queries and bodies
 //! - [`view`], [`objects`]: the JSON that clients see
-//! - [`diagnostics`], `nics`, `lists`, `dump`, `engine`, [`ports`], [`scenario`], [`rules`], `trace`, `capture`, [`check`],
+//! - [`diagnostics`], `nics`, `lists`, [`pages`], `dump`, `engine`, [`ports`], [`scenario`], [`rules`], `trace`, `capture`, [`check`],
 //!   `metrics`: the paths
 //! - [`api`]: all paths together, and their description (OpenAPI)
-//! - `guard`: token and `Host` header of TCP requests
+//! - [`guard`]: token and `Host` header of TCP requests
 //! - [`listen`]: sockets, connections, time limits
 //! - `places`: the number of connections, and which one gives way to another
 //! - `impatient`: the time limit for writing
-//! - `parts`: bodies whose parts come from another task
+//! - [`parts`]: bodies whose parts come from another task
 //! - [`serve()`]: a process with its control server
 
 #![forbid(unsafe_code)]
@@ -30,14 +30,15 @@ mod dump;
 mod engine;
 mod error;
 mod extract;
-mod guard;
+pub mod guard;
 mod impatient;
 pub mod listen;
 mod lists;
 mod metrics;
 mod nics;
 pub mod objects;
-mod parts;
+pub mod pages;
+pub mod parts;
 mod places;
 pub mod ports;
 pub mod rules;

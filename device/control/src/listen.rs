@@ -160,7 +160,7 @@ fn listen_tcp(
     let listen = || {
         let socket = std::net::TcpListener::bind(address)?;
         socket.set_nonblocking(true)?;
-        let guard = Guard::new(token, socket.local_addr()?);
+        let guard = Guard::new(token, "control.token_file", socket.local_addr()?);
         Ok((socket, guard))
     };
     listen().map_err(|source| ControlError::Listen { address, source })
@@ -184,7 +184,9 @@ async fn serve_unix(socket: UnixListener, router: Router) {
     }
 }
 
-async fn serve_tcp(socket: TcpListener, router: Router) {
+/// Serves a router to connections of a TCP socket, with the limits for their number, times and sizes. A connection that has no request with a
+/// token ([`guard::check`]) ends early.
+pub async fn serve_tcp(socket: TcpListener, router: Router) {
     let places = Places::new(CONNECTIONS);
     loop {
         match socket.accept().await {

@@ -8,13 +8,14 @@ use hyper::body::{Body, Frame};
 use tokio::sync::mpsc::Receiver;
 
 /// Such a body. `T` is dropped with it: when all parts were sent, or the connection has ended.
-pub(crate) struct Parts<T> {
+pub struct Parts<T> {
     received: Receiver<Bytes>,
     _kept: T,
 }
 
 impl<T> Parts<T> {
-    pub(crate) fn new(received: Receiver<Bytes>, kept: T) -> Self {
+    /// A body of the parts that a channel gives. `kept` is dropped with it.
+    pub fn new(received: Receiver<Bytes>, kept: T) -> Self {
         Self {
             received,
             _kept: kept,

@@ -5,6 +5,7 @@
 use faultline_abi::{admin, doorbell, translation};
 use faultline_nic::{CommandQueue, Diagnostic};
 use faultline_wire::{Opcode, Syndrome};
+use serde_json::Value;
 
 use crate::event::FrameEvent;
 
@@ -101,6 +102,16 @@ fn snake_case(name: &str) -> String {
         text.push(c.to_ascii_lowercase());
     }
     text
+}
+
+/// The fields of a diagnostic, by name; no fields: an empty object.
+pub fn diagnostic_fields(diagnostic: &Diagnostic) -> Value {
+    // An enum is an object with its name as the only key, or its name if there are no fields.
+    let fields = match serde_json::to_value(diagnostic) {
+        Ok(Value::Object(kinds)) => kinds.into_iter().next().map(|(_, fields)| fields),
+        _ => None,
+    };
+    fields.unwrap_or_else(|| Value::Object(serde_json::Map::new()))
 }
 
 /// The name of a BTH opcode, such as `rc_send_only`; `raw` for [`FrameEvent::RAW`]; `unknown` for other values that no packet

@@ -32,7 +32,10 @@ mod trace;
 
 pub use event::{DoorbellPath, FrameEvent, Record, TraceEvent};
 pub use export::TraceFormat;
-pub use kind::{DiagnosticKind, Direction, command_name, doorbell_name, frame_name, opcode_name};
+pub use kind::{
+    DiagnosticKind, Direction, command_name, diagnostic_fields, doorbell_name, frame_name,
+    opcode_name,
+};
 pub use metrics::{FaultCounts, Histogram, NicMetrics, Opcodes, Traffic};
 pub use prometheus::{
     EngineSnapshot, FabricSnapshot, LinkSnapshot, NicGauges, NicSnapshot, PortCounts, PortSnapshot,

@@ -4,8 +4,10 @@
 //! [`SCANNED`] places of a table at most.
 
 mod details;
+mod pages;
 
 pub use self::details::*;
+pub use self::pages::*;
 pub use crate::counters::Traffic;
 pub use crate::cq::CqFill;
 pub use crate::qp::Psns;

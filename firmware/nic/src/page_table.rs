@@ -204,6 +204,51 @@ impl PageTable {
         }
     }
 
+    /// Calls `found` for each present leaf of the addresses from `first` to `last`, inclusive, which must be in the range of the table: with
+    /// its first and last address in this range, and whether the device may write there. Looks at no more than `room` entries. Returns the
+    /// address of the next entry; `None`: this was the last.
+    pub(crate) fn leaves(
+        &self,
+        first: u64,
+        last: u64,
+        mut room: usize,
+        mut found: impl FnMut(u64, u64, bool),
+    ) -> Option<u64> {
+        let mut at = first;
+        'nodes: loop {
+            let (node, level) = self.node_at(at)?;
+            let size = 1u64 << leaf_shift(level);
+            for entry in node.entries.iter().skip(self.slot(at >> PAGE_SHIFT, level)) {
+                if entry & TABLE != 0 {
+                    continue 'nodes;
+                }
+                if room == 0 {
+                    return Some(at);
+                }
+                room -= 1;
+                let end = last.min(at | (size - 1));
+                if entry & PERMISSIONS != 0 {
+                    found(at, end, entry & PTE_WRITE != 0);
+                }
+                at = end.checked_add(1).filter(|next| *next <= last)?;
+            }
+        }
+    }
+
+    /// The lowest node that has an entry for an address, and its level.
+    fn node_at(&self, va: u64) -> Option<(&Node, u8)> {
+        let mut node = self.nodes.0.get(self.root? as usize)?;
+        let mut level = self.levels - 1;
+        loop {
+            let entry = *node.entries.get(self.slot(va >> PAGE_SHIFT, level))?;
+            if entry & TABLE == 0 {
+                return Some((node, level));
+            }
+            node = self.nodes.0.get(node_of(entry) as usize)?;
+            level = level.checked_sub(1)?;
+        }
+    }
+
     /// Writes the entry for the leaf at `va`: `level` 0 is 4 KiB, 1 is 2 MiB, 2 is 1 GiB. An entry without
     /// permissions removes the leaf. Earlier entries of its range are removed. Returns false if the leaf is larger than
     /// the whole table.
@@ -538,6 +583,51 @@ mod tests {
         assert!(table.map(!0xfff, 0, 0x1000 | RW));
         assert_eq!(table.lookup(u64::MAX).unwrap().addr, 0x1fff);
         assert_eq!(table.invalidate(u64::MAX, u64::MAX), 1);
+    }
+
+    /// Leaves of a table in parts of `room` entries: first address, last address, writable.
+    fn leaves(table: &PageTable, first: u64, last: u64, room: usize) -> Vec<(u64, u64, bool)> {
+        let (mut all, mut from) = (Vec::new(), Some(first));
+        while let Some(at) = from {
+            let mut looked = Vec::new();
+            from = table.leaves(at, last, room, |first, last, writable| {
+                looked.push((first, last, writable));
+            });
+            assert!(looked.len() <= room);
+            assert!(from.is_none_or(|next| next > at));
+            all.extend(looked);
+        }
+        all
+    }
+
+    #[test]
+    fn leaves_are_found_in_parts() {
+        let last = (1 << 40) - 1;
+        let mut table = PageTable::new(0x1123, last);
+        assert_eq!(leaves(&table, 0x1123, last, 1), []);
+        assert!(table.map(0x1000, 0, 0x5000 | RW));
+        assert!(table.map(0x3000, 0, 0x6000 | PTE_READ));
+        assert!(table.map(4 << 20, 1, (8 << 20) | RW));
+        assert!(table.map(3 << 30, 2, (9 << 30) | PTE_READ));
+        assert!(table.map(last, 0, 0x7000 | RW));
+        let expected = [
+            (0x1123, 0x1fff, true),
+            (0x3000, 0x3fff, false),
+            (4 << 20, (6 << 20) - 1, true),
+            (3 << 30, (4 << 30) - 1, false),
+            (last - 0xfff, last, true),
+        ];
+        for room in [1, 2, 7, 512, usize::MAX] {
+            assert_eq!(leaves(&table, 0x1123, last, room), expected, "{room}");
+        }
+        // A part of a large leaf.
+        let part = leaves(&table, (5 << 20) + 1, (5 << 20) + 0x1fff, 3);
+        assert_eq!(part, [((5 << 20) + 1, (5 << 20) + 0x1fff, true)]);
+        // A table of 1 TiB with 5 leaves has few nodes, and empty parts are passed as a whole.
+        assert_eq!(table.leaves(0x1123, last, 4000, |_, _, _| {}), None);
+        let mut whole = PageTable::new(0, u64::MAX);
+        assert!(whole.map(!0xfff, 0, 0x1000 | RW));
+        assert_eq!(leaves(&whole, 0, u64::MAX, 100), [(!0xfff, u64::MAX, true)]);
     }
 
     #[test]

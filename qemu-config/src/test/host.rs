@@ -148,6 +148,19 @@ pub const TESTS: &[Row<Step>] = &[
         },
     ),
     one(
+        "browser",
+        "A browser shows a recorded run and a running process as the page of `faultline ui`: rows, heat map, names of controls, contrast, no \
+         error, no request to elsewhere.",
+        When::Beside,
+        |workspace, dir| {
+            crate::host::ensure_chromium(workspace)?;
+            for name in ["ui_browser::a_recording", "ui_browser::a_running"] {
+                ignored_test(workspace, dir, ("cli", name), &[])?;
+            }
+            Ok(None)
+        },
+    ),
+    one(
         "migration",
         "QEMU treats a migration as docs/decisions/010-migration.md says.",
         When::Beside,

@@ -3,7 +3,7 @@
 use faultline_abi::doorbell::{Doorbell, SQ};
 use faultline_abi::qp::*;
 use faultline_abi::{Status, admin, event, regs, wqe as wr};
-use faultline_nic::inspect::QueueKind;
+use faultline_nic::inspect::{PageBucket, QueueKind};
 use faultline_nic::{
     CommandQueue, Diagnostic as D, FaultPolicy, KeyUse, Nanos, NicConfig, OverrunQueue, QpType,
     RetryCause, State, StateCause,
@@ -684,6 +684,30 @@ fn objects_are_listed_in_parts() {
         assert!(region.on_demand && region.present_entries == 0);
         let pinned = regions.iter().find(|region| !region.on_demand).unwrap();
         assert!(u64::from(pinned.present_entries) >= pinned.length / PAGE);
+
+        // 64 pages in 16 buckets, of which one awaits a page.
+        let map = nic.page_map(key, 16, 0).unwrap();
+        assert_eq!((map.bucket_pages, map.first, map.next), (4, 0, None));
+        let awaited = usize::try_from((va - VA) / (4 * PAGE)).unwrap();
+        for (bucket, counted) in map.buckets.iter().enumerate() {
+            let expected = PageBucket {
+                pages: 4,
+                faulting: u64::from(bucket == awaited),
+                ..PageBucket::default()
+            };
+            assert_eq!(*counted, expected, "bucket {bucket}");
+        }
+        assert_eq!(map.buckets.len(), 16);
+        let rest = nic.page_map(key, 16, 62).unwrap();
+        assert_eq!((rest.first, rest.buckets.len()), (15, 1));
+        assert_eq!(rest.buckets[0].pages, 2);
+        let past_the_end = nic.page_map(key, 16, u64::MAX).unwrap();
+        assert_eq!((past_the_end.buckets, past_the_end.next), (vec![], None));
+        let map = nic.page_map(pinned.key, 1, 0).unwrap();
+        let pages = map.buckets[0].pages;
+        assert!(pages >= pinned.length / PAGE);
+        assert_eq!((map.buckets[0].present, map.buckets.len()), (pages, 1));
+        assert_eq!(nic.page_map(0xdead_beef, 16, 0), None);
 
         let faults = nic.faults(10);
         assert_eq!(faults.len(), 1);

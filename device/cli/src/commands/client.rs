@@ -1,5 +1,6 @@
 //! A client of the control server.
 
+use std::fmt::{self, Display, Formatter};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper::header::{CONTENT_TYPE, HOST};
-use hyper::{Method, Request, Response};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -114,18 +115,25 @@ impl Remote {
         self.json(Method::GET, path, Vec::new()).await
     }
 
-    async fn json<T: DeserializeOwned>(
+    /// Reads a value; `None` if the server has no such object.
+    pub(crate) async fn find<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<Option<T>> {
+        match self.get(path).await {
+            Ok(value) => Ok(Some(value)),
+            Err(error) => match error.downcast_ref::<Refused>() {
+                Some(refused) if refused.status == StatusCode::NOT_FOUND => Ok(None),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Sends a value and reads the answer.
+    pub(crate) async fn json<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
         body: Vec<u8>,
     ) -> anyhow::Result<T> {
-        let mut answer = Vec::new();
-        let take = |part: &[u8]| {
-            answer.extend_from_slice(part);
-            Ok(())
-        };
-        self.exchange(method, path, body, take).await?;
+        let answer = self.bytes(method, path, body).await?;
         // Requests that do something are answered without content.
         let answer = if answer.is_empty() {
             b"null"
@@ -134,6 +142,22 @@ impl Remote {
         };
         serde_json::from_slice(answer)
             .with_context(|| format!("the answer to {path} is not what this version expects"))
+    }
+
+    /// Sends a request and reads the answer.
+    pub(crate) async fn bytes(
+        &self,
+        method: Method,
+        path: &str,
+        body: Vec<u8>,
+    ) -> anyhow::Result<Vec<u8>> {
+        let mut answer = Vec::new();
+        let take = |part: &[u8]| {
+            answer.extend_from_slice(part);
+            Ok(())
+        };
+        self.exchange(method, path, body, take).await?;
+        Ok(answer)
     }
 
     async fn connect(&self) -> anyhow::Result<UnixStream> {
@@ -235,10 +259,26 @@ impl Remote {
             Ok(body) => body.error,
             Err(_) => String::from_utf8_lossy(&message).into_owned(),
         };
+        Err(Refused { text, status }.into())
+    }
+}
+
+/// A request that the server has refused.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    text: String,
+    pub(crate) status: StatusCode,
+}
+
+impl std::error::Error for Refused {}
+
+impl Display for Refused {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { text, status } = self;
         match text.starts_with("error: ") {
             // A problem of a file, with the line where it is.
-            true => bail!("{text}"),
-            false => bail!("{text} ({status})"),
+            true => f.write_str(text),
+            false => write!(f, "{text} ({status})"),
         }
     }
 }

@@ -19,6 +19,7 @@ pub(crate) mod supervise;
 pub(crate) mod table;
 pub(crate) mod top;
 pub(crate) mod trace;
+pub(crate) mod ui;
 pub(crate) mod vopr;
 
 use std::io::Write;

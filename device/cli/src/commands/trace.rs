@@ -21,6 +21,7 @@ use super::files;
 use super::print_text;
 use super::status::UnusableInput;
 use super::stop::Stop;
+use super::ui::run::Run;
 
 /// Largest trace that is read: some million events.
 const MAX_BYTES: usize = 1 << 30;
@@ -61,6 +62,9 @@ pub(crate) struct Show {
     /// Draw the faults over time into this SVG file.
     #[arg(long, value_name = "FILE")]
     time_line: Option<PathBuf>,
+    /// Write a page for a browser into this HTML file. It needs no other file and no server.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 /// What `--json` prints.
@@ -268,7 +272,8 @@ fn snapshot(client: &Client, from: u64) -> anyhow::Result<(PartHeader, Vec<Recor
 impl Show {
     /// Executes the command.
     pub(crate) fn run(&self) -> anyhow::Result<()> {
-        for path in self.histogram.iter().chain(&self.time_line) {
+        let results = [&self.histogram, &self.time_line, &self.html];
+        for path in results.into_iter().flatten() {
             files::check_writable(path)?;
         }
         let path = self.file.display();
@@ -283,6 +288,11 @@ impl Show {
             save(file, &time_line_picture(&trace)?)?;
         }
         let report = Report::new(&trace);
+        if let Some(file) = &self.html {
+            let name = self.file.file_name().unwrap_or_default();
+            let run = Run::new(name.to_string_lossy().into_owned(), &trace, report.clone());
+            save(file, &run.page()?)?;
+        }
         let mut text = match self.json {
             true => serde_json::to_string_pretty(&report)?,
             false => report.to_string(),

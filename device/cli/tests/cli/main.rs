@@ -16,4 +16,6 @@ mod supervisor;
 mod terminal;
 mod top;
 mod trace;
+mod ui;
+mod ui_browser;
 mod vopr;

@@ -113,6 +113,11 @@ impl Mkey {
         table.map_or((0, 0), |table| (table.present(), table.allocated() as u64))
     }
 
+    /// Its page table; `None`: it has none, as a window or device memory.
+    pub(crate) fn page_table(&self) -> Option<&PageTable> {
+        self.table.as_ref()
+    }
+
     /// First address, as users of the key specify it.
     pub(crate) fn first_address(&self) -> u64 {
         self.iova

@@ -12,8 +12,8 @@ mod draw;
 mod fixture;
 mod keys;
 mod panels;
-mod rates;
-mod sample;
+pub(crate) mod rates;
+pub(crate) mod sample;
 mod screen;
 mod watch;
 
@@ -62,7 +62,8 @@ pub(crate) struct Top {
     sort: Sort,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+/// A time between two samples.
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|value| INTERVALS.contains(value));
     let seconds = seconds.ok_or_else(|| "it must be 0.1 to 60 seconds".to_owned())?;
     Ok(Duration::from_secs_f64(seconds))

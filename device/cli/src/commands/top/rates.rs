@@ -27,7 +27,7 @@ pub(super) type Rate = Option<f64>;
 
 /// Everything that is shown.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Rows {
+pub(crate) struct Rows {
     /// Time between the two snapshots.
     pub(super) interval_s: Option<f64>,
     pub(super) engine: EngineRow,
@@ -169,7 +169,7 @@ fn rate<T>(since: Option<Since<'_, T>>, after: &T, value: impl Fn(&T) -> u64) ->
 }
 
 /// The rows of the second of two snapshots. Without the first there are no rates.
-pub(super) fn rows(before: Option<&Snapshot>, after: &Snapshot) -> Rows {
+pub(crate) fn rows(before: Option<&Snapshot>, after: &Snapshot) -> Rows {
     // Another process answers at the same socket.
     let same = |before: &&Snapshot| before.engine.item.uptime_ns <= after.engine.item.uptime_ns;
     let before = before.filter(same);

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use super::super::client::{Remote, segment};
 
 /// Most queue pairs of a snapshot; also most regions, and most contexts.
-pub(super) const MAX_OBJECTS: usize = 4096;
+pub(crate) const MAX_OBJECTS: usize = 4096;
 /// Most requests for each of these lists. A part may have few objects, if many have been destroyed.
 const MAX_PARTS: usize = 64;
 /// Faults that the server lists of a NIC.
@@ -20,39 +20,39 @@ const MAX_FAULTS: usize = 256;
 
 /// An object and the time at which it was read, since the start of this program.
 #[derive(Clone, Debug)]
-pub(super) struct Timed<T> {
-    pub(super) at: Duration,
-    pub(super) item: T,
+pub(crate) struct Timed<T> {
+    pub(crate) at: Duration,
+    pub(crate) item: T,
 }
 
 /// The first objects of a list.
 #[derive(Clone, Debug)]
-pub(super) struct Part<T> {
-    pub(super) items: Vec<Timed<T>>,
+pub(crate) struct Part<T> {
+    pub(crate) items: Vec<Timed<T>>,
     /// There are more.
-    pub(super) cut: bool,
+    pub(crate) cut: bool,
 }
 
 /// A NIC with its objects.
 #[derive(Clone, Debug)]
-pub(super) struct NicSample {
-    pub(super) nic: Timed<NicView>,
-    pub(super) pairs: Part<QueuePairView>,
-    pub(super) regions: Part<RegionView>,
-    pub(super) contexts: Part<ContextView>,
-    pub(super) faults: Part<FaultView>,
+pub(crate) struct NicSample {
+    pub(crate) nic: Timed<NicView>,
+    pub(crate) pairs: Part<QueuePairView>,
+    pub(crate) regions: Part<RegionView>,
+    pub(crate) contexts: Part<ContextView>,
+    pub(crate) faults: Part<FaultView>,
 }
 
 /// The objects that were read at one time.
 #[derive(Clone, Debug)]
-pub(super) struct Snapshot {
-    pub(super) engine: Timed<EngineView>,
-    pub(super) nics: Vec<NicSample>,
+pub(crate) struct Snapshot {
+    pub(crate) engine: Timed<EngineView>,
+    pub(crate) nics: Vec<NicSample>,
 }
 
 /// Reads snapshots.
 #[derive(Clone, Debug)]
-pub(super) struct Reader {
+pub(crate) struct Reader {
     remote: Remote,
     /// Only this NIC.
     nic: Option<String>,
@@ -73,7 +73,7 @@ impl Room {
 }
 
 impl Reader {
-    pub(super) fn new(remote: Remote, nic: Option<String>) -> Self {
+    pub(crate) fn new(remote: Remote, nic: Option<String>) -> Self {
         Self {
             remote,
             nic,
@@ -88,7 +88,7 @@ impl Reader {
     }
 
     /// Reads a snapshot.
-    pub(super) async fn read(&self) -> anyhow::Result<Snapshot> {
+    pub(crate) async fn read(&self) -> anyhow::Result<Snapshot> {
         let engine = self.get("/v1/engine").await?;
         let known: Vec<NicSummary> = self.remote.get("/v1/nics").await?;
         let mut names: Vec<String> = known.into_iter().map(|nic| nic.name).collect();
@@ -167,7 +167,7 @@ impl Reader {
 }
 
 /// A text of the server or of a guest without characters that could change the state of a terminal or the order of its text.
-pub(super) fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     let allowed = |c: char| c == ' ' || c.is_ascii_graphic() || c.is_alphanumeric();
     text.chars()
         .map(|c| if allowed(c) { c } else { '?' })
