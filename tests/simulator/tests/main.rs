@@ -28,6 +28,8 @@ mod invalidation;
 mod iwarp;
 mod iwarp_faults;
 mod iwarp_refusals;
+mod iwarp_tshark;
+mod iwarp_view;
 mod keys;
 mod latency;
 mod long_messages;
