@@ -40,6 +40,8 @@ pub(crate) struct Flow {
     pub cqs: [Cq; 2],
     /// Their owners: the kernel, or a process.
     owners: [Owner; 2],
+    /// Its connections are of iWARP.
+    is_iwarp: bool,
 }
 
 /// User context and protection domain of queue pairs.
@@ -300,6 +302,7 @@ impl Flow {
             hosts,
             cqs,
             owners,
+            is_iwarp: host(all, from)?.driver.is_iwarp(),
         })
     }
 
@@ -641,6 +644,10 @@ impl Connection {
         self.succeeded = self.succeeded.saturating_add(1);
         match flow.traffic.op {
             Operation::Read => self.check(all, flow, 0, message.number),
+            // A WRITE of iWARP completes when its data is acknowledged, which may be held for a page then (RFC 5040 section 5.5).
+            Operation::Write | Operation::WriteImm if flow.is_iwarp => {
+                self.arrived = self.arrived.saturating_add(1);
+            }
             Operation::Write | Operation::WriteImm if flow.traffic.service == Service::Rc => {
                 self.check(all, flow, 1, message.number);
             }
@@ -774,7 +781,7 @@ fn connect(
     let kind = Shape(traffic).kind();
     let [from, to] = flow.hosts;
     let [from_qp, to_qp] = qps;
-    if host(all, from)?.driver.is_iwarp() {
+    if flow.is_iwarp {
         set_fault_policy(all, flow, to_qp)?;
         connect_stream(all, flow.hosts, [from_qp.qpn, to_qp.qpn])?;
         return Ok(0);

@@ -190,7 +190,8 @@ impl Connection {
             (false, Some(_)) => wrong("it has timestamps, which not both ends have offered"),
             _ => {}
         }
-        if !options.sack.as_slice().is_empty() && !(syn.sack && of_peer.sack) {
+        let may_have_sack = syn.sack && of_peer.sack;
+        if !may_have_sack && !options.sack.as_slice().is_empty() {
             wrong("it has a selective acknowledgment, which not both ends have permitted");
         }
         // Outside of adapters, segments may be larger and have no checksums, which an adapter adds later.
