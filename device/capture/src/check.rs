@@ -99,7 +99,8 @@ impl Reader {
             }
             None => (data.to_vec(), length),
         };
-        let is_cut = length != octets.len();
+        let known = octets.len();
+        let is_cut = length != known;
         if is_cut || !is_whole {
             self.judge.note_cut();
         }
@@ -115,7 +116,7 @@ impl Reader {
             number,
             at,
             octets,
-            is_cut,
+            known,
             origin,
         };
         self.window.push(&mut self.judge, held);

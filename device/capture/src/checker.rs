@@ -19,8 +19,8 @@ use crate::record::{Notice, RecordHead};
 use crate::records::CaptureRecords;
 use crate::share::CaptureShare;
 
-/// Octets of each frame that contain all headers.
-const SNAPLEN: usize = 128;
+/// Octets of each frame that contain all headers: Ethernet with a VLAN tag, IPv6, TCP with all options, and the longest ones of iWARP.
+const SNAPLEN: usize = 192;
 /// Bytes of all connections and findings. Guests decide how many there are.
 const MEMORY: usize = 32 << 20;
 /// Records that are judged while readers of the findings wait.

@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use faultline_oracle::{
     Finding, Frame, Oracle, Place, QueuePair, REMARK_LIMIT, Severity, VIOLATION_LIMIT,
 };
+use faultline_wire::ip::PROTOCOL_TCP;
 use faultline_wire::packet::parse_trusted;
+use faultline_wire::{Ethernet, Ip, Tcp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -63,6 +65,13 @@ pub struct Findings {
     pub frames: u64,
     /// RoCE packets that were judged.
     pub packets: u64,
+    /// TCP segments of iWARP connections that were judged.
+    #[serde(default)]
+    pub segments: u64,
+    /// TCP segments of iWARP connections that were not judged, because the beginning of the connection was not seen, or several senders
+    /// have used its addresses and ports.
+    #[serde(default)]
+    pub unjudged_segments: u64,
     /// Frames of which a file has a part only.
     pub cut: u64,
     /// Frames that the capture has lost.
@@ -154,8 +163,19 @@ impl Findings {
                 self.forgotten
             );
         }
+        if self.unjudged_segments > 0 {
+            text += &format!(
+                "{} iWARP segments were not judged: the beginnings of their connections were not seen, or several senders have used their \
+                 addresses and ports\n",
+                self.unjudged_segments
+            );
+        }
+        let iwarp = match self.segments {
+            0 => String::new(),
+            segments => format!("{segments} iWARP segments and "),
+        };
         text + &format!(
-            "{frames} frames, {packets} RoCE packets judged, {violation_count} violations\n"
+            "{frames} frames, {iwarp}{packets} RoCE packets judged, {violation_count} violations\n"
         )
     }
 }
@@ -286,7 +306,7 @@ impl Judge {
         let mut filled = std::mem::take(&mut self.filled);
         let is_whole = fill(data, length, &mut filled);
         match is_whole {
-            true => self.pass(at, Frame::of_headers(&filled), origin),
+            true => self.pass(at, Frame::cut(&filled, data.len()), origin),
             false => self.oracle.skip(),
         }
         self.filled = filled;
@@ -459,6 +479,8 @@ impl Judge {
         Findings {
             frames: self.frames,
             packets: self.oracle.packets(),
+            segments: self.oracle.segments(),
+            unjudged_segments: self.oracle.unjudged_segments(),
             cut: self.cut,
             lost: self.lost,
             responses_without_requests: self.oracle.responses_without_flow(),
@@ -494,5 +516,60 @@ pub(crate) fn fill(data: &[u8], length: usize, filled: &mut Vec<u8>) -> bool {
     }
     filled.extend_from_slice(data);
     filled.resize(length, 0);
-    parse_trusted(filled).is_ok_and(|parsed| parsed.header.header_len() <= data.len())
+    match parse_trusted(filled) {
+        Ok(parsed) => parsed.header.header_len() <= data.len(),
+        Err(_) => has_tcp_header(data),
+    }
+}
+
+/// True if the first octets of a frame contain the header of a TCP segment.
+fn has_tcp_header(data: &[u8]) -> bool {
+    let header = || {
+        let (_, at_ip) = Ethernet::parse(data).ok()?;
+        // The length of the frame is checked when the segment is judged.
+        let (ip, len) = Ip::parse_start(data.get(at_ip..)?, LONGEST).ok()?;
+        let at_tcp = at_ip.checked_add(len)?;
+        let is_tcp = ip.protocol() == PROTOCOL_TCP;
+        is_tcp
+            .then(|| Tcp::parse(data.get(at_tcp..)?).ok())
+            .flatten()
+    };
+    header().is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use faultline_wire::{EtherType, Gid, MacAddr};
+
+    use super::*;
+
+    /// A cut TCP segment can be judged if its header is whole.
+    #[test]
+    fn a_cut_segment_needs_its_header() {
+        let ethernet = Ethernet {
+            dst: MacAddr([2; 6]),
+            src: MacAddr([4; 6]),
+            vlan: None,
+            ethertype: EtherType::IPV6,
+        };
+        let gid = |last: u8| Gid([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]);
+        let mut ip = Ip::from_gids(gid(1), gid(2), 0, 0, 64);
+        let Ip::V6(v6) = &mut ip else {
+            unreachable!("the addresses are of IPv6");
+        };
+        v6.next_header = PROTOCOL_TCP;
+        ip.set_payload_len(1000).unwrap();
+        let mut frame = vec![0; 14 + 40 + 1000];
+        ethernet.emit(&mut frame).unwrap();
+        ip.emit(&mut frame[14..]).unwrap();
+        Tcp::default().emit(&mut frame[54..]).unwrap();
+        let mut filled = Vec::new();
+        for (known, is_whole) in [(73, false), (74, true), (500, true)] {
+            let found = fill(&frame[..known], frame.len(), &mut filled);
+            assert_eq!((found, filled.len()), (is_whole, frame.len()));
+        }
+        // The next header is that of UDP.
+        frame[14 + 6] = 17;
+        assert!(!fill(&frame[..74], frame.len(), &mut filled));
+    }
 }

@@ -36,7 +36,10 @@ impl Captures {
             is_held: is_received && sight.device.is_some_and(Nic::holds_input),
         };
         match sight.sent.map(|sent| (sent, &sent.kind)) {
-            Some((_, FrameKind::Raw { .. })) => seen.is_raw = true,
+            Some((_, FrameKind::Raw { .. })) => {
+                let makes = |nic: &Nic| nic.makes_segments(sight.sender);
+                seen.is_raw = !sight.device.is_some_and(makes);
+            }
             Some((sent, FrameKind::Roce(header)))
                 if direction == Direction::Tx && is_rnr_nak(sent) =>
             {

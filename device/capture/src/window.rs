@@ -23,15 +23,15 @@ pub(crate) struct Held {
     pub at: u64,
     /// The frame, filled with zeros if it is cut.
     pub octets: Vec<u8>,
-    /// It is cut.
-    pub is_cut: bool,
+    /// Number of its first octets that are known.
+    pub known: usize,
     pub origin: Origin,
 }
 
 impl Held {
     fn frame(&self) -> Frame<'_> {
-        match self.is_cut {
-            true => Frame::of_headers(&self.octets),
+        match self.known < self.octets.len() {
+            true => Frame::cut(&self.octets, self.known),
             false => self.octets.as_slice().into(),
         }
     }

@@ -363,10 +363,7 @@ impl clap::ValueEnum for NamedTransport {
     }
 
     fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
-        Some(clap::builder::PossibleValue::new(match self.0 {
-            Transport::Roce => "roce",
-            Transport::Iwarp => "iwarp",
-        }))
+        Some(clap::builder::PossibleValue::new(self.0.name()))
     }
 }
 

@@ -22,8 +22,7 @@ use crate::extract::NoQuery;
 use crate::view::{ErrorBody, TraceHeader};
 use crate::{
     capture, check, diagnostics, dump, engine, lists, metrics, nics, pages, ports, rules, scenario,
-    trace,
-    version,
+    trace, version,
 };
 
 /// Longest body of a request in bytes.

@@ -115,7 +115,8 @@ async fn rest(access: &Access, name: &str, parts: &Sender<Bytes>) -> Result<(), 
     to.add("flows", Nic::flows).await?;
     to.add("indirection_tables", Nic::indirection_tables)
         .await?;
-    to.add("multicast_groups", Nic::multicast_groups).await
+    to.add("multicast_groups", Nic::multicast_groups).await?;
+    to.add("listeners", Nic::listeners).await
 }
 
 /// Where lists are added to the object.

@@ -2,7 +2,7 @@
 
 use faultline_abi::qp as abi;
 use faultline_nic::inspect::{
-    ContextInfo, FaultInfo, QueueKind, QueuePairInfo, RegionInfo, Traffic,
+    ConnectionInfo, ContextInfo, FaultInfo, QueueKind, QueuePairInfo, RegionInfo, Traffic,
 };
 use faultline_nic::{FaultPolicy, Instant, QpType, State};
 use serde::{Deserialize, Serialize};
@@ -107,7 +107,7 @@ pub struct QueuePairView {
     pub srq: Option<u32>,
     /// Number of the peer's queue pair, of a connection.
     pub peer_qpn: Option<u32>,
-    /// Bytes of payload in a full packet.
+    /// Bytes of payload in a full packet; of iWARP, octets of data in a full segment.
     pub path_mtu: u32,
     /// Fault policy.
     pub fault_policy: Policy,
@@ -115,6 +115,9 @@ pub struct QueuePairView {
     pub sends_pending: u32,
     /// It waits for a page.
     pub waits_for_page: bool,
+    /// The TCP connection of an iWARP queue pair.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connection: Option<ConnectionView>,
     /// Packets sent.
     pub tx_packets: u64,
     /// Bytes sent.
@@ -123,6 +126,37 @@ pub struct QueuePairView {
     pub rx_packets: u64,
     /// Bytes of payload received.
     pub rx_bytes: u64,
+}
+
+/// The TCP connection of an iWARP queue pair.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ConnectionView {
+    /// IP address of this end.
+    pub local_address: String,
+    /// TCP port of this end.
+    pub local_port: u16,
+    /// IP address of the peer.
+    pub remote_address: String,
+    /// TCP port of the peer.
+    pub remote_port: u16,
+    /// State of the connection, with the name of RFC 9293.
+    pub tcp_state: String,
+    /// This end has opened the connection.
+    pub is_active: bool,
+    /// Revision of MPA: 1, or 2 for RFC 6581.
+    pub mpa_revision: u8,
+    /// Congestion window in octets.
+    pub congestion_window: u64,
+    /// Window of the peer in octets.
+    pub peer_window: u64,
+    /// Smoothed round-trip time.
+    pub round_trip_ns: Option<u64>,
+    /// Octets that are sent and not acknowledged.
+    pub unacknowledged: u64,
+    /// Octets that wait to be sent.
+    pub unsent: u64,
+    /// Octets that have arrived and cannot be used yet: they wait for a page, for octets before them, or for the rest of an FPDU.
+    pub kept: u64,
 }
 
 /// Change of a queue pair's fault policy.
@@ -264,10 +298,31 @@ impl From<QueuePairInfo> for QueuePairView {
             fault_policy: info.fault_policy.into(),
             sends_pending: info.sends_pending,
             waits_for_page: info.waits_for_page,
+            connection: info.connection.map(|connection| (*connection).into()),
             tx_packets,
             tx_bytes,
             rx_packets,
             rx_bytes,
+        }
+    }
+}
+
+impl From<ConnectionInfo> for ConnectionView {
+    fn from(info: ConnectionInfo) -> Self {
+        Self {
+            local_address: info.local_address,
+            local_port: info.local_port,
+            remote_address: info.remote_address,
+            remote_port: info.remote_port,
+            tcp_state: info.tcp_state,
+            is_active: info.is_active,
+            mpa_revision: info.mpa_revision,
+            congestion_window: info.congestion_window,
+            peer_window: info.peer_window,
+            round_trip_ns: info.round_trip_ns,
+            unacknowledged: info.unacknowledged,
+            unsent: info.unsent,
+            kept: info.kept,
         }
     }
 }

@@ -110,6 +110,9 @@ pub struct LinkView {
 pub struct ConfigView {
     /// Permanent MAC address.
     pub mac: String,
+    /// Transport of its connections: `roce` or `iwarp`.
+    #[serde(default)]
+    pub transport: String,
     /// Regions on demand are offered.
     pub on_demand: bool,
     /// Fault policy of queue pairs that set none.
@@ -151,6 +154,12 @@ pub struct ObjectsView {
     pub shared_receive_queues: u64,
     /// Address handles.
     pub address_handles: u64,
+    /// Listeners for iWARP connections.
+    #[serde(default)]
+    pub listeners: u64,
+    /// iWARP connections, also those that have no queue pair yet.
+    #[serde(default)]
+    pub connections: u64,
     /// User contexts.
     pub contexts: u64,
     /// Timers.
@@ -527,6 +536,7 @@ impl From<&NicConfig> for ConfigView {
         ];
         Self {
             mac: config.mac.to_string(),
+            transport: config.transport.name().to_owned(),
             on_demand: config.on_demand,
             fault_policy: config.fault_policy.name().to_owned(),
             fault_timeout_ns: config.fault_timeout.0,
@@ -559,6 +569,8 @@ impl From<ObjectCounts> for ObjectsView {
             queue_pairs: counts.qps as u64,
             shared_receive_queues: counts.srqs as u64,
             address_handles: counts.ahs as u64,
+            listeners: counts.listeners as u64,
+            connections: counts.connections as u64,
             contexts: counts.uctxs as u64,
             timers: counts.timers as u64,
             fault_waits: counts.fault_waits as u64,

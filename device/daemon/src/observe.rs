@@ -274,6 +274,8 @@ impl Engine {
                 ("qp", count(objects.qps)),
                 ("srq", count(objects.srqs)),
                 ("ah", count(objects.ahs)),
+                ("listener", count(objects.listeners)),
+                ("connection", count(objects.connections)),
                 ("context", count(objects.uctxs)),
             ],
             queue_pairs: objects

@@ -4,6 +4,7 @@
 
 use faultline_nic::{FrameKind, Instant};
 use faultline_scenario::rules::{ByRule, CallerRequest, HeldFrame, PacketFacts};
+use faultline_scenario::segment::SegmentFacts;
 use faultline_scenario::trigger::Direction;
 
 use crate::fabric::Fabric;
@@ -42,8 +43,15 @@ impl<O: Outside> Fabric<O> {
     ) -> Option<ByRule> {
         let header = frame.header();
         let qpn = self.queue_pair_of((site, dir), frame);
+        let segment = match header {
+            None if self.rules.wants_segments((site, dir)) => frame
+                .to_vec(self.memories.get(from))
+                .and_then(|bytes| SegmentFacts::parse(&bytes)),
+            _ => None,
+        };
         let facts = PacketFacts {
             header: header.as_ref(),
+            segment,
             bytes: frame.length(),
         };
         let taking = self.rules.packet(now, site, dir, qpn, facts)?;

@@ -5,6 +5,7 @@ use std::fmt;
 use faultline_wire::Gid;
 use faultline_wire::packet::RoceHeader;
 
+use crate::iwarp::SegmentHeader;
 use crate::rule::{Rule, Severity};
 
 /// A packet that violates a rule. The severity is that of the rule.
@@ -19,8 +20,10 @@ pub struct Finding {
     pub adapter: Option<usize>,
     /// The rule.
     pub rule: Rule,
-    /// Headers of the packet, if it could be parsed.
+    /// Headers of the RoCE packet, if it could be parsed.
     pub header: Option<RoceHeader>,
+    /// The segment of an iWARP connection.
+    pub segment: Option<SegmentHeader>,
     /// Description of the violation.
     pub what: String,
 }
@@ -39,6 +42,9 @@ impl fmt::Display for Finding {
             let (qpn, psn) = (header.bth.dest_qp, header.bth.psn.get());
             let opcode = header.bth.opcode;
             write!(f, ", {from} to {to} QP {qpn}, {opcode:?} PSN {psn}")?;
+        }
+        if let Some(SegmentHeader { from, to, seq }) = &self.segment {
+            write!(f, ", {from} to {to}, TCP {seq}")?;
         }
         let Self { rule, what, .. } = self;
         match rule.severity() {

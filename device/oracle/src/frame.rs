@@ -3,20 +3,20 @@
 use faultline_wire::WireError;
 use faultline_wire::packet::{self, Parsed};
 
-/// A frame from its Ethernet header to its invariant CRC.
+/// A frame from its Ethernet header to the end of its data: to the invariant CRC of a RoCE packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     octets: &'a [u8],
-    has_only_headers: bool,
+    /// Number of its first octets that are known.
+    known: usize,
 }
 
 impl<'a> Frame<'a> {
-    /// A frame with known headers only. Its payload, pad bytes and invariant CRC are zeros and not judged.
-    pub fn of_headers(octets: &'a [u8]) -> Self {
-        Self {
-            octets,
-            has_only_headers: true,
-        }
+    /// A frame of which the first `known` octets are known, with all headers. The others are zeros. Payload, pad bytes and CRC are not
+    /// judged.
+    pub fn cut(octets: &'a [u8], known: usize) -> Self {
+        let known = known.min(octets.len().saturating_sub(1));
+        Self { octets, known }
     }
 
     /// Its octets.
@@ -26,11 +26,16 @@ impl<'a> Frame<'a> {
 
     /// True if its payload is not known.
     pub(crate) fn has_only_headers(&self) -> bool {
-        self.has_only_headers
+        self.known < self.octets.len()
+    }
+
+    /// Number of its first octets that are known.
+    pub(crate) fn known(&self) -> usize {
+        self.known
     }
 
     pub(crate) fn parse(self) -> Result<Parsed<'a>, WireError> {
-        match self.has_only_headers {
+        match self.has_only_headers() {
             true => packet::parse_trusted(self.octets),
             false => packet::parse(self.octets),
         }
@@ -41,7 +46,7 @@ impl<'a> From<&'a [u8]> for Frame<'a> {
     fn from(octets: &'a [u8]) -> Self {
         Self {
             octets,
-            has_only_headers: false,
+            known: octets.len(),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! A passive checker: compares the RoCEv2 packets that adapters send with the rules of the InfiniBand specification.
+//! A passive checker: compares the RoCEv2 packets that adapters send with the rules of the InfiniBand specification, and their iWARP
+//! connections with those of the RFCs.
 //!
 //! An [`Oracle`] gets the packets of one or more places with their times: [`sent`](Oracle::sent) by an adapter, and
 //! [`received`](Oracle::received) by it. It judges sent packets. Received packets are not judged; they determine the responses that the adapter may send. A violation names the packet, the rule with its source, and the error.
@@ -33,6 +34,7 @@ mod finding;
 mod findings;
 mod flow;
 mod frame;
+mod iwarp;
 mod log;
 mod memory;
 mod oracle;
@@ -50,6 +52,7 @@ pub use finding::Finding;
 pub use findings::{REMARK_LIMIT, VIOLATION_LIMIT};
 pub use flow::FLOW_LIMIT;
 pub use frame::{Frame, Place, QueuePair};
+pub use iwarp::{End, SegmentHeader};
 pub use log::LOG_LIMIT;
 pub use oracle::Oracle;
 pub use order::Presupposed;

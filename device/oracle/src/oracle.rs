@@ -11,6 +11,7 @@ use crate::finding::{Finding, addresses};
 use crate::findings::Findings;
 use crate::flow::{Adapter, FLOW_LIMIT, Flow, Key, PARTITION, Sender, is_connected};
 use crate::frame::{Frame, Place, QueuePair};
+use crate::iwarp::{Judged, Origin, SegmentHeader, Streams};
 use crate::log::FAR;
 use crate::memory;
 use crate::order::Presupposed;
@@ -22,8 +23,10 @@ use crate::tracks::{ResponseKey, Tracks};
 const RELIABLE_DATAGRAMS: RangeInclusive<u8> = 0x40..=0x5f;
 const MANUFACTURERS: u8 = 0xc0;
 
-/// Divisors of the memory budget: the share of findings, and a reserve for attempts and for flows that grow before memory is released.
+/// Divisors of the memory budget: the shares of findings and of iWARP connections, and a reserve for attempts and for flows that grow
+/// before memory is released.
 const FINDINGS: usize = 4;
+const STREAMS: usize = 16;
 const RESERVE: usize = 32;
 
 /// Maximum number of responses to a queue pair for which the oracle searches the flow.
@@ -37,11 +40,26 @@ enum OfResponse {
     Mixed,
 }
 
+/// Headers of the frame of a finding.
+#[derive(Clone, Copy, Debug)]
+enum Headers {
+    None,
+    Roce(RoceHeader),
+    Segment(SegmentHeader),
+}
+
+impl Headers {
+    fn of(header: Option<RoceHeader>) -> Self {
+        header.map_or(Self::None, Self::Roce)
+    }
+}
+
 /// Checks packets.
 #[derive(Debug)]
 pub struct Oracle {
     place: Place,
     tracks: Tracks,
+    streams: Streams,
     /// Failed searches for the flow of responses, by their ends.
     attempts: BTreeMap<ResponseKey, u32>,
     /// Senders and receivers of packets that have arrived with an ECN mark.
@@ -54,6 +72,8 @@ pub struct Oracle {
     remote: HashSet<Adapter>,
     frames: u64,
     packets: u64,
+    segments: u64,
+    unjudged_segments: u64,
     responses_without_flow: u64,
     mixed: u64,
     /// The manufacturers of the adapters are unknown.
@@ -67,6 +87,7 @@ impl Oracle {
         Self {
             place,
             tracks: Tracks::default(),
+            streams: Streams::default(),
             attempts: BTreeMap::new(),
             marked: HashSet::new(),
             ready: HashSet::new(),
@@ -74,6 +95,8 @@ impl Oracle {
             remote: HashSet::new(),
             frames: 0,
             packets: 0,
+            segments: 0,
+            unjudged_segments: 0,
             responses_without_flow: 0,
             mixed: 0,
             has_any_makers: false,
@@ -84,9 +107,11 @@ impl Oracle {
     /// Sets the maximum number of bytes of all connections and findings. Without a call only their numbers are limited. Adapters have
     /// equal shares; the unused part of a share is available to the others.
     pub fn limit_memory(&mut self, bytes: usize) {
-        let (findings, reserve) = (bytes / FINDINGS, bytes / RESERVE);
+        let (findings, streams) = (bytes / FINDINGS, bytes / STREAMS);
         self.findings.set_budget(findings);
-        let tracks = bytes.saturating_sub(findings).saturating_sub(reserve);
+        self.streams.set_budget(streams);
+        let others = [findings, streams, bytes / RESERVE];
+        let tracks = others.into_iter().fold(bytes, usize::saturating_sub);
         self.tracks.set_budget(tracks);
     }
 
@@ -95,17 +120,30 @@ impl Oracle {
         let attempts = memory::map::<ResponseKey, u32>(self.attempts.len());
         let tracks = self.tracks.bytes();
         let findings = self.findings.bytes();
-        attempts.saturating_add(tracks).saturating_add(findings)
+        let all = [attempts, tracks, findings, self.streams.bytes()];
+        all.into_iter().fold(0, usize::saturating_add)
     }
 
     /// Number of times that data of a connection was discarded because of the memory budget or the limit of connections.
     pub fn forgotten(&self) -> u64 {
-        self.tracks.forgotten()
+        let streams = self.streams.forgotten();
+        self.tracks.forgotten().saturating_add(streams)
     }
 
-    /// Packets that were judged.
+    /// RoCE packets that were judged.
     pub fn packets(&self) -> u64 {
         self.packets
+    }
+
+    /// TCP segments of iWARP connections that were judged.
+    pub fn segments(&self) -> u64 {
+        self.segments
+    }
+
+    /// TCP segments of iWARP connections that were not judged, because the beginning of the connection was not seen, or several senders
+    /// have used its addresses and ports.
+    pub fn unjudged_segments(&self) -> u64 {
+        self.unjudged_segments
     }
 
     /// Responses that were not judged because the sending queue pair is unknown.
@@ -226,6 +264,7 @@ impl Oracle {
     /// connections may repeat lost ones.
     pub fn forget(&mut self) {
         self.tracks.forget();
+        self.streams.forget();
         self.attempts.clear();
         self.marked.clear();
     }
@@ -239,7 +278,7 @@ impl Oracle {
     pub fn note_order<'a>(&mut self, at: u64, frame: impl Into<Frame<'a>>, later: u64) {
         let header = frame.into().parse().ok().map(|parsed| parsed.header);
         let what = format!("frame {later}, which was sent before it, is behind it");
-        self.keep((at, None), header, (Rule::Reordered, what));
+        self.keep((at, None), Headers::of(header), (Rule::Reordered, what));
     }
 
     /// Returns the request that a frame presupposes and that was not passed: the previous request, or the request of a response.
@@ -288,8 +327,10 @@ impl Oracle {
         let adapter = sender.adapter();
         let parsed = match frame.parse() {
             Ok(parsed) => parsed,
-            // Not a RoCE packet.
-            Err(WireError::NotRoce) => return,
+            Err(WireError::NotRoce) => {
+                self.judge_segment(at, sender, queue_pair.is_some(), frame);
+                return;
+            }
             Err(WireError::UnknownOpcode(opcode)) if is_unjudged(opcode) => {
                 self.note_opcode((at, adapter), None, opcode);
                 return;
@@ -297,7 +338,7 @@ impl Oracle {
             Err(error) => {
                 self.packets = self.packets.saturating_add(1);
                 let finding = (Rule::WellFormed, error.to_string());
-                self.keep((at, adapter), None, finding);
+                self.keep((at, adapter), Headers::None, finding);
                 return;
             }
         };
@@ -341,7 +382,30 @@ impl Oracle {
             self.read_message(sender.place(), frame, &parsed);
         }
         for finding in findings {
-            self.keep((at, adapter), Some(parsed.header), finding);
+            self.keep((at, adapter), Headers::Roce(parsed.header), finding);
+        }
+    }
+
+    /// Judges a frame that may be a segment of an iWARP connection.
+    fn judge_segment(&mut self, at: u64, sender: Sender, is_of_pair: bool, frame: Frame<'_>) {
+        let adapter = sender.adapter();
+        let origin = Origin {
+            sender,
+            is_exact: adapter.is_some_and(|adapter| !self.remote.contains(&adapter)),
+            is_of_pair,
+        };
+        let mut findings = Vec::new();
+        let mut report = |finding| findings.push(finding);
+        let (judged, header) = self.streams.sent(frame, origin, &mut report);
+        let count = match judged {
+            Judged::Not => return,
+            Judged::Yes => &mut self.segments,
+            Judged::Unjudged => &mut self.unjudged_segments,
+        };
+        *count = count.saturating_add(1);
+        let headers = header.map_or(Headers::None, Headers::Segment);
+        for finding in findings {
+            self.keep((at, adapter), headers, finding);
         }
     }
 
@@ -408,6 +472,7 @@ impl Oracle {
 
     fn arrive(&mut self, at: u64, adapter: Option<Adapter>, frame: Frame<'_>, is_held: bool) {
         let Ok(parsed) = frame.parse() else {
+            self.streams.arrived(frame);
             return;
         };
         if !parsed.icrc_ok {
@@ -616,21 +681,27 @@ impl Oracle {
             _ => "of reliable datagrams",
         };
         let what = format!("the opcode {opcode:#04x} is {whose}, and not judged");
-        self.keep(place, header, (Rule::UnjudgedOpcode, what));
+        self.keep(place, Headers::of(header), (Rule::UnjudgedOpcode, what));
     }
 
     fn keep(
         &mut self,
         (at, adapter): (u64, Option<Adapter>),
-        header: Option<RoceHeader>,
+        headers: Headers,
         (rule, what): Report,
     ) {
+        let (header, segment) = match headers {
+            Headers::None => (None, None),
+            Headers::Roce(header) => (Some(header), None),
+            Headers::Segment(header) => (None, Some(header)),
+        };
         let finding = Finding {
             at,
             frame: self.frames,
             adapter,
             rule,
             header,
+            segment,
             what,
         };
         self.findings.add(finding);

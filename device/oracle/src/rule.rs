@@ -1,6 +1,6 @@
 //! The rules, with their sources.
 
-/// A rule of the InfiniBand specification ("IBTA" is volume 1, release 1.4) or of RoCEv2 (its annex A17).
+/// A rule of the InfiniBand specification ("IBTA" is volume 1, release 1.4), of RoCEv2 (its annex A17), or of iWARP (RFCs).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Rule {
     /// The packet can be parsed: lengths, versions and headers of the opcode agree.
@@ -65,6 +65,50 @@ pub enum Rule {
     Reordered,
     /// Packets of manufacturers' opcodes and of RD are not judged.
     UnjudgedOpcode,
+    /// A segment can be parsed, and its checksum is right.
+    TcpSegment,
+    /// Options are used that both ends have offered, in the segments that have them.
+    TcpOption,
+    /// Options and data are not longer than the maximum segment size of the peer.
+    TcpMss,
+    /// New octets follow the last ones that were sent.
+    TcpSequence,
+    /// Only octets that were sent are acknowledged, and acknowledgments do not go back.
+    TcpAck,
+    /// No octets but those of window probes are sent beyond the window.
+    TcpWindow,
+    /// An FPDU that is sent again has the headers that it had.
+    TcpRepetition,
+    /// No octets follow a FIN, and no segments a reset.
+    TcpAfterEnd,
+    /// Setup frames have the fields that their revision and role permit.
+    MpaSetup,
+    /// The setup frames come first, and the active end sends the first FPDU.
+    MpaOrder,
+    /// The CRC of an FPDU is right.
+    MpaCrc,
+    /// An FPDU fits into a segment, and its padding is zero.
+    MpaLength,
+    /// A DDP header is whole, with the version 1 and reserved bits of zero.
+    DdpHeader,
+    /// The untagged messages of each queue are numbered from 1.
+    DdpMsn,
+    /// The segments of a message follow each other up to the one with the last flag, and offsets do not wrap.
+    DdpOffset,
+    /// The version is 1, the message type is known, its segments are of its kind and queue, and only messages that invalidate name an STag for it.
+    RdmapHeader,
+    /// Requests, atomic responses and immediate data are one segment of their length.
+    RdmapLength,
+    /// Responses answer the oldest request, with its STag, offset and length, or its number.
+    RdmapResponse,
+    /// No more READs and atomics are outstanding than the peer has said that it serves.
+    RdmapReadLimit,
+    /// A Terminate message has a known code and the headers that it announces.
+    RdmapTerminate,
+    /// Nothing follows a Terminate message.
+    RdmapAfterTerminate,
+    /// iWARP connections of which the beginning or a part was not seen are not judged.
+    UnjudgedStream,
 }
 
 /// How serious a finding is.
@@ -91,7 +135,7 @@ impl Severity {
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 53] = [
         Self::WellFormed,
         Self::InvariantCrc,
         Self::FixedField,
@@ -123,13 +167,35 @@ impl Rule {
         Self::UnusualField,
         Self::Reordered,
         Self::UnjudgedOpcode,
+        Self::TcpSegment,
+        Self::TcpOption,
+        Self::TcpMss,
+        Self::TcpSequence,
+        Self::TcpAck,
+        Self::TcpWindow,
+        Self::TcpRepetition,
+        Self::TcpAfterEnd,
+        Self::MpaSetup,
+        Self::MpaOrder,
+        Self::MpaCrc,
+        Self::MpaLength,
+        Self::DdpHeader,
+        Self::DdpMsn,
+        Self::DdpOffset,
+        Self::RdmapHeader,
+        Self::RdmapLength,
+        Self::RdmapResponse,
+        Self::RdmapReadLimit,
+        Self::RdmapTerminate,
+        Self::RdmapAfterTerminate,
+        Self::UnjudgedStream,
     ];
 
     /// How serious it is to violate it.
     pub const fn severity(self) -> Severity {
         match self {
             Self::Multicast | Self::UnusualField | Self::Reordered => Severity::Suspicious,
-            Self::UnjudgedOpcode => Severity::Note,
+            Self::UnjudgedOpcode | Self::UnjudgedStream => Severity::Note,
             _ => Severity::Violation,
         }
     }
@@ -168,6 +234,28 @@ impl Rule {
             Self::UnusualField => "unusual-field",
             Self::Reordered => "reordered",
             Self::UnjudgedOpcode => "unjudged-opcode",
+            Self::TcpSegment => "tcp-segment",
+            Self::TcpOption => "tcp-option",
+            Self::TcpMss => "tcp-mss",
+            Self::TcpSequence => "tcp-sequence",
+            Self::TcpAck => "tcp-ack",
+            Self::TcpWindow => "tcp-window",
+            Self::TcpRepetition => "tcp-repetition",
+            Self::TcpAfterEnd => "tcp-after-end",
+            Self::MpaSetup => "mpa-setup",
+            Self::MpaOrder => "mpa-order",
+            Self::MpaCrc => "mpa-crc",
+            Self::MpaLength => "mpa-length",
+            Self::DdpHeader => "ddp-header",
+            Self::DdpMsn => "ddp-msn",
+            Self::DdpOffset => "ddp-offset",
+            Self::RdmapHeader => "rdmap-header",
+            Self::RdmapLength => "rdmap-length",
+            Self::RdmapResponse => "rdmap-response",
+            Self::RdmapReadLimit => "rdmap-read-limit",
+            Self::RdmapTerminate => "rdmap-terminate",
+            Self::RdmapAfterTerminate => "rdmap-after-terminate",
+            Self::UnjudgedStream => "unjudged-stream",
         }
     }
 
@@ -205,6 +293,28 @@ impl Rule {
             Self::UnusualField => "IBTA 9.2, 9.4.5, A17.9",
             Self::Reordered => "IBTA 9.7.3.1",
             Self::UnjudgedOpcode => "IBTA 9.2.1, table 38",
+            Self::TcpSegment => "RFC 9293 3.1",
+            Self::TcpOption => "RFC 7323 2.2, 3.2; RFC 2018 2, 3",
+            Self::TcpMss => "RFC 9293 3.7.1, RFC 6691 2",
+            Self::TcpSequence => "RFC 9293 3.4",
+            Self::TcpAck => "RFC 9293 3.4, 3.10.7.4; RFC 2018 3",
+            Self::TcpWindow => "RFC 9293 3.8.6",
+            Self::TcpRepetition => "RFC 9293 3.8.1",
+            Self::TcpAfterEnd => "RFC 9293 3.5.2, 3.6",
+            Self::MpaSetup => "RFC 5044 7.1.1, RFC 6581 4",
+            Self::MpaOrder => "RFC 5044 7.1.2",
+            Self::MpaCrc => "RFC 5044 4.4",
+            Self::MpaLength => "RFC 5044 4.1, 4.5",
+            Self::DdpHeader => "RFC 5041 4.1",
+            Self::DdpMsn => "RFC 5041 4.3, 5.1.2",
+            Self::DdpOffset => "RFC 5041 5.2",
+            Self::RdmapHeader => "RFC 5040 4.1 to 4.3, RFC 7306 5.1, 6.1",
+            Self::RdmapLength => "RFC 5040 4.4, RFC 7306 5.2, 6.1",
+            Self::RdmapResponse => "RFC 5040 4.5, 5.2; RFC 7306 5.2.2",
+            Self::RdmapReadLimit => "RFC 6581 4",
+            Self::RdmapTerminate => "RFC 5040 4.8",
+            Self::RdmapAfterTerminate => "RFC 5040 5.4",
+            Self::UnjudgedStream => "RFC 5044 7.1",
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use std::fmt;
 
 use faultline_nic::{Instant, Nanos, Origin};
-use faultline_wire::ip::CONGESTION_EXPERIENCED;
+use faultline_wire::ip::{CONGESTION_EXPERIENCED, mark_congestion};
 use faultline_wire::packet::{RoceHeader, parse, seal};
 
 use crate::action::Part;
@@ -116,9 +116,7 @@ impl HeldFrames {
             PacketChange::Duplicate => self.keep(now, frame.clone()),
             PacketChange::Corrupt(part) => corrupt(&mut frame.bytes, part, random),
             PacketChange::Truncate(len) => frame.bytes.truncate(usize::from(len)),
-            PacketChange::EcnMark => rewrite(&mut frame.bytes, |header| {
-                header.ip.set_ecn(CONGESTION_EXPERIENCED);
-            }),
+            PacketChange::EcnMark => mark(&mut frame.bytes),
             PacketChange::MigReq(value) => rewrite(&mut frame.bytes, |header| {
                 header.bth.migration = value;
             }),
@@ -245,6 +243,15 @@ fn corrupt(bytes: &mut [u8], part: Part, random: &mut Rng) {
     if let Some(byte) = at.and_then(|at| bytes.get_mut(at)) {
         *byte = !*byte;
     }
+}
+
+/// Marks a RoCE packet or another IP packet as having met congestion.
+fn mark(bytes: &mut [u8]) {
+    if parse(bytes).is_err() {
+        mark_congestion(bytes);
+        return;
+    }
+    rewrite(bytes, |header| header.ip.set_ecn(CONGESTION_EXPERIENCED));
 }
 
 /// Changes headers of a RoCE packet; checksum and iCRC are right afterwards. Other frames stay as they are.

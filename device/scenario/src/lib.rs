@@ -7,7 +7,7 @@
 //! - [`plan`]: a checked scenario, in which names are numbers and defaults are filled in
 //! - [`profile`]: profiles of NICs
 //! - [`schema`]: the JSON schema of the files; [`mod@reference`]: the part of the documentation that is made from the code
-//! - [`rules`]: the rules of a plan while it runs
+//! - [`rules`]: the rules of a plan while it runs; [`segment`]: TCP segments as rules see them
 //! - [`live`]: one rule for a running process
 //! - [`lumina`]: imports test files of Lumina
 //! - [`negation`]: the opposite of expectations and rules, for tests of scenarios
@@ -35,6 +35,7 @@ pub mod read;
 pub mod reference;
 pub mod rules;
 pub mod schema;
+pub mod segment;
 mod suggestion;
 pub mod traffic;
 pub mod trigger;

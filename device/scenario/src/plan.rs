@@ -19,6 +19,7 @@ use faultline_wire::{Opcode, Syndrome};
 
 use crate::action::{Action, Part};
 use crate::expectation::{Expectation, Violation};
+use crate::segment::{SegmentKinds, SegmentMatch};
 use crate::trigger::Direction;
 use crate::value::Range;
 
@@ -95,14 +96,18 @@ pub struct PacketMatch {
     pub iter: Option<u32>,
     /// Only those with which a multiple of this number of bytes is reached.
     pub bytes: Option<u64>,
+    /// What a TCP segment must be.
+    pub segment: Option<SegmentMatch>,
 }
 
-/// A set of BTH opcodes, and of frames that are not RoCE.
+/// A set of BTH opcodes, of kinds of TCP segments, and of frames that are not RoCE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Opcodes {
     bits: [u64; 4],
     /// Frames that are not RoCE are in the set.
     pub raw: bool,
+    /// TCP segments of these kinds are in the set.
+    pub segments: SegmentKinds,
 }
 
 impl Opcodes {
@@ -110,7 +115,22 @@ impl Opcodes {
     pub const ALL: Self = Self {
         bits: [u64::MAX; 4],
         raw: false,
+        segments: SegmentKinds::NONE,
     };
+
+    /// TCP segments of these kinds.
+    pub fn of_segments(segments: SegmentKinds) -> Self {
+        Self {
+            segments,
+            ..Self::default()
+        }
+    }
+
+    /// True if frames that are not RoCE may be in the set.
+    #[inline]
+    pub fn has_others(&self) -> bool {
+        self.raw || !self.segments.is_empty()
+    }
 
     /// Adds an opcode.
     pub fn insert(&mut self, opcode: Opcode) {
@@ -126,6 +146,7 @@ impl Opcodes {
             *word |= other;
         }
         self.raw |= other.raw;
+        self.segments = self.segments.union(other.segments);
     }
 
     /// True if the opcode is in the set.

@@ -17,12 +17,16 @@ pub const END: &str = "<!-- reference: end -->";
 const EXAMPLES: &str = "../tests/scenarios/examples";
 
 /// An example for each key of a trigger: its file without `.toml`. Those of actions have the name of the action.
-pub const TRIGGER_EXAMPLES: [(&str, &str); 28] = [
+pub const TRIGGER_EXAMPLES: [(&str, &str); 32] = [
     ("dir", "count"),
     ("opcode", "drop"),
     ("psn", "reorder"),
     ("iter", "reorder"),
     ("bytes", "truncate"),
+    ("offset", "segment"),
+    ("queue", "segment"),
+    ("msn", "segment"),
+    ("stag", "stag"),
     ("fault", "delay"),
     ("completion", "overrun_cq"),
     ("event", "event"),

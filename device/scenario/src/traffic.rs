@@ -11,6 +11,8 @@ use crate::value::Time;
 pub struct Simulator {
     /// Number of hosts, 1 to 8, each with one NIC: `nic0`, `nic1`, and so on.
     pub hosts: u8,
+    /// Transport of the NICs' connections.
+    pub transport: Transport,
     /// Time of a frame from one NIC to another.
     pub wire_delay: Time,
     /// Frames are delivered by reference, as between the NICs of a process. By default they are octets, as on a wire.
@@ -37,6 +39,7 @@ impl Default for Simulator {
     fn default() -> Self {
         Self {
             hosts: 2,
+            transport: Transport::Roce,
             wire_delay: Time::from_micros(1),
             by_reference: false,
             page_frames: 512,
@@ -48,6 +51,17 @@ impl Default for Simulator {
             qp_keys: false,
         }
     }
+}
+
+/// Transport of the connections of a NIC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Transport {
+    /// RoCEv2.
+    #[default]
+    Roce,
+    /// iWARP. Traffic has service `rc`; its keys `mtu`, `timeout`, `retry_count`, `rnr_retry` and `min_rnr_timer` have no effect.
+    Iwarp,
 }
 
 /// What a driver does with a fault.

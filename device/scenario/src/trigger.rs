@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::value::{Chance, Range, Time};
 
-/// What a rule matches. One key names the kind of thing; `dir`, `opcode`, `psn` and `iter` belong to packets, and one of them
-/// alone makes a trigger for packets. Further keys are conditions, and all of them must hold.
+/// What a rule matches. One key names the kind of thing; `dir`, `opcode`, `psn`, `iter`, `bytes`, `offset`, `queue`, `msn` and `stag`
+/// belong to packets, and one of them alone makes a trigger for packets. Further keys are conditions, and all of them must hold.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Trigger {
@@ -28,6 +28,21 @@ pub struct Trigger {
     /// further multiple of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
+
+    // TCP segments of iWARP.
+    /// TCP segments whose first octet of data is at these offsets in its stream: 0 is the first octet after the SYN. If no SYN was seen
+    /// in this run, 0 is the first octet of the first segment that was seen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offset: Option<Range>,
+    /// TCP segments that begin with a message of this DDP queue: 0 is that of SENDs, 1 of READ requests and atomics, 2 of Terminate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<u32>,
+    /// TCP segments that begin with an untagged message with these sequence numbers, which count from 1 in each queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub msn: Option<Range>,
+    /// TCP segments that begin with a message to this STag, or with one that invalidates it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stag: Option<u32>,
 
     // Page faults.
     /// A page fault: its record is about to be written (`record`), or the driver answers it (`answer`).

@@ -10,11 +10,18 @@ use faultline_scenario::plan::*;
 use faultline_scenario::rules::{
     ByRule, CallerRequest, HeldFrame, Late, NicRequest, PacketFacts, Pages, Rules, Taking,
 };
+use faultline_scenario::segment::{SegmentFacts, SegmentKinds, SegmentMatch};
 use faultline_scenario::trigger::Direction::{Rx, Tx};
 use faultline_scenario::value::{Range, Time};
 use faultline_telemetry::DiagnosticKind;
+use faultline_wire::ddp::{Ddp, DdpTarget};
+use faultline_wire::ip::PROTOCOL_TCP;
+use faultline_wire::mpa::{Crc32c, Fpdu};
 use faultline_wire::packet::RoceHeader;
-use faultline_wire::{Bth, Ip, Ipv4, MacAddr, Opcode, Psn};
+use faultline_wire::rdmap::{RdmapControl, RdmapOpcode};
+use faultline_wire::{
+    Bth, EtherType, Ethernet, Ip, Ipv4, MacAddr, Opcode, Psn, Seq, Tcp, TcpFlags,
+};
 
 const EACH: Choice = Choice {
     skip: 0,
@@ -34,6 +41,7 @@ fn packets(opcodes: &[Opcode]) -> PacketMatch {
         psn: None,
         iter: None,
         bytes: None,
+        segment: None,
     }
 }
 
@@ -102,6 +110,7 @@ fn pass(rules: &mut Rules, nic: usize, opcode: Opcode, psn: u32) -> Option<Packe
     let header = header(opcode, psn);
     let facts = PacketFacts {
         header: Some(&header),
+        segment: None,
         bytes: 100,
     };
     let taking = rules.packet(Instant(0), nic, Tx, 7, facts);
@@ -670,11 +679,13 @@ fn rules_for_ports_see_the_frames_of_their_port() {
     assert_eq!(takes, [true, false, false, true, false]);
     let foreign = PacketFacts {
         header: None,
+        segment: None,
         bytes: 60,
     };
     let send = header(Opcode::RcSendOnly, 5);
     let send = PacketFacts {
         header: Some(&send),
+        segment: None,
         bytes: 100,
     };
     let mut pass = |site, dir, qpn, facts| rules.packet(Instant(0), site, dir, qpn, facts);
@@ -760,4 +771,129 @@ fn packets_that_no_rule_names_are_ignored() {
     let rules = start(vec![named(Some(7)), named(None)], Vec::new());
     assert!(!ignores(&rules, Tx, send, 8));
     assert!(ignores(&rules, Tx, write, 8));
+}
+
+/// A segment of a TCP stream: with SYN, or with this offset, and data.
+fn segment(offset: Option<u32>, data: &[u8]) -> SegmentFacts {
+    let tcp = Tcp {
+        src_port: 1,
+        dst_port: 2,
+        seq: Seq(u32::MAX).add(offset.map_or(0, |offset| offset + 1)),
+        flags: match offset {
+            None => TcpFlags::SYN,
+            Some(_) => TcpFlags::ACK,
+        },
+        ..Tcp::default()
+    };
+    let mut ip = Ip::V4(Ipv4 {
+        protocol: PROTOCOL_TCP,
+        ttl: 1,
+        ..Ipv4::default()
+    });
+    ip.set_payload_len(Tcp::LEN + data.len()).unwrap();
+    let ethernet = Ethernet {
+        dst: MacAddr([2; 6]),
+        src: MacAddr([4; 6]),
+        vlan: None,
+        ethertype: EtherType::IPV4,
+    };
+    let mut frame = vec![0; 14 + 20 + Tcp::LEN];
+    ethernet.emit(&mut frame).unwrap();
+    ip.emit(&mut frame[14..]).unwrap();
+    tcp.emit(&mut frame[34..]).unwrap();
+    frame.extend_from_slice(data);
+    SegmentFacts::parse(&frame).unwrap()
+}
+
+/// An FPDU with a SEND.
+fn send_fpdu(msn: u32) -> Vec<u8> {
+    let ddp = Ddp {
+        last: true,
+        version: 1,
+        upper_control: RdmapControl::new(RdmapOpcode::Send).to_u8(),
+        target: DdpTarget::Untagged {
+            upper: 9,
+            queue: 0,
+            msn,
+            offset: 0,
+        },
+    };
+    let fpdu = Fpdu { ulpdu_len: 18 };
+    let mut out = vec![0; 20];
+    fpdu.emit(&mut out).unwrap();
+    ddp.emit(&mut out[2..]).unwrap();
+    let mut crc = Crc32c::default();
+    crc.update(&out);
+    out.extend_from_slice(&crc.finish().to_le_bytes());
+    out
+}
+
+#[test]
+fn segments_match_by_kind_offset_and_message() {
+    let fpdu = send_fpdu(3);
+    let damaged = [&fpdu[..22], &[0, 0]].concat();
+    let (sends, all) = (
+        SegmentKinds::of_messages(&[RdmapOpcode::Send]),
+        SegmentKinds::ALL,
+    );
+    let only = |change: fn(&mut SegmentMatch)| {
+        let mut only = SegmentMatch::default();
+        change(&mut only);
+        Some(only)
+    };
+    // Of a SYN, an acknowledgment, an FPDU, a damaged FPDU, and another SEND: those that match.
+    let cases = [
+        (all, None, [true, true, true, true, true]),
+        (SegmentKinds::SYN, None, [true, false, false, false, false]),
+        (SegmentKinds::ACK, None, [false, true, false, false, false]),
+        (sends, None, [false, false, true, false, true]),
+        (
+            all,
+            only(|only| only.offset = Some(Range::exactly(24))),
+            [false, false, false, true, false],
+        ),
+        (
+            all,
+            only(|only| only.msn = Some(Range::exactly(3))),
+            [false, false, true, false, false],
+        ),
+        (
+            sends,
+            only(|only| only.queue = Some(0)),
+            [false, false, true, false, true],
+        ),
+        (sends, only(|only| only.queue = Some(1)), [false; 5]),
+        (
+            all,
+            only(|only| only.stag = Some(9)),
+            [false, false, true, false, true],
+        ),
+    ];
+    for (kinds, segment_match, expected) in cases {
+        let matched = PacketMatch {
+            opcodes: Opcodes::of_segments(kinds),
+            segment: segment_match,
+            ..packets(&[])
+        };
+        let effect = Effect::Packet(PacketChange::Drop);
+        let mut rules = start(vec![rule(Thing::Packet(matched), effect, EACH)], Vec::new());
+        assert!(rules.wants_segments((0, Tx)) && !rules.wants_segments((0, Rx)));
+        assert!(!rules.ignores_packet((0, Tx), None, || 0));
+        let passed = [
+            segment(None, &[]),
+            segment(Some(0), &[]),
+            segment(Some(0), &fpdu),
+            segment(Some(24), &damaged),
+            segment(Some(48), &send_fpdu(4)),
+        ];
+        let taken = passed.map(|segment| {
+            let facts = PacketFacts {
+                header: None,
+                segment: Some(segment),
+                bytes: 100,
+            };
+            rules.packet(Instant(0), 0, Tx, 0, facts).is_some()
+        });
+        assert_eq!(taken, expected, "{kinds:?} {segment_match:?}");
+    }
 }

@@ -3,17 +3,23 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use faultline_abi::cqe::{self, Cqe};
+use faultline_abi::event;
 use faultline_abi::qp::{QPT_RC, QPT_UC, QPT_UD};
 use faultline_abi::wqe as wr;
 use faultline_scenario::random::Rng;
 use faultline_scenario::traffic::{Operation, Service, Traffic};
 
-use crate::driver::{Cq, CqConfig, Qp, QpConfig, Send, Sge};
+use crate::driver::{ALL_ACCESS, Cq, CqConfig, Qp, QpConfig, Send, Sge};
 use crate::error::SimulationError;
 use crate::event::What;
+use crate::iwarp::Private;
 use crate::pager::PAGE;
 use crate::software::{Buffer, Software, failed, nic_name};
 
+/// TCP port of listeners.
+const PORT: u16 = 4420;
+/// Ports of the ends that open connections begin behind this one.
+const FIRST_PORT: u16 = 40_000;
 const QKEY: u32 = 0x1111_2222;
 /// Global route header in front of a received datagram.
 const GRH: u64 = 40;
@@ -34,6 +40,8 @@ pub(crate) struct Flow {
     pub cqs: [Cq; 2],
     /// Their owners: the kernel, or a process.
     owners: [Owner; 2],
+    /// Its connections are of iWARP.
+    is_iwarp: bool,
 }
 
 /// User context and protection domain of queue pairs.
@@ -197,6 +205,53 @@ fn no_host(index: usize) -> SimulationError {
     }
 }
 
+/// Opens an iWARP connection between two queue pairs. Its ports are those of no other connection of the run.
+fn connect_stream(
+    all: &mut [Software],
+    [from, to]: [usize; 2],
+    [from_qpn, to_qpn]: [u32; 2],
+) -> Result<(), SimulationError> {
+    let refused = |index| failed(index, "connection");
+    for (index, qpn) in [(from, from_qpn), (to, to_qpn)] {
+        let host = host(all, index)?;
+        host.driver
+            .to_init(qpn, ALL_ACCESS)
+            .map_err(refused(index))?;
+    }
+    let number = host(all, from)?.qpns.len();
+    let local_port = FIRST_PORT.saturating_add(u16::try_from(number).unwrap_or(u16::MAX));
+    let path = Software::stream_path(from, to, local_port, PORT);
+    let any = Software::listener_path(to, PORT);
+    let depth = u16::from(host(all, to)?.max_rd_atomic());
+    let limits = Private {
+        ird: depth,
+        ord: depth,
+        ..Private::default()
+    };
+    let listener = host(all, to)?.driver.listen(any, 1).map_err(refused(to))?;
+    let active = host(all, from)?;
+    active
+        .driver
+        .open(from_qpn, path, &limits)
+        .map_err(refused(from))?;
+    let request = host(all, to)?
+        .await_connection(event::CONNECTION_REQUEST, listener)
+        .map_err(refused(to))?;
+    let request = u32::try_from(request).unwrap_or(u32::MAX);
+    let passive = host(all, to)?;
+    passive
+        .driver
+        .accept(to_qpn, request, &limits)
+        .map_err(refused(to))?;
+    for (index, qpn) in [(to, to_qpn), (from, from_qpn)] {
+        let host = host(all, index)?;
+        host.await_connection(event::CONNECTED, qpn)
+            .map_err(refused(index))?;
+    }
+    let passive = host(all, to)?;
+    passive.driver.unlisten(listener).map_err(refused(to))
+}
+
 impl Flow {
     /// Creates the completion queues.
     pub(crate) fn new(
@@ -247,6 +302,7 @@ impl Flow {
             hosts,
             cqs,
             owners,
+            is_iwarp: host(all, from)?.driver.is_iwarp(),
         })
     }
 
@@ -612,6 +668,10 @@ impl Connection {
         self.succeeded = self.succeeded.saturating_add(1);
         match flow.traffic.op {
             Operation::Read => self.check(all, flow, 0, message.number),
+            // A WRITE of iWARP completes when its data is acknowledged, which may be held for a page then (RFC 5040 section 5.5).
+            Operation::Write | Operation::WriteImm if flow.is_iwarp => {
+                self.arrived = self.arrived.saturating_add(1);
+            }
             Operation::Write | Operation::WriteImm if flow.traffic.service == Service::Rc => {
                 self.check(all, flow, 1, message.number);
             }
@@ -745,6 +805,11 @@ fn connect(
     let kind = Shape(traffic).kind();
     let [from, to] = flow.hosts;
     let [from_qp, to_qp] = qps;
+    if flow.is_iwarp {
+        set_fault_policy(all, flow, to_qp)?;
+        connect_stream(all, flow.hosts, [from_qp.qpn, to_qp.qpn])?;
+        return Ok(0);
+    }
     let psn = |rng: &mut Rng| u32::try_from(rng.below(1 << 24)).unwrap_or(0);
     let (request, response) = (psn(rng), psn(rng));
     let psns = [(request, response), (response, request)];

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use faultline_scenario::file::Scenario;
-use faultline_scenario::traffic::{Memory, Operation, Service, Traffic};
+use faultline_scenario::traffic::{Memory, Operation, Service, Traffic, Transport};
 
 use crate::error::SimulationError;
 
@@ -65,6 +65,11 @@ pub(crate) fn check(scenario: &Scenario) -> Result<(), SimulationError> {
     )?;
     for (index, traffic) in scenario.traffic.iter().enumerate() {
         check_traffic(index, traffic)?;
+        if simulator.transport == Transport::Iwarp && traffic.service != Service::Rc {
+            let service = format!("{:?}", traffic.service);
+            let key = format!("traffic[{index}].service");
+            return Err(out_of_range(key, service, "iWARP has `rc` only"));
+        }
     }
     let connections = scenario.traffic.iter().map(|t| u64::from(t.connections));
     let connections: u64 = connections.sum();

@@ -14,7 +14,7 @@ use faultline_scenario::plan::Plan;
 use faultline_scenario::profile::{self, Profile};
 use faultline_scenario::random::Rng;
 use faultline_scenario::rules::Rules;
-use faultline_scenario::traffic::{Memory, Simulator};
+use faultline_scenario::traffic::{Memory, Simulator, Transport};
 use faultline_scenario::verdict::{Facts, TrafficFact};
 use faultline_telemetry::opcode_name;
 
@@ -231,6 +231,10 @@ impl Run {
         let profile = profile_of(scenario, options)?;
         let configure = &mut |config: &mut NicConfig| {
             profile.apply(config);
+            if simulator.transport == Transport::Iwarp {
+                config.transport = faultline_nic::Transport::Iwarp;
+                config.tcp_secret = [seed, seed];
+            }
             // The pager takes this time.
             config.latency.fault_service = Nanos(0);
             config.pitfalls.damming |= simulator.damming;

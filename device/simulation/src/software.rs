@@ -5,11 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
-use faultline_abi::event::{COMPLETION, DEVICE_FATAL};
-use faultline_abi::{Status, cqe};
+use faultline_abi::event::{
+    COMPLETION, CONNECT_FAILED, CONNECTION_CLOSED, CONNECTION_REQUEST, DEVICE_FATAL, Eqe,
+};
+use faultline_abi::iwarp::ConnectionPath;
+use faultline_abi::{Status, U16, cqe};
 use faultline_scenario::traffic::{Memory, Simulator};
 use faultline_wire::Gid;
 
+use crate::bus::Bus;
 use crate::driver::{ALL_ACCESS, Connect, Cq, Error, Mr, Qp};
 use crate::error::SimulationError;
 use crate::event::What;
@@ -23,6 +27,8 @@ const ASYNC: u64 = 1 << 0;
 const COMPLETIONS: u64 = 1 << 1;
 /// Bit of the vector of fault records.
 const FAULTS: u64 = 1 << 2;
+/// No VLAN, in the path of a connection.
+const NO_VLAN: u16 = 0xffff;
 /// First I/O virtual address of the host's regions.
 const FIRST_VA: u64 = 0x7f00_0000_0000;
 
@@ -38,6 +44,8 @@ pub(crate) struct Software {
     pub qpns: Vec<u32>,
     /// Completion queues for which an event has come.
     pub notified: BTreeSet<u32>,
+    /// Events of iWARP connections that nothing has awaited.
+    connections: Vec<Eqe>,
     /// Events read so far, by kind.
     pub events: BTreeMap<u8, u64>,
     /// The device has failed, or its driver has given up.
@@ -133,6 +141,7 @@ impl Software {
             next_va: FIRST_VA,
             qpns: Vec::new(),
             notified: BTreeSet::new(),
+            connections: Vec::new(),
             events: BTreeMap::new(),
             failure: None,
         })
@@ -141,6 +150,54 @@ impl Software {
     /// The path to a queue pair of a host.
     pub(crate) fn path_to(host: usize, qpn: u32) -> Connect {
         Connect::to(gid_of(host), mac_of(host), qpn)
+    }
+
+    /// The path of an iWARP connection between two hosts.
+    pub(crate) fn stream_path(
+        from: usize,
+        to: usize,
+        local_port: u16,
+        remote_port: u16,
+    ) -> ConnectionPath {
+        ConnectionPath {
+            remote_ip: gid_of(to).0,
+            remote_port: U16::new(remote_port),
+            dmac: mac_of(to).0,
+            ..Self::listener_path(from, local_port)
+        }
+    }
+
+    /// The address of a host and a port, without VLAN.
+    pub(crate) fn listener_path(host: usize, port: u16) -> ConnectionPath {
+        ConnectionPath {
+            local_ip: gid_of(host).0,
+            local_port: U16::new(port),
+            vlan: U16::new(NO_VLAN),
+            ..ConnectionPath::default()
+        }
+    }
+
+    /// Waits for an event of an iWARP connection or listener. Returns its token.
+    pub(crate) fn await_connection(&mut self, kind: u8, object: u32) -> Result<u64, Error> {
+        loop {
+            if let Some(at) = self.connections.iter().position(|event| {
+                event.object.get() == object
+                    && matches!(event.kind, CONNECT_FAILED | CONNECTION_CLOSED)
+                    || (event.kind, event.object.get()) == (kind, object)
+            }) {
+                let event = self.connections.remove(at);
+                return match event.kind == kind {
+                    true => Ok(event.token.get()),
+                    false => Err(Error::Silent),
+                };
+            }
+            let is_over = !self.host.driver.bus.wait();
+            let before = self.connections.len();
+            self.read_events();
+            if is_over && self.connections.len() == before {
+                return Err(Error::Silent);
+            }
+        }
     }
 
     /// READs and atomics that may be outstanding on a queue pair.
@@ -270,7 +327,11 @@ impl Software {
 
     /// Reads asynchronous events.
     pub(crate) fn read_events(&mut self) {
-        for (kind, _) in self.host.driver.async_events() {
+        for event in self.host.driver.whole_events() {
+            let kind = event.kind;
+            if (CONNECTION_REQUEST..=CONNECTION_CLOSED).contains(&kind) {
+                self.connections.push(event);
+            }
             self.count_event(kind);
             self.host.driver.bus.event(What::Asynchronous(kind));
             if kind == DEVICE_FATAL {

@@ -206,6 +206,14 @@ pub enum Transport {
 }
 
 impl Transport {
+    /// Its name, as in configurations.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Roce => "roce",
+            Self::Iwarp => "iwarp",
+        }
+    }
+
     /// True for iWARP.
     pub fn is_iwarp(self) -> bool {
         self == Self::Iwarp

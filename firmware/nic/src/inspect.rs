@@ -10,6 +10,7 @@ pub use self::details::*;
 pub use self::pages::*;
 pub use crate::counters::Traffic;
 pub use crate::cq::CqFill;
+pub use crate::iwarp::{ConnectionInfo, ListenerInfo};
 pub use crate::qp::Psns;
 
 use faultline_abi::qp::QP_ATTR_MAX_QP_RD_ATOMIC;
@@ -18,7 +19,7 @@ use crate::core::Uctx;
 use crate::diagnostic::{Diagnostic, OverrunQueue};
 use crate::dma::Dma;
 use crate::fault::Fault;
-use crate::iwarp::StreamQp;
+use crate::iwarp::{Connections, StreamQp};
 use crate::mkey::Mkey;
 use crate::nic::Nic;
 use crate::qp::endpoint::Endpoint;
@@ -72,7 +73,7 @@ pub struct QueuePairInfo {
     pub srq: Option<u32>,
     /// Number of the peer, of a connection.
     pub peer_qpn: Option<u32>,
-    /// Bytes of payload in a full packet.
+    /// Bytes of payload in a full packet; of iWARP, octets of data in a full segment.
     pub mtu: u32,
     /// READs, atomics, FLUSHes and ATOMIC WRITEs that it may have outstanding, once that is set.
     pub max_rd_atomic: Option<u8>,
@@ -82,6 +83,8 @@ pub struct QueuePairInfo {
     pub sends_pending: u32,
     /// It waits for a page.
     pub waits_for_page: bool,
+    /// The TCP connection of an iWARP queue pair.
+    pub connection: Option<Box<ConnectionInfo>>,
     /// Packets and bytes that it has sent and received.
     pub traffic: Traffic,
 }
@@ -179,6 +182,21 @@ impl Nic {
     /// The queue pair, work queue or RSS queue pair with this number.
     pub fn queue_pair_info(&self, qpn: u32) -> Option<QueuePairInfo> {
         self.queues.get(qpn).map(|queue| queue_info(qpn, queue))
+    }
+
+    /// Listeners for iWARP connections from place `from` on, `limit` at most.
+    pub fn listeners(&self, from: u32, limit: usize) -> Listing<ListenerInfo> {
+        let connections = self.core.connections.iter();
+        let places = connections.flat_map(|all| all.listeners.places(from));
+        listing(places, limit, Connections::listener_info)
+    }
+
+    /// True if this NIC makes the TCP segments that `sender` sends: an iWARP queue pair, or 0, a connection that has no queue pair.
+    pub fn makes_segments(&self, sender: u32) -> bool {
+        match self.queues.get(sender) {
+            Some(queue) => matches!(queue, Queue::Stream(_)),
+            None => sender == 0 && self.core.connections.is_some(),
+        }
     }
 
     /// The next PSNs of a queue pair.
@@ -339,6 +357,7 @@ fn without_queues(qpn: u32, queue: &Queue) -> QueuePairInfo {
         fault_policy: FaultPolicy::default(),
         sends_pending: 0,
         waits_for_page: false,
+        connection: None,
         traffic: Traffic::default(),
     }
 }
@@ -359,10 +378,13 @@ fn pair_info(qp: &Qp) -> QueuePairInfo {
 
 fn stream_info(qp: &StreamQp) -> QueuePairInfo {
     let endpoint = &qp.endpoint;
+    let connection = qp.connection_info().map(Box::new);
     QueuePairInfo {
         max_rd_atomic: Some(endpoint.attr.max_rd_atomic),
+        mtu: connection.as_ref().map_or(0, |info| info.max_payload),
         sends_pending: qp.sends_pending(),
         waits_for_page: qp.waits_for_page(),
+        connection,
         ..endpoint_info(endpoint)
     }
 }
@@ -385,6 +407,7 @@ fn endpoint_info(endpoint: &Endpoint) -> QueuePairInfo {
         fault_policy: endpoint.fault_policy(),
         sends_pending: 0,
         waits_for_page: false,
+        connection: None,
         traffic: endpoint.traffic,
     }
 }

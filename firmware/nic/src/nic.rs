@@ -259,7 +259,10 @@ impl Nic {
 
     /// Number of objects: for operators and tests.
     pub fn object_counts(&self) -> ObjectCounts {
+        let connections = self.core.connections.as_ref();
         ObjectCounts {
+            listeners: connections.map_or(0, |all| all.listeners.len()),
+            connections: connections.map_or(0, |all| all.len()),
             pds: self.core.pds.len(),
             mkeys: self.core.mkeys.len(),
             cqs: self.core.cqs.len(),
@@ -560,6 +563,10 @@ pub struct ObjectCounts {
     pub srqs: usize,
     /// Address handles.
     pub ahs: usize,
+    /// Listeners for iWARP connections.
+    pub listeners: usize,
+    /// iWARP connections, also those that have no queue pair yet.
+    pub connections: usize,
     /// User contexts.
     pub uctxs: usize,
     /// Entries of the timer heap.

@@ -140,11 +140,12 @@ pub const TESTS: &[Row<Step>] = &[
     ),
     one(
         "tshark",
-        "tshark decodes a capture with every opcode.",
+        "tshark decodes a capture with every opcode, and iWARP.",
         When::Beside,
         |workspace, dir| {
             crate::host::ensure_tshark(workspace)?;
-            ignored_test(workspace, dir, ("harness", "capture::tshark"), &[]).map(|()| None)
+            ignored_test(workspace, dir, ("harness", "capture::tshark"), &[])?;
+            ignored_test(workspace, dir, ("simulator", "iwarp_tshark::"), &[]).map(|()| None)
         },
     ),
     one(

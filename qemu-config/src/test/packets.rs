@@ -34,6 +34,8 @@ const SENT: &str = "tx_roce_packets";
 struct Findings {
     frames: u64,
     packets: u64,
+    /// Those of iWARP.
+    segments: u64,
     lost: u64,
     responses_without_requests: u64,
     mixed: u64,
@@ -108,8 +110,9 @@ impl Findings {
         let share = 100 * self.packets / all.max(1);
         let of_nics = self.of_nics();
         format!(
-            "{} packets judged ({share} %), {of_nics} violations by NICs, {} by others, {} responses without a request, {} in mixed connections",
+            "{} packets judged ({share} %), {} iWARP segments, {of_nics} violations by NICs, {} by others, {} responses without a request, {} in mixed connections",
             self.packets,
+            self.segments,
             self.violation_count - of_nics,
             self.responses_without_requests,
             self.mixed

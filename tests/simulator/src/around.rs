@@ -195,9 +195,10 @@ impl Around {
             if let Some(capture) = self.capture.as_mut().filter(|_| !is_barred(sight.fate)) {
                 capture.push((id, bytes.to_vec()));
             }
-            // Only a NIC's own packets are judged, not raw frames that look like packets.
+            // Only a NIC's own packets and segments are judged, not raw frames that look like them.
             let is_raw = matches!(sight.sent, Some(frame) if frame.packet_header(0).is_none());
-            if !is_raw {
+            let makes = |nic: &Nic| nic.makes_segments(sight.sender);
+            if !is_raw || sight.device.is_some_and(makes) {
                 let sender = sight.device.and_then(|nic| queue_pair(nic, sight.sender));
                 self.oracle.sent(now.0, id, sender, bytes);
             }

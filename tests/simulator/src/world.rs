@@ -278,6 +278,12 @@ impl World {
         );
     }
 
+    /// Segments of iWARP connections that the packet checker has judged, and those that it has not.
+    pub fn segments(&self) -> (u64, u64) {
+        let oracle = &self.state.borrow().around.oracle;
+        (oracle.segments(), oracle.unjudged_segments())
+    }
+
     /// Permits violations of these rules, for a test that causes them on purpose.
     pub fn permit(&self, rules: &[Rule]) {
         self.state.borrow_mut().around.permitted.extend(rules);

@@ -30,6 +30,8 @@ mod iwarp_faults;
 mod iwarp_idle;
 mod iwarp_many;
 mod iwarp_refusals;
+mod iwarp_tshark;
+mod iwarp_view;
 mod keys;
 mod latency;
 mod long_messages;

@@ -40,10 +40,10 @@ impl Check {
         Ok(match (&found, &error) {
             (Some(found), _) if !found.violations.is_empty() => ExitCode::FAILURE,
             (_, Some(_)) => ExitCode::from(UNUSABLE),
-            (Some(found), _) if found.packets == 0 => {
+            (Some(found), _) if found.packets == 0 && found.segments == 0 => {
                 let (file, frames) = (self.file.display(), found.frames);
                 complain(format!(
-                    "Error: {file} has no RoCE packet among its {frames} frames, so nothing was judged"
+                    "Error: {file} has no RoCE packet and no whole iWARP connection among its {frames} frames, so nothing was judged"
                 ));
                 ExitCode::from(NOTHING_JUDGED)
             }

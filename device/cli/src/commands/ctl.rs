@@ -498,7 +498,10 @@ fn show_nic(nic: &NicView) -> String {
             ("fault timeout", duration(config.fault_timeout_ns)),
             ("stall timeout", duration(config.stall_timeout_ns)),
             ("pitfalls", config.pitfalls.join(", ")),
+            ("transport", nic.config.transport.clone()),
             ("queue pairs", objects.queue_pairs.to_string()),
+            ("connections", objects.connections.to_string()),
+            ("listeners", objects.listeners.to_string()),
             ("memory keys", objects.memory_keys.to_string()),
             ("completion queues", objects.completion_queues.to_string()),
             ("contexts", objects.contexts.to_string()),
@@ -547,7 +550,7 @@ fn queue_pairs(pairs: &[QueuePairView]) -> String {
             pair.qpn.to_string(),
             name(&pair.kind),
             pair.state.map_or("-".to_owned(), |state| name(&state)),
-            or_dash(pair.peer_qpn),
+            peer(pair),
             pair.context.to_string(),
             name(&pair.fault_policy),
             pair.sends_pending.to_string(),
@@ -563,7 +566,50 @@ fn queue_pairs(pairs: &[QueuePairView]) -> String {
         "QPN", "KIND", "STATE", "PEER", "CONTEXT", "POLICY", "SENDS", "WAITS", "TX", "TX-BYTES",
         "RX", "RX-BYTES",
     ];
-    table(&head, &rows)
+    let connected: Vec<_> = pairs.iter().filter_map(connection).collect();
+    match connected.is_empty() {
+        true => table(&head, &rows),
+        false => table(&head, &rows) + "\n" + &table(&CONNECTION, &connected),
+    }
+}
+
+/// The queue pair of the peer, or the address and port of an iWARP connection.
+fn peer(pair: &QueuePairView) -> String {
+    match &pair.connection {
+        Some(connection) => place(&connection.remote_address, connection.remote_port),
+        None => or_dash(pair.peer_qpn),
+    }
+}
+
+/// An address and a port.
+fn place(address: &str, port: u16) -> String {
+    let address = address.strip_prefix("::ffff:").unwrap_or(address);
+    match address.contains(':') {
+        true => format!("[{address}]:{port}"),
+        false => format!("{address}:{port}"),
+    }
+}
+
+/// Columns of a TCP connection.
+const CONNECTION: [&str; 10] = [
+    "QPN", "TCP", "LOCAL", "PEER", "CWND", "WINDOW", "RTT", "UNACKED", "UNSENT", "KEPT",
+];
+
+fn connection(pair: &QueuePairView) -> Option<Vec<String>> {
+    let connection = pair.connection.as_ref()?;
+    let round_trip = connection.round_trip_ns;
+    Some(vec![
+        pair.qpn.to_string(),
+        connection.tcp_state.clone(),
+        place(&connection.local_address, connection.local_port),
+        peer(pair),
+        connection.congestion_window.to_string(),
+        connection.peer_window.to_string(),
+        round_trip.map_or("-".to_owned(), duration),
+        connection.unacknowledged.to_string(),
+        connection.unsent.to_string(),
+        connection.kept.to_string(),
+    ])
 }
 
 fn regions(regions: &[RegionView]) -> String {
@@ -666,4 +712,54 @@ fn stepped_text(stepped: &Stepped) -> String {
         stepped.passes,
         duration(stepped.device_time_ns)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pair(connection: serde_json::Value) -> QueuePairView {
+        let mut pair = json!({
+            "qpn": 5, "kind": "rc", "state": "rts", "context": 1, "pd": 1, "send_cq": 0, "recv_cq": 0, "srq": null,
+            "peer_qpn": null, "path_mtu": 1448, "fault_policy": "rnr", "sends_pending": 0, "waits_for_page": false,
+            "tx_packets": 0, "tx_bytes": 0, "rx_packets": 0, "rx_bytes": 0,
+        });
+        if !connection.is_null() {
+            pair["connection"] = connection;
+        }
+        serde_json::from_value(pair).unwrap()
+    }
+
+    /// A queue pair of iWARP has its connection in a second table.
+    #[test]
+    fn connections_are_shown_with_their_windows() {
+        let text = queue_pairs(&[pair(serde_json::Value::Null)]);
+        assert!(!text.contains("CWND"), "{text}");
+        let connection = |local: &str, remote: &str| {
+            json!({
+                "local_address": local, "local_port": 40000, "remote_address": remote, "remote_port": 4791,
+                "tcp_state": "ESTABLISHED", "is_active": true, "mpa_revision": 2, "congestion_window": 14480,
+                "peer_window": 65535, "round_trip_ns": 12_000, "unacknowledged": 7, "unsent": 8, "kept": 9,
+            })
+        };
+        let v4 = connection("::ffff:10.0.0.1", "::ffff:10.0.0.2");
+        let text = queue_pairs(&[pair(v4), pair(connection("fd00::1", "fd00::2"))]);
+        let lines: Vec<&str> = text.lines().collect();
+        let [.., head, v4, v6] = lines[..] else {
+            panic!("{text}");
+        };
+        assert!(head.contains("CWND") && head.contains("KEPT"), "{head}");
+        let cells = |line: &str| {
+            line.split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            cells(v4)[1..5],
+            ["ESTABLISHED", "10.0.0.1:40000", "10.0.0.2:4791", "14480"]
+        );
+        assert_eq!(cells(v6)[2..4], ["[fd00::1]:40000", "[fd00::2]:4791"]);
+    }
 }

@@ -11,9 +11,11 @@ use faultline_oracle::Rule;
 use faultline_telemetry::{DiagnosticKind, Stage, opcode_name};
 use faultline_wire::aeth::NakCode;
 use faultline_wire::opcode::OpKind;
+use faultline_wire::rdmap::RdmapOpcode;
 use faultline_wire::{Opcode, Service};
 
 use super::{Answer, Opcodes};
+use crate::segment::SegmentKinds;
 
 /// Names of one kind of things. Letters of either case are the same.
 #[derive(Debug)]
@@ -174,7 +176,7 @@ pub(crate) static OPCODES: LazyLock<Names> = LazyLock::new(|| {
 });
 
 /// Groups of opcodes, and the contents of each.
-pub(crate) const OPCODE_GROUPS: [(&str, &str); 17] = [
+pub(crate) const OPCODE_GROUPS: [(&str, &str); 31] = [
     ("any", "all RoCE packets"),
     (
         "SEND",
@@ -201,7 +203,55 @@ pub(crate) const OPCODE_GROUPS: [(&str, &str); 17] = [
     ("RESPONSE", "all responses, acknowledgements included"),
     ("CNP", "congestion notification packets"),
     ("RAW", "frames that are not RoCE"),
+    ("TCP", "all TCP segments"),
+    ("TCP_SYN", "TCP segments with SYN"),
+    ("TCP_FIN", "TCP segments with FIN"),
+    ("TCP_RST", "TCP segments with RST"),
+    ("TCP_ACK", "TCP segments without data, SYN, FIN and RST"),
+    ("MPA", "TCP segments with an MPA request or reply"),
+    (
+        "FPDU",
+        "TCP segments that begin with a whole FPDU of iWARP, of any message type",
+    ),
+    (
+        "IWARP_SEND",
+        "the same with a SEND of any of the four types",
+    ),
+    ("IWARP_WRITE", "with an RDMA WRITE"),
+    ("IWARP_READ", "with a READ request"),
+    ("IWARP_READ_RESPONSE", "with a READ response"),
+    ("IWARP_ATOMIC", "with an atomic request"),
+    ("IWARP_ATOMIC_RESPONSE", "with an atomic response"),
+    ("IWARP_TERMINATE", "with a Terminate message"),
 ];
+
+/// The kinds of TCP segments that a group has.
+fn segments(group: &str) -> Option<SegmentKinds> {
+    use RdmapOpcode as O;
+    let messages: &[O] = match group {
+        "TCP" => return Some(SegmentKinds::ALL),
+        "TCP_SYN" => return Some(SegmentKinds::SYN),
+        "TCP_FIN" => return Some(SegmentKinds::FIN),
+        "TCP_RST" => return Some(SegmentKinds::RST),
+        "TCP_ACK" => return Some(SegmentKinds::ACK),
+        "MPA" => return Some(SegmentKinds::SETUP),
+        "FPDU" => &O::ALL,
+        "IWARP_SEND" => &[
+            O::Send,
+            O::SendInvalidate,
+            O::SendSolicited,
+            O::SendSolicitedInvalidate,
+        ],
+        "IWARP_WRITE" => &[O::Write],
+        "IWARP_READ" => &[O::ReadRequest],
+        "IWARP_READ_RESPONSE" => &[O::ReadResponse],
+        "IWARP_ATOMIC" => &[O::AtomicRequest],
+        "IWARP_ATOMIC_RESPONSE" => &[O::AtomicResponse],
+        "IWARP_TERMINATE" => &[O::Terminate],
+        _ => return None,
+    };
+    Some(SegmentKinds::of_messages(messages))
+}
 
 /// The packets of a group of opcodes, or of an opcode.
 pub(crate) fn opcodes(name: &str) -> Option<(Opcodes, Option<Answer>)> {
@@ -236,7 +286,7 @@ pub(crate) fn opcodes(name: &str) -> Option<(Opcodes, Option<Answer>)> {
             };
             (raw, None)
         }
-        _ => return None,
+        _ => (Opcodes::of_segments(segments(group)?), None),
     })
 }
 

@@ -172,7 +172,7 @@ impl Checker<'_> {
         ] {
             if is_present {
                 let message = format!(
-                    "`{key}` is known at a NIC only: at a port, conditions are `dir`, `opcode`, `bytes`, `qpn`, `after`, `before`, `nth`, `every` and `chance`"
+                    "`{key}` is known at a NIC only: at a port, conditions are `dir`, `opcode`, `bytes`, `offset`, `queue`, `msn`, `stag`, `qpn`, `after`, `before`, `nth`, `every` and `chance`"
                 );
                 self.wrong_key(on.key(key), message);
             }

@@ -4,7 +4,7 @@ use super::check::{Checker, in_quotes, range};
 use super::names;
 use crate::file::Scenario;
 use crate::problem::Path;
-use crate::traffic::{Operation, Service, Simulator, Traffic};
+use crate::traffic::{Operation, Service, Simulator, Traffic, Transport};
 use crate::value::Range;
 
 /// Path MTUs (IBTA table 152).
@@ -35,6 +35,10 @@ impl Checker<'_> {
                 self.wrong_value(path.key("name"), message);
             }
             self.traffic(&path, traffic, scenario.simulator.hosts);
+            if scenario.simulator.transport == Transport::Iwarp && traffic.service != Service::Rc {
+                let message = "iWARP has reliable connections only: the service is `rc`".to_owned();
+                self.wrong_value(path.key("service"), message);
+            }
         }
         self.sums(&scenario.traffic);
         if let Some(guests) = scenario

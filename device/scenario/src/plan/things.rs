@@ -8,6 +8,7 @@ use super::check::{Checker, in_quotes, range};
 use super::names;
 use super::{Choice, Conditions, PacketMatch, Thing};
 use crate::problem::Path;
+use crate::segment::SegmentMatch;
 use crate::trigger::{Any, AnyOr, Direction, FaultMoment, Trigger};
 use crate::value::{Chance, Range};
 
@@ -19,7 +20,11 @@ const MAX_QPN: u64 = (1 << 24) - 1;
 const ALWAYS: u32 = 1_000_000;
 
 /// Keys that make a trigger for packets.
-pub(crate) const PACKET_KEYS: [&str; 5] = ["dir", "opcode", "psn", "iter", "bytes"];
+pub(crate) const PACKET_KEYS: [&str; 9] = [
+    "dir", "opcode", "psn", "iter", "bytes", "offset", "queue", "msn", "stag",
+];
+/// Those of TCP segments.
+const SEGMENT_KEYS: [&str; 4] = ["offset", "queue", "msn", "stag"];
 /// Keys of which each names another kind of thing.
 pub(crate) const KIND_KEYS: [&str; 10] = [
     "fault",
@@ -198,6 +203,10 @@ fn present(trigger: &Trigger) -> Vec<&'static str> {
         ("psn", trigger.psn.is_some()),
         ("iter", trigger.iter.is_some()),
         ("bytes", trigger.bytes.is_some()),
+        ("offset", trigger.offset.is_some()),
+        ("queue", trigger.queue.is_some()),
+        ("msn", trigger.msn.is_some()),
+        ("stag", trigger.stag.is_some()),
         ("fault", trigger.fault.is_some()),
         ("completion", trigger.completion.is_some()),
         ("event", trigger.event.is_some()),
@@ -219,6 +228,17 @@ fn present(trigger: &Trigger) -> Vec<&'static str> {
     ];
     let present = all.into_iter().filter(|(_, present)| *present);
     present.map(|(key, _)| key).collect()
+}
+
+/// What a trigger says of TCP segments.
+fn segment_match(trigger: &Trigger) -> Option<SegmentMatch> {
+    let segment = SegmentMatch {
+        offset: trigger.offset,
+        queue: trigger.queue,
+        msn: trigger.msn,
+        stag: trigger.stag,
+    };
+    (segment != SegmentMatch::default()).then_some(segment)
 }
 
 impl Checker<'_> {
@@ -261,9 +281,18 @@ impl Checker<'_> {
     }
 
     fn packets(&mut self, path: &Path, trigger: &Trigger) -> Option<Thing> {
-        let name = trigger.opcode.as_deref().unwrap_or("any");
+        let segment = segment_match(trigger);
+        let default = if segment.is_some() { "TCP" } else { "any" };
+        let name = trigger.opcode.as_deref().unwrap_or(default);
         let packets = self.packet_match(&path.key("opcode"), trigger.dir, name)?;
-        if packets.opcodes.raw {
+        if packets.opcodes.segments.is_empty() {
+            let keys = present(trigger).into_iter();
+            for key in keys.filter(|key| SEGMENT_KEYS.contains(key)) {
+                let message = format!("`{key}` belongs to TCP segments, and `{name}` is none");
+                self.wrong_key(path.key(key), message);
+            }
+        }
+        if packets.opcodes.has_others() {
             let needs_roce = [
                 ("psn", trigger.psn.is_some()),
                 ("iter", trigger.iter.is_some()),
@@ -272,7 +301,7 @@ impl Checker<'_> {
                 ("process", trigger.process.is_some()),
             ];
             for (key, _) in needs_roce.into_iter().filter(|(_, present)| *present) {
-                let message = format!("`{key}` belongs to RoCE packets, `RAW` is all other frames");
+                let message = format!("`{key}` belongs to RoCE packets, and `{name}` is none");
                 self.wrong_key(path.key(key), message);
             }
         }
@@ -287,6 +316,7 @@ impl Checker<'_> {
             psn: trigger.psn,
             iter: trigger.iter,
             bytes: trigger.bytes,
+            segment,
             ..packets
         }))
     }
@@ -311,6 +341,7 @@ impl Checker<'_> {
             psn: None,
             iter: None,
             bytes: None,
+            segment: None,
         })
     }
 

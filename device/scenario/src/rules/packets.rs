@@ -9,6 +9,7 @@ use super::unmet::Unmet;
 use super::view::{NicView, PacketFacts, PacketSide};
 use crate::frames::{HeldFrame, LIVE, Taking};
 use crate::plan::{Answer, Effect, PacketMatch, Thing};
+use crate::segment::{SegmentFacts, SegmentMatch};
 use crate::trigger::Direction;
 
 /// Properties of a packet that rules examine.
@@ -22,6 +23,8 @@ struct Facts {
     iter: Option<u32>,
     /// Octets on the wire.
     bytes: usize,
+    /// The TCP segment, and the offset of its first octet in its stream.
+    segment: Option<(SegmentFacts, Option<u32>)>,
 }
 
 impl PacketMatch {
@@ -33,10 +36,21 @@ impl PacketMatch {
     fn unmet(&self, facts: &Facts) -> Option<Unmet> {
         let psn =
             |only: crate::value::Range| facts.psn.is_some_and(|psn| only.contains(psn.into()));
-        let opcode = facts.opcode;
-        let is_named = opcode.map_or(self.opcodes.raw, |opcode| self.opcodes.contains(opcode));
+        let is_named = match (facts.opcode, &facts.segment) {
+            (Some(opcode), _) => self.opcodes.contains(opcode),
+            (None, Some((segment, _))) => {
+                self.opcodes.raw || self.opcodes.segments.intersects(segment.kinds)
+            }
+            (None, None) => self.opcodes.raw,
+        };
+        let is_segment = |only: SegmentMatch| {
+            let segment = facts.segment.as_ref();
+            segment.is_some_and(|(segment, offset)| only.fits(segment, *offset))
+        };
         if !is_named || self.answer.is_some_and(|only| facts.answer != Some(only)) {
             Some(Unmet::Opcode)
+        } else if !self.segment.is_none_or(is_segment) {
+            Some(Unmet::Segment)
         } else if !self.psn.is_none_or(psn) {
             Some(Unmet::Psn)
         } else if self.iter.is_some_and(|only| facts.iter != Some(only)) {
@@ -100,6 +114,19 @@ impl Rules {
         self.side(site, dir).is_none_or(ignores) && !self.frames.waits_to_be_overtaken()
     }
 
+    /// True if rules or expectations concern TCP segments of a site in a direction.
+    pub fn wants_segments(&self, (site, dir): (usize, Direction)) -> bool {
+        self.side(site, dir).is_some_and(PacketSide::wants_segments)
+    }
+
+    /// The side of a site, to change what is known of its streams.
+    fn side_mut(&mut self, site: usize, dir: Direction) -> Option<&mut PacketSide> {
+        match site.checked_sub(self.nics.len()) {
+            None => Some(self.nics.get_mut(site)?.packets.of_mut(dir)),
+            Some(port) => Some(self.ports.get_mut(port)?.of_mut(dir)),
+        }
+    }
+
     /// A packet of queue pair `qpn` is about to be passed on: of the sender in direction `Tx` of a NIC, else of the destination. If
     /// a rule takes it, the caller does not pass it on, but its octets to [`Rules::take_frame`].
     pub fn packet(
@@ -117,6 +144,10 @@ impl Rules {
             (Some(header), Some(view)) if follows => view.follow_packet(dir, qpn, header),
             _ => None,
         };
+        let segment = packet.segment.map(|segment| {
+            let side = self.side_mut(site, dir);
+            (segment, side.and_then(|side| side.follow_segment(&segment)))
+        });
         let mut taking = None;
         if is_named {
             let facts = Facts {
@@ -125,6 +156,7 @@ impl Rules {
                 psn: followed.and_then(|(psn, _)| psn),
                 iter: followed.map(|(_, iter)| iter),
                 bytes: packet.bytes,
+                segment,
             };
             self.count_packet(site, dir, &facts);
             taking = self.try_packet_rules(now, (site, dir), qpn, &facts);

@@ -339,6 +339,12 @@ impl RuleSets {
         sets.any(|set| set.rules.takes_packets(site, dir))
     }
 
+    /// True if a set asks for TCP segments of a site in a direction.
+    pub fn wants_segments(&self, place: (usize, Direction)) -> bool {
+        let mut sets = self.sets.iter();
+        sets.any(|set| set.rules.wants_segments(place))
+    }
+
     /// True if no set needs to know of this packet.
     #[inline]
     pub fn ignores_packet(

@@ -4,6 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unmet {
     Opcode,
+    Segment,
     Psn,
     Iter,
     Place,
@@ -18,8 +19,9 @@ pub(super) enum Unmet {
 }
 
 impl Unmet {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Opcode,
+        Self::Segment,
         Self::Psn,
         Self::Iter,
         Self::Place,
@@ -37,6 +39,7 @@ impl Unmet {
     fn keys(self) -> &'static str {
         match self {
             Self::Opcode => "opcode",
+            Self::Segment => "offset, queue, msn, or stag",
             Self::Psn => "psn",
             Self::Iter => "iter",
             Self::Place => "nic",

@@ -5,16 +5,19 @@ use std::collections::{BTreeMap, HashMap};
 
 use faultline_nic::{FaultPolicy, Nanos, Nic};
 use faultline_wire::packet::RoceHeader;
-use faultline_wire::{Opcode, Psn};
+use faultline_wire::{Opcode, Psn, Seq};
 
 use super::lasting::Lasting;
 use super::request::Subject;
 use super::unmet::Unmet;
 use crate::plan::{Conditions, Opcodes, PacketMatch};
+use crate::segment::{Ends, SegmentFacts};
 use crate::trigger::Direction;
 
 /// Most connections and regions of a NIC that are remembered.
 const MAX_REMEMBERED: usize = 1 << 16;
+/// Most TCP streams that are followed in one direction at a site.
+const MAX_STREAMS: usize = 1 << 12;
 /// PSNs have 24 bits.
 const PSN_MASK: u32 = (1 << 24) - 1;
 
@@ -102,6 +105,8 @@ pub(super) struct Region {
 pub struct PacketFacts<'a> {
     /// Headers; `None` if it is not RoCE.
     pub header: Option<&'a RoceHeader>,
+    /// The TCP segment, if it is one and [`Rules::wants_segments`](super::Rules::wants_segments).
+    pub segment: Option<SegmentFacts>,
     /// Octets on the wire, without FCS.
     pub bytes: usize,
 }
@@ -120,6 +125,8 @@ pub(super) struct PacketSide {
     concerns_all: bool,
     /// A rule asks for the PSN or the transmission, so each packet is followed.
     pub(super) follows: bool,
+    /// The sequence number of the first octet of each TCP stream.
+    starts: HashMap<Ends, Seq>,
 }
 
 impl PacketSide {
@@ -134,7 +141,30 @@ impl PacketSide {
     }
 
     pub(super) fn names(&self, opcode: Option<Opcode>) -> bool {
-        opcode.map_or(self.opcodes.raw, |opcode| self.opcodes.contains(opcode))
+        let others = self.opcodes.has_others();
+        opcode.map_or(others, |opcode| self.opcodes.contains(opcode))
+    }
+
+    /// True if rules or expectations concern TCP segments.
+    pub(super) fn wants_segments(&self) -> bool {
+        !self.opcodes.segments.is_empty()
+    }
+
+    /// The offset in its stream of the first octet of a segment.
+    pub(super) fn follow_segment(&mut self, segment: &SegmentFacts) -> Option<u32> {
+        let is_known = self.starts.contains_key(&segment.ends);
+        if segment.is_syn || !is_known {
+            if !is_known && self.starts.len() >= MAX_STREAMS {
+                return None;
+            }
+            let start = match segment.is_syn {
+                true => segment.seq.add(1),
+                false => segment.seq,
+            };
+            self.starts.insert(segment.ends, start);
+        }
+        let start = self.starts.get(&segment.ends)?;
+        Some(segment.seq.0.wrapping_sub(start.0))
     }
 
     /// True if a packet of a queue pair may match.

@@ -134,6 +134,11 @@ impl Connections {
         self.owners.get(&key(tuple)).copied()
     }
 
+    /// Number of connections.
+    pub(crate) fn len(&self) -> usize {
+        self.owners.len()
+    }
+
     /// Registers the owner of the connection with these ends.
     pub(crate) fn set_owner(&mut self, tuple: &Tuple, owner: Owner) {
         self.owners.insert(key(tuple), owner);

@@ -35,6 +35,12 @@ pub(super) struct Kept {
 }
 
 impl Kept {
+    /// Octets that are kept.
+    pub(super) fn octets(&self) -> u64 {
+        let pieces = self.pieces.values().map(|piece| piece.rest().len() as u64);
+        pieces.fold(0, u64::saturating_add)
+    }
+
     /// Keeps a copy of octets from `offset` on. Returns false if the budget has no room, or they cannot be read.
     pub(super) fn add<M: Dma>(
         &mut self,

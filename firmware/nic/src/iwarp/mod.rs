@@ -4,7 +4,7 @@
 //! - `work`: the send queue; `receives`: the receive queue
 //! - `send`: the stream that leaves; `deliver`, `kept`: the stream that arrives; `execute`: DDP segments; `refusal`: Terminate
 //! - `setup`: MPA requests and replies; `connections`: listeners, requests, owners of connections
-//! - `path`, `arrived`: headers
+//! - `path`, `arrived`: headers; `view`: for operators
 
 mod arrived;
 mod begin;
@@ -21,6 +21,7 @@ mod send;
 mod setup;
 mod stream;
 mod transmit;
+mod view;
 mod work;
 
 pub(crate) use arrived::Arrived;
@@ -31,3 +32,4 @@ pub(crate) use deliver::MAX_SETUP;
 pub(crate) use path::StreamPath;
 pub(crate) use qp::{StreamConfig, StreamQp, agreed};
 pub(crate) use setup::{Offer, parse as parse_setup};
+pub use view::{ConnectionInfo, ListenerInfo};

@@ -40,7 +40,7 @@ pub(super) fn nic(snapshot: &Snapshot, name: &str, messages: u64, counters: Valu
             "interrupts_lost": 0, "tx_drops_pending": 0, "rx_drops_pending": 0, "interrupt_losses_pending": 0,
         },
         "config": {
-            "mac": "02:00:00:00:00:01", "on_demand": true, "fault_policy": "rnr", "fault_timeout_ns": 1,
+            "mac": "02:00:00:00:00:01", "transport": "roce", "on_demand": true, "fault_policy": "rnr", "fault_timeout_ns": 1,
             "stall_timeout_ns": 1, "pause_sharers": 1, "park_bytes": 1, "table_bytes": 1, "ready": "known", "mig_req": 1, "congestion_control": "none",
             "lookup_ns": 0, "pitfalls": [],
         },

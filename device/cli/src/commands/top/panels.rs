@@ -60,6 +60,7 @@ const NICS: &[(&str, Align)] = &[
     ("TIMEOUT", Right),
     ("QPS", Right),
     ("KEYS", Right),
+    ("TRANSPORT", Right),
 ];
 
 const QUEUE_PAIRS: &[(&str, Align)] = &[
@@ -219,6 +220,7 @@ fn nic(nic: &NicRow) -> Row {
             per_second(nic.ack_timeouts_per_s),
             nic.queue_pairs.to_string(),
             nic.memory_keys.to_string(),
+            nic.transport.clone(),
         ],
     }
 }
