@@ -80,6 +80,8 @@ pub(crate) struct Core {
     pub counters: Counters,
     /// Memory that the guest makes the device hold.
     pub budget: Budget,
+    /// Octets that the connections of iWARP keep: half of `budget`.
+    pub kept_budget: Budget,
     /// Protection domains.
     pub pds: Table<Pd>,
     /// Memory keys.
@@ -170,6 +172,7 @@ impl Core {
             pds: Table::new(limits.max_pd, 1),
             mkeys: Mkeys::new(limits.max_mkey, config.on_demand, budget.clone()),
             budget,
+            kept_budget: Budget::new(config.table_bytes / 2),
             device_memory: DeviceMemory::new(limits.device_memory, limits.max_dm),
             cqs: Table::new(limits.max_cq, 0),
             eqs: Table::new(limits.max_eq, 0),
