@@ -59,16 +59,18 @@ impl Receives {
         }
     }
 
-    /// Completes the current work request with a failure.
+    /// Completes the current work request with a failure. Returns false if there is none.
     pub(super) fn fail_current<M: Dma>(
         &mut self,
         qp: &Endpoint,
         cx: &mut Context<'_, M>,
         failure: Failure,
-    ) {
-        if let Some(wr) = self.current.take() {
-            qp.fail_receive(cx, &wr, failure);
-        }
+    ) -> bool {
+        let Some(wr) = self.current.take() else {
+            return false;
+        };
+        qp.fail_receive(cx, &wr, failure);
+        true
     }
 
     /// Completes the current work request with the result of its message.
