@@ -12,7 +12,7 @@
 use faultline_abi::event;
 use faultline_abi::iwarp::{ABORTED, REJECTED, SETUP, TIMED_OUT};
 use faultline_abi::qp::{QP_ATTR_STATE, QpAttr};
-use faultline_tcp::{Config as TcpConfig, Connection, Start};
+use faultline_tcp::{Config as TcpConfig, Connection, Segment, Start};
 use faultline_wire::Ethernet;
 use faultline_wire::ddp::DdpTarget;
 use faultline_wire::mpa::MpaRole;
@@ -34,6 +34,7 @@ use crate::core::Core;
 use crate::dma::Dma;
 use crate::fault::Call;
 use crate::frame::Frame;
+use crate::gid_table::Source;
 use crate::payload::Payload;
 use crate::qp::endpoint::Endpoint;
 use crate::qp::fault_policy::FaultPolicy;
@@ -123,6 +124,17 @@ impl StreamQp {
     pub(crate) fn is_way_back(&self, ethernet: &Ethernet) -> bool {
         let stream = self.stream.as_deref();
         stream.is_some_and(|stream| stream.path.is_way_back(ethernet))
+    }
+
+    /// The entry of the GID table from which its segments are sent.
+    pub(crate) fn source(&self) -> Option<Source> {
+        Some(self.stream.as_deref()?.path.source)
+    }
+
+    /// True if a segment with the ends of its connection is for it: not if only TIME-WAIT is left, and the segment is of another one.
+    pub(crate) fn receives(&self, segment: &Segment) -> bool {
+        let stream = self.stream.as_deref();
+        stream.is_some_and(|stream| stream.connection.receives(segment))
     }
 
     /// True if its connection has ended.

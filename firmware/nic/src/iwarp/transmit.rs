@@ -84,6 +84,10 @@ impl StreamQp {
         let Some(stream) = self.stream.as_deref_mut() else {
             return false;
         };
+        let (gids, mtu) = (&cx.core.gids, cx.core.netdev.mtu);
+        if let Some(mss) = stream.path.follow(gids, mtu) {
+            stream.connection.limit_mss(mss);
+        }
         let Stream {
             connection, sender, ..
         } = stream;
