@@ -35,9 +35,7 @@ impl<B: Bus> Host<B> {
     /// The NIC refuses a command, or the memory is too small.
     pub fn start(bus: B, mac: MacAddr, gid: Gid) -> Result<Self, Error> {
         let mut driver = Driver::new(bus)?;
-        if !driver.is_iwarp() {
-            driver.set_gid(0, gid, mac)?;
-        }
+        driver.set_gid(0, gid, mac)?;
         driver.set_netdev(mac, MTU, 0)?;
         let pd = driver.alloc_pd()?;
         let eq = driver.create_eq(0, 1, EVENTS_LOG_DEPTH)?;

@@ -44,7 +44,7 @@ impl Default for Private<'_> {
 }
 
 impl<B: Bus> Driver<B> {
-    /// True if the NIC is an iWARP adapter, which has no GID table.
+    /// True if the NIC is an iWARP adapter.
     pub fn is_iwarp(&mut self) -> bool {
         let features = u32::try_from(offset_of!(Caps, features)).unwrap_or(0);
         let features = regs::CAPS.saturating_add(features);

@@ -68,6 +68,9 @@ diagnostic_kinds! {
     DoorbellRefused "doorbell_refused",
     Injected "injected",
     PacketDropped "packet_dropped",
+    TerminateSent "terminate_sent",
+    TerminateReceived "terminate_received",
+    ConnectionEnded "connection_ended",
 }
 
 /// Direction of a frame, as its NIC sees it.

@@ -5,6 +5,7 @@ use faultline_nic::{
     RetryCause, State, StateCause,
 };
 use faultline_wire::Opcode;
+use faultline_wire::rdmap::TerminateCode;
 use proptest::prelude::*;
 
 use crate::event::{DoorbellPath, FrameEvent, Record, TraceEvent};
@@ -304,6 +305,18 @@ fn diagnostic(kind: u8, a: u64, b: u64, c: u64) -> Diagnostic {
             qpn,
             sent: a > b,
             cause: DropCause::SourceGid { index: c as u16 },
+        },
+        28 => Diagnostic::TerminateSent {
+            qpn,
+            code: TerminateCode::from_u16(c as u16),
+        },
+        29 => Diagnostic::TerminateReceived {
+            qpn,
+            code: TerminateCode::from_u16(c as u16),
+        },
+        30 => Diagnostic::ConnectionEnded {
+            qpn,
+            reason: c as u8,
         },
         _ => Diagnostic::RequestRefused {
             qpn,

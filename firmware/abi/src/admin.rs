@@ -237,7 +237,7 @@ abi_struct! {
         av: AddressVector,
     }
 
-    /// SET_GID: handle is the index.
+    /// SET_GID: handle is the index. An iWARP adapter has its own addresses in this table.
     "faultline_set_gid" SetGid [32] {
         /// GID; IPv4 as ::ffff:a.b.c.d.
         gid: [u8; 16],

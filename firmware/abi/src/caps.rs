@@ -115,7 +115,7 @@ abi_consts! {
         /// that support both have. The device has the entries of RoCE v2 only, at the same indices.
         ROCE_V1_GIDS = 1 << 0;
         /// The device is an iWARP adapter (RFC 5040): queue pairs of type RC have TCP connections, and there are no others but those
-        /// for raw Ethernet frames. The GID table, address handles and multicast groups are not used.
+        /// for raw Ethernet frames. Address handles and multicast groups are not used; the GID table has the own addresses.
         IWARP = 1 << 1;
     }
 }

@@ -11,6 +11,10 @@
 //! event of a connection: the queue pair is in state ERR, its queues are being flushed, and the ports can be used again. After PEER_CLOSED the
 //! device closes its own direction by itself. DESTROY_QP and MODIFY_QP to RESET end a connection without a further event.
 //!
+//! *Addresses*: the entries of SET_GID. Without one the adapter has no address. The device takes a segment only if an entry has its
+//! destination address, VLAN and MAC address; all others are frames of the Ethernet interface. Segments leave with the MAC address of the entry.
+//! If an entry is removed, segments of its connections are neither sent nor received until an entry with its address and VLAN is set.
+//!
 //! Private data is read or written while the command is executed. QUERY_CONNECTION has an answer from CONNECT or ACCEPT until the queue pair
 //! is reset or destroyed. Send requests may be posted from CONNECT or ACCEPT on; the device executes them in state RTS.
 //!
@@ -20,7 +24,8 @@
 abi_struct! {
     /// The way of a connection. IPv4 addresses as ::ffff:a.b.c.d; both are of one family.
     "faultline_connection_path" ConnectionPath [56] {
-        /// Own address. Listener: `::` for any IPv6 address, `::ffff:0.0.0.0` for any IPv4 address.
+        /// Own address: with `vlan` an entry of the GID table, else BAD_ADDRESS. Listener: `::` for all IPv6 addresses of the table in `vlan`,
+        /// `::ffff:0.0.0.0` for all IPv4 addresses.
         local_ip: [u8; 16],
         /// Address of the peer. Listener: zero.
         remote_ip: [u8; 16],
@@ -146,7 +151,8 @@ abi_consts! {
         TERMINATED = 7;
         /// The peer has sent a Terminate message.
         TERMINATED_BY_PEER = 8;
-        /// MODIFY_QP to ERR, or a failure of this end for which it has sent no Terminate message.
+        /// MODIFY_QP to ERR, or a failure of this end for which it could not send a Terminate message: it had sent a FIN, or octets that were
+        /// lost cannot be read again.
         ABORTED = 9;
     }
 }

@@ -47,15 +47,19 @@ impl Budget {
         self.used.load(Ordering::Relaxed)
     }
 
+    /// Bytes that are left.
+    pub fn left(&self) -> usize {
+        self.max.saturating_sub(self.used())
+    }
+
     /// True if no bytes are left.
     pub fn is_spent(&self) -> bool {
-        self.used() >= self.max
+        self.left() == 0
     }
 
     /// Reserves bytes. Returns `None` if the budget has fewer left.
     pub fn take(&self, bytes: usize) -> Option<Held> {
-        let left = self.max.saturating_sub(self.used());
-        (bytes <= left).then(|| {
+        (bytes <= self.left()).then(|| {
             let mut held = self.none();
             held.set(bytes);
             held

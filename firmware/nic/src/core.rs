@@ -80,6 +80,8 @@ pub(crate) struct Core {
     pub counters: Counters,
     /// Memory that the guest makes the device hold.
     pub budget: Budget,
+    /// Octets that the connections of iWARP keep: half of `budget`.
+    pub kept_budget: Budget,
     /// Protection domains.
     pub pds: Table<Pd>,
     /// Memory keys.
@@ -171,6 +173,7 @@ impl Core {
             mkeys: Mkeys::new(limits.max_mkey, config.on_demand, budget.clone())
                 .with_pitfall(config.pitfalls.qp_keys),
             budget,
+            kept_budget: Budget::new(config.table_bytes / 2),
             device_memory: DeviceMemory::new(limits.device_memory, limits.max_dm),
             cqs: Table::new(limits.max_cq, 0),
             eqs: Table::new(limits.max_eq, 0),

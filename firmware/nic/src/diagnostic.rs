@@ -5,6 +5,8 @@
 
 use std::collections::VecDeque;
 
+use faultline_wire::rdmap::TerminateCode;
+
 use crate::injection::point::Point;
 use crate::qp::{State, StateCause};
 use crate::time::{Instant, Nanos};
@@ -312,6 +314,30 @@ pub enum Diagnostic {
         #[cfg_attr(feature = "serde", serde(with = "crate::names::nak"))]
         nak: u8,
     },
+    /// iWARP: a Terminate message is to be sent, which ends the connection (RFC 5040 section 4.8).
+    TerminateSent {
+        /// QP number.
+        qpn: u32,
+        /// Why.
+        #[cfg_attr(feature = "serde", serde(with = "crate::names::terminate"))]
+        code: TerminateCode,
+    },
+    /// iWARP: the peer has sent a Terminate message.
+    TerminateReceived {
+        /// QP number.
+        qpn: u32,
+        /// Why.
+        #[cfg_attr(feature = "serde", serde(with = "crate::names::terminate"))]
+        code: TerminateCode,
+    },
+    /// iWARP: a connection has ended, or was not opened.
+    ConnectionEnded {
+        /// QP number.
+        qpn: u32,
+        /// FAULTLINE_CLOSE_*: how.
+        #[cfg_attr(feature = "serde", serde(with = "crate::names::close_reason"))]
+        reason: u8,
+    },
     /// Packets do not pass the port. Reported once for each sending queue pair, and once for all received packets, until the configuration
     /// of the interface or of its addresses changes.
     PacketDropped {
@@ -384,6 +410,9 @@ impl Diagnostic {
             | Self::RetriesExhausted { qpn, .. }
             | Self::KeyRefused { qpn, .. }
             | Self::RequestRefused { qpn, .. }
+            | Self::TerminateSent { qpn, .. }
+            | Self::TerminateReceived { qpn, .. }
+            | Self::ConnectionEnded { qpn, .. }
             | Self::PacketDropped { qpn, .. }
             | Self::Injected { qpn, .. } => qpn,
             Self::Fatal { .. }

@@ -1,4 +1,4 @@
-//! The GID table: the addresses of the NIC. A RoCE packet is sent from one of them, and received for one of them.
+//! The GID table: the addresses of the NIC. A RoCE packet, or a segment of iWARP, is sent from one of them, and received for one of them.
 //!
 //! A path refers to its entry by [`Source`], which shows whether software has changed the entry meanwhile.
 
@@ -47,8 +47,8 @@ pub(crate) struct GidTable {
     next_generation: u32,
     /// MAC addresses of its entries, each once: an interface above the netdev may have its own, such as macvlan.
     macs: Vec<MacAddr>,
-    /// GIDs of its entries with their VLANs, sorted, each once.
-    addresses: Vec<(Gid, Option<u16>)>,
+    /// GIDs of its entries with their VLANs, and the number of the first entry with both; sorted.
+    addresses: Vec<(Gid, Option<u16>, u16)>,
 }
 
 impl GidTable {
@@ -84,9 +84,13 @@ impl GidTable {
         self.macs.dedup();
         // VLAN 0 is none.
         let vlan = |entry: &GidEntry| entry.vlan.filter(|vlan| *vlan != 0);
-        self.addresses = entries().map(|entry| (entry.gid, vlan(entry))).collect();
+        let numbered = (0..).zip(&self.entries);
+        let address = |(index, entry): (u16, &Option<GidEntry>)| {
+            entry.map(|entry| (entry.gid, vlan(&entry), index))
+        };
+        self.addresses = numbered.filter_map(address).collect();
         self.addresses.sort_unstable();
-        self.addresses.dedup();
+        self.addresses.dedup_by_key(|(gid, vlan, _)| (*gid, *vlan));
         Some(true)
     }
 
@@ -111,7 +115,19 @@ impl GidTable {
 
     /// True if an entry has this GID in this VLAN.
     pub(crate) fn has_address(&self, gid: Gid, vlan: Option<u16>) -> bool {
-        self.addresses.binary_search(&(gid, vlan)).is_ok()
+        self.index_of(gid, vlan).is_some()
+    }
+
+    /// The first entry with this GID in this VLAN, and a reference to its contents.
+    pub(crate) fn find(&self, gid: Gid, vlan: Option<u16>) -> Option<(GidEntry, Source)> {
+        self.get(self.index_of(gid, vlan)?)
+    }
+
+    fn index_of(&self, gid: Gid, vlan: Option<u16>) -> Option<u16> {
+        let is_before = |(of, tag, _): &(Gid, Option<u16>, u16)| (*of, *tag) < (gid, vlan);
+        let at = self.addresses.partition_point(is_before);
+        let (of, tag, index) = self.addresses.get(at)?;
+        ((*of, *tag) == (gid, vlan)).then_some(*index)
     }
 
     /// All entries with their numbers.
@@ -171,6 +187,9 @@ mod tests {
         assert!(!table.has_address(gid(2), None));
         assert!(!table.has_address(gid(3), Some(7)));
         assert!(table.has_address(gid(5), None), "VLAN 0 is a priority");
+        let found = |vlan| table.find(gid(1), vlan).map(|(entry, _)| entry.vlan);
+        assert_eq!((found(None), found(Some(7))), (Some(None), Some(Some(7))));
+        assert_eq!(found(Some(8)), None);
         table.set(2, None);
         assert!(!table.has_address(gid(2), Some(7)));
         assert!(table.has_mac(MacAddr([2, 0, 0, 0, 0, 1])));

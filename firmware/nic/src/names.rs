@@ -4,8 +4,9 @@
 
 use std::borrow::Cow;
 
-use faultline_abi::{ConstantGroup, cqe, event, regs, status};
+use faultline_abi::{ConstantGroup, cqe, event, iwarp, regs, status};
 use faultline_wire::aeth::NakCode;
+use faultline_wire::rdmap::TerminateCode;
 use serde::de::{Deserialize, Deserializer, Error};
 use serde::{Serialize, Serializer};
 
@@ -75,6 +76,8 @@ named! {
     vendor_err: u8 = cqe::VENDOR_ERRS;
     /// Status of a command.
     command_status: u16 = status::STATUSES;
+    /// How a connection of iWARP has ended.
+    close_reason: u8 = iwarp::CLOSE_REASONS;
 }
 
 /// NAK codes.
@@ -91,5 +94,27 @@ pub(crate) mod nak {
             codes.find(|code| code.name() == name)
         };
         read(from, |name| value(name).map(|code| code.to_u8().into()))
+    }
+}
+
+/// Codes of Terminate messages: the name, or the number of [`TerminateCode::to_u16`].
+pub(crate) mod terminate {
+    use super::*;
+
+    pub(crate) fn serialize<S: Serializer>(code: &TerminateCode, to: S) -> Result<S::Ok, S::Error> {
+        write(code.name(), code.to_u16(), to)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<TerminateCode, D::Error> {
+        let value = |name: &str| {
+            let mut codes = TerminateCode::ALL.iter();
+            codes.find(|(of, _)| *of == name)
+        };
+        let number = read(from, |name| {
+            value(name).map(|(_, code)| code.to_u16().into())
+        })?;
+        Ok(TerminateCode::from_u16(number))
     }
 }

@@ -75,7 +75,8 @@ impl Queue {
     pub(crate) fn source(&self) -> Option<Source> {
         match self {
             Self::Pair(qp) => qp.source(),
-            Self::Stream(_) | Self::Work(_) | Self::Rss(_) => None,
+            Self::Stream(qp) => qp.source(),
+            Self::Work(_) | Self::Rss(_) => None,
         }
     }
 

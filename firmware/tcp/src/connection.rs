@@ -46,8 +46,10 @@ struct Stamps {
 /// | a segment for the [`Tuple`](crate::Tuple) of this connection, with a right checksum | [`receive`](Connection::receive) |
 /// | more data to send | [`send`](Connection::send) |
 /// | no more data to send | [`close`](Connection::close) |
+/// | data that has not been sent is replaced | [`retract`](Connection::retract) |
 /// | held data can be used | [`resume`](Connection::resume) |
 /// | the time of [`next_deadline`](Connection::next_deadline) | [`handle_deadline`](Connection::handle_deadline) |
+/// | the own interface has a smaller MTU | [`limit_mss`](Connection::limit_mss) |
 /// | an ICMP message "packet too big" that quotes a segment | [`reduce_mss`](Connection::reduce_mss) |
 /// | the owner gives up | [`abort`](Connection::abort) |
 ///
@@ -177,6 +179,23 @@ impl Connection {
         self.receive.taken()
     }
 
+    /// True if a segment with the addresses and ports of this connection is for it. In TIME-WAIT it is only if it may be an old one, or its FIN
+    /// again: a new connection may have the same ports (RFC 9293 section 3.10.7.4). In state [`State::Closed`] none is.
+    pub fn receives(&self, segment: &Segment) -> bool {
+        use faultline_wire::TcpFlags as F;
+        let is_old = || {
+            let start = self.receive.pos(segment.header.seq);
+            let end = start.map(|start| start + segment.sequence_len());
+            let (nxt, window) = (self.receive.nxt(), u64::from(self.config.receive_window));
+            end.is_some_and(|end| end <= nxt && end + window >= nxt)
+        };
+        match self.state {
+            State::Closed => false,
+            State::TimeWait => !segment.header.flags.contains(F::SYN) && is_old(),
+            _ => true,
+        }
+    }
+
     /// True if the owner holds data ([`Verdict::Held`](crate::Verdict::Held)).
     pub fn is_held(&self) -> bool {
         self.receive.is_held()
@@ -236,6 +255,17 @@ impl Connection {
         self.update_timers(now);
     }
 
+    /// Takes back the data from offset `keep` on, and the [`close`](Connection::close) behind it, of which nothing has been sent. Returns
+    /// false, and changes nothing, if a part has been sent. The owner can then send something else in place of it.
+    pub fn retract(&mut self, keep: u64, now: Instant) -> bool {
+        if !self.state.is_open() || !self.send.retract(keep) {
+            return false;
+        }
+        self.state = self.state.after(Event::Retract);
+        self.update_timers(now);
+        true
+    }
+
     /// Ends the connection at once, with a reset to the peer (RFC 9293 section 3.10.5).
     pub fn abort(&mut self) {
         match self.state {
@@ -277,6 +307,16 @@ impl Connection {
         if self.state.is_open() && is_ours && payload < self.send.mss() {
             self.send.reduce_mss(payload, now);
             self.update_timers(now);
+        }
+    }
+
+    /// Reduces the maximum segment size of later segments, because the own interface has smaller packets: `mss` as [`Config::mss`]. A
+    /// larger one than before changes nothing: the peer has been told the first one.
+    pub fn limit_mss(&mut self, mss: u16) {
+        self.config.mss = self.config.mss.min(mss);
+        let payload = self.payload_of(mss);
+        if payload < self.send.mss() {
+            self.send.set_mss(payload);
         }
     }
 

@@ -227,6 +227,17 @@ impl Send {
         self.fin = true;
     }
 
+    /// Removes data from an offset on, and the FIN. Returns false, and changes nothing, if a part has been sent, or the offset is beyond.
+    pub(crate) fn retract(&mut self, keep: u64) -> bool {
+        let keep = Pos::DATA + keep;
+        let is_unsent = self.max <= keep && keep <= self.limit;
+        if is_unsent {
+            self.limit = keep;
+            self.fin = false;
+        }
+        is_unsent
+    }
+
     /// True if the peer has acknowledged the FIN.
     pub(crate) fn is_fin_acknowledged(&self) -> bool {
         self.fin && self.una > self.limit

@@ -34,6 +34,8 @@ pub(crate) enum Event {
     Opened,
     /// The owner sends no more data.
     Close,
+    /// The owner has more data to send after all: the FIN has not been sent.
+    Retract,
     /// The peer has acknowledged our FIN.
     FinAcknowledged,
     /// All octets up to the peer's FIN have arrived, and the FIN.
@@ -53,6 +55,8 @@ impl State {
             (S::SynSent, Event::Close) => S::Closed,
             (S::SynReceived | S::Established, Event::Close) => S::FinWait1,
             (S::CloseWait, Event::Close) => S::LastAck,
+            (S::FinWait1, Event::Retract) => S::Established,
+            (S::Closing | S::LastAck, Event::Retract) => S::CloseWait,
             (S::SynReceived | S::Established, Event::FinReceived) => S::CloseWait,
             (S::FinWait1, Event::FinReceived) => S::Closing,
             (S::FinWait2, Event::FinReceived) => S::TimeWait,

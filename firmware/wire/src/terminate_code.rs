@@ -11,6 +11,29 @@ pub struct TerminateCode {
     pub code: u8,
 }
 
+impl TerminateCode {
+    /// The first two octets of a Terminate message: layer, error type, error code.
+    pub const fn to_u16(self) -> u16 {
+        u16::from_be_bytes([self.layer << 4 | self.error_type & 0xf, self.code])
+    }
+
+    /// The code of the first two octets of a Terminate message.
+    pub const fn from_u16(octets: u16) -> Self {
+        let [first, code] = octets.to_be_bytes();
+        Self {
+            layer: first >> 4,
+            error_type: first & 0xf,
+            code,
+        }
+    }
+
+    /// Its name in [`TerminateCode::ALL`]; `None` if no standard defines it.
+    pub fn name(self) -> Option<&'static str> {
+        let mut all = Self::ALL.iter();
+        all.find(|(_, code)| *code == self).map(|(name, _)| *name)
+    }
+}
+
 macro_rules! terminate_codes {
     ($($name:ident = ($layer:literal, $error_type:literal, $code:literal), $doc:literal;)*) => {
         impl TerminateCode {
@@ -58,4 +81,19 @@ terminate_codes! {
     MPA_LOCAL_CATASTROPHIC = (2, 0, 0x05), "MPA: local catastrophic error.";
     MPA_INSUFFICIENT_IRD = (2, 0, 0x06), "MPA: the inbound READ queue is too short.";
     MPA_NO_MATCHING_RTR = (2, 0, 0x07), "MPA: no matching first message (RTR).";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn octets_and_names_are_those_of_the_code() {
+        for (name, code) in TerminateCode::ALL {
+            assert_eq!(TerminateCode::from_u16(code.to_u16()), *code);
+            assert_eq!(code.name(), Some(*name));
+        }
+        assert_eq!(TerminateCode::DDP_TAGGED_BOUNDS.to_u16(), 0x1101);
+        assert_eq!(TerminateCode::from_u16(0xffff).name(), None);
+    }
 }

@@ -141,10 +141,8 @@ impl World {
             };
             let gid = Gid::from_ipv4([10, 0, 0, id as u8 + 1]);
             let mut host = Host::start(bus, mac(id), gid).expect("driver starts");
-            if !host.driver.is_iwarp() {
-                let gid6 = gid6(&host);
-                host.driver.set_gid(1, gid6, mac(id)).expect("GID");
-            }
+            let gid6 = gid6(&host);
+            host.driver.set_gid(1, gid6, mac(id)).expect("GID");
             host
         };
         let hosts = (0..hosts).map(host).collect();

@@ -1,7 +1,8 @@
 //! iWARP: two NICs with queue pairs over TCP.
 //!
 //! - here: connections, operations, losses
-//! - `iwarp_faults`: page faults; `iwarp_refusals`: what ends a stream
+//! - `iwarp_faults`: page faults; `iwarp_refusals`, `iwarp_ends`: what ends a stream
+//! - `iwarp_addresses`: own addresses, and an interface that changes; `iwarp_memory`: keys, shared receive queues, faults
 
 use faultline_abi::admin::{Counter, DESTROY_QP};
 use faultline_abi::cqe::{self, Cqe};
@@ -95,8 +96,13 @@ pub fn qp_in_init(world: &mut World, host: usize) -> (Cq, Qp) {
 
 /// Opens a connection from host 0 to host 1.
 pub fn connect(world: &mut World, v6: bool) -> Link {
-    let (cq0, qp0) = qp_in_init(world, 0);
-    let (cq1, qp1) = qp_in_init(world, 1);
+    let ends = [0, 1].map(|host| qp_in_init(world, host));
+    connect_qps(world, v6, ends)
+}
+
+/// Opens a connection between these queue pairs, which are in INIT.
+pub fn connect_qps(world: &mut World, v6: bool, ends: [(Cq, Qp); 2]) -> Link {
+    let [(cq0, qp0), (cq1, qp1)] = ends;
     let listener = world.hosts[1].driver.listen(any(v6), 4).unwrap();
     let path = path(world, 0, v6, 40_000);
     let hello = Private {

@@ -1,7 +1,9 @@
 //! iWARP: segments that end a stream, and the Terminate messages that say why.
 
+use faultline_abi::admin::Counter;
 use faultline_abi::qp::{QPS_ERR, QPT_RC};
 use faultline_abi::{cqe, event, iwarp, wqe as wr};
+use faultline_nic::Diagnostic as D;
 use faultline_simulation::{Private, Send};
 use faultline_simulator::World;
 use faultline_wire::ip::PROTOCOL_TCP;
@@ -9,7 +11,7 @@ use faultline_wire::mpa::{Crc32c, Fpdu};
 use faultline_wire::rdmap::TerminateCode as T;
 use faultline_wire::{EtherType, Ethernet, Ip, Tcp, TcpFlags};
 
-use crate::common::state;
+use crate::common::{counter, state};
 use crate::iwarp::{any, completed, connect, events, path, post, post_recv, world};
 
 /// Changes the DDP segment of a frame, and makes both checksums right again.
@@ -58,6 +60,46 @@ fn refused(opcode: u8, code: T, change: impl Fn(&mut [u8]) + 'static) {
     post(&mut world, &mut link, opcode, 100, |_| {});
     world.run();
     let [a, b] = [link.qp[0].qpn, link.qp[1].qpn];
+    let about = |host: usize| {
+        let all = world.take_diagnostics(host);
+        let is_about = |found: &D| {
+            matches!(
+                found,
+                D::TerminateSent { .. } | D::TerminateReceived { .. } | D::ConnectionEnded { .. }
+            )
+        };
+        let found = all.into_iter().map(|(_, found)| found);
+        found.filter(is_about).collect::<Vec<_>>()
+    };
+    let ended = |qpn: u32, reason: u8| D::ConnectionEnded { qpn, reason };
+    let sent = D::TerminateSent { qpn: b, code };
+    assert_eq!(about(1), [sent, ended(b, iwarp::TERMINATED)]);
+    let received = D::TerminateReceived { qpn: a, code };
+    assert_eq!(about(0), [received, ended(a, iwarp::TERMINATED_BY_PEER)]);
+    let expected = match (code.layer, code.error_type) {
+        (0 | 1, 1) => (1, 0),
+        (0 | 1, 2) => (0, 1),
+        _ => (0, 0),
+    };
+    let mut counts = |host, access, invalid| {
+        let access = counter(&mut world, host, access);
+        (access, counter(&mut world, host, invalid))
+    };
+    let of_responder = counts(
+        1,
+        Counter::resp_remote_access_errors,
+        Counter::resp_invalid_request,
+    );
+    let of_requester = counts(
+        0,
+        Counter::req_remote_access_errors,
+        Counter::req_remote_invalid_request,
+    );
+    assert_eq!(
+        (of_responder, of_requester),
+        (expected, expected),
+        "{code:?}"
+    );
     let closed = |qpn: u32, reason: u8| (event::CONNECTION_CLOSED, qpn, u64::from(reason));
     assert_eq!(
         events(&mut world, 1),
@@ -202,8 +244,6 @@ fn an_iwarp_adapter_refuses_what_it_does_not_have() {
         let config = world.hosts[0].qp_config(kind, &cq);
         assert!(world.hosts[0].driver.create_qp(&config).is_ok(), "{kind}");
     }
-    let (gid, mac) = (world.hosts[0].gid, world.hosts[0].mac);
-    assert!(world.hosts[0].driver.set_gid(0, gid, mac).is_err());
     assert!(world.hosts[0].driver.alloc_xrcd().is_err());
 }
 

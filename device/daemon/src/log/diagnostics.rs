@@ -11,11 +11,12 @@ use std::time::{Duration, Instant as Time};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use faultline_abi::status::STATUSES;
-use faultline_abi::{ConstantGroup, cqe, event, regs};
+use faultline_abi::{ConstantGroup, cqe, event, iwarp, regs};
 use faultline_nic::inspect::Process;
 use faultline_nic::{Diagnostic, DropCause, Instant, Nic, State, StateCause};
 use faultline_telemetry::{DiagnosticKind, command_name};
 use faultline_wire::aeth::NakCode;
+use faultline_wire::rdmap::TerminateCode;
 use tracing::level_filters::LevelFilter;
 use tracing::{Level, Span};
 
@@ -367,6 +368,8 @@ pub(crate) fn level(diagnostic: &Diagnostic) -> Level {
         | Diagnostic::RetriesExhausted { .. }
         | Diagnostic::KeyRefused { .. }
         | Diagnostic::RequestRefused { .. }
+        | Diagnostic::TerminateSent { .. }
+        | Diagnostic::TerminateReceived { .. }
         | Diagnostic::PacketDropped { .. }
         | Diagnostic::Overrun { .. }
         | Diagnostic::DoorbellRefused { .. } => Level::WARN,
@@ -378,6 +381,7 @@ pub(crate) fn level(diagnostic: &Diagnostic) -> Level {
         | Diagnostic::QpState { .. }
         | Diagnostic::FaultRaised { .. }
         | Diagnostic::FaultResumed { .. }
+        | Diagnostic::ConnectionEnded { .. }
         | Diagnostic::FaultCancelled { .. } => Level::DEBUG,
         Diagnostic::FaultJoined { .. }
         | Diagnostic::FaultContinued { .. }
@@ -415,6 +419,16 @@ fn describe_cause(cause: StateCause) -> String {
 }
 
 /// Why packets do not pass the port of a NIC.
+fn describe_terminate(code: TerminateCode) -> String {
+    let TerminateCode {
+        layer,
+        error_type,
+        code: number,
+    } = code;
+    let name = code.name().unwrap_or("unknown");
+    format!("layer={layer} type={error_type} code={number:#04x} ({name})")
+}
+
 fn describe_drop(cause: DropCause) -> String {
     match cause {
         DropCause::InterfaceDown => "the interface is down".to_owned(),
@@ -502,6 +516,18 @@ fn describe(diagnostic: &Diagnostic) -> String {
             let code = NakCode::from_u8(nak);
             let nak = code.map_or_else(|| nak.to_string(), |code| code.name().to_owned());
             format!("a request was refused: qpn={qpn} psn={psn} nak={nak}")
+        }
+        Diagnostic::TerminateSent { qpn, code } => {
+            let code = describe_terminate(code);
+            format!("a Terminate message is sent: qpn={qpn} {code}")
+        }
+        Diagnostic::TerminateReceived { qpn, code } => {
+            let code = describe_terminate(code);
+            format!("the peer has sent a Terminate message: qpn={qpn} {code}")
+        }
+        Diagnostic::ConnectionEnded { qpn, reason } => {
+            let reason = name(&iwarp::CLOSE_REASONS, reason);
+            format!("a connection has ended: qpn={qpn} reason={reason}")
         }
         Diagnostic::Command {
             queue,

@@ -141,7 +141,10 @@ impl Kind {
                 | D::RetriesExhausted
                 | D::KeyRefused
                 | D::RequestRefused
-                | D::PacketDropped => true,
+                | D::PacketDropped
+                | D::TerminateSent
+                | D::TerminateReceived
+                | D::ConnectionEnded => true,
                 D::Fatal
                 | D::Reset
                 | D::FaultResumed

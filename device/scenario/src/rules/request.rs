@@ -52,6 +52,9 @@ impl Subject {
             | D::SequenceNakSent { qpn, .. }
             | D::RetriesExhausted { qpn, .. }
             | D::RequestRefused { qpn, .. }
+            | D::TerminateSent { qpn, .. }
+            | D::TerminateReceived { qpn, .. }
+            | D::ConnectionEnded { qpn, .. }
             | D::PacketDropped { qpn, .. } => of_pair(qpn),
             D::Overrun { object, .. } | D::DoorbellRefused { object, .. } => Self {
                 object: Some(object),

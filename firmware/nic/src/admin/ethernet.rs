@@ -37,7 +37,6 @@ impl Nic {
     }
 
     pub(super) fn set_gid(&mut self, index: u32, cmd: &SetGid) -> Result<(), Status> {
-        self.require_roce()?;
         if cmd.reserved != [0; 7] {
             return Err(Status::ReservedNotZero);
         }

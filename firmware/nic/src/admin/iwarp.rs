@@ -18,7 +18,7 @@ use crate::dma::Dma;
 use crate::gid_table::{MAX_VLAN, NO_VLAN};
 use crate::iwarp::{
     Connections, Listening, Offer, Owner, Request, SETUP_TIMEOUT, Stage, StreamConfig, StreamPath,
-    agreed, to_tcp,
+    agreed, is_any, to_tcp,
 };
 use crate::nic::Nic;
 use crate::number::{len16, len32};
@@ -48,7 +48,11 @@ impl Nic {
             return Err(Status::ReservedNotZero);
         }
         let max = self.core.config.limits.max_backlog;
-        let (port, vlan) = (path.local_port.get(), path.vlan.get());
+        let port = path.local_port.get();
+        let vlan = match path.vlan.get() {
+            0 => NO_VLAN,
+            vlan => vlan,
+        };
         let backlog = u32::from(cmd.backlog.get());
         let local = Gid(path.local_ip);
         if port == 0 || local.is_multicast() {
@@ -56,6 +60,10 @@ impl Nic {
         }
         if !(1..=max).contains(&backlog) || (vlan != NO_VLAN && vlan > MAX_VLAN) {
             return Err(Status::BadAttribute);
+        }
+        let tag = (vlan != NO_VLAN).then_some(vlan);
+        if !is_any(local) && !self.core.gids.has_address(local, tag) {
+            return Err(Status::BadAddress);
         }
         let held = self.core.budget.take(size_of::<Listening>());
         let connections = self.connections()?;
@@ -145,8 +153,7 @@ impl Nic {
     ) -> Result<(), Status> {
         self.connections()?;
         self.idle_stream(qpn)?;
-        let netdev = &self.core.netdev;
-        let path = StreamPath::parse(&cmd.path, netdev.mac, netdev.mtu)?;
+        let path = StreamPath::parse(&cmd.path, &self.core.gids, self.core.netdev.mtu)?;
         let own = self.offer(mem, &cmd.param)?;
         let over = match self.connections()?.owner(&path.tuple) {
             None => None,

@@ -7,7 +7,7 @@ use faultline_wire::rdmap::{AtomicRequest, IMMEDIATE_LEN, RdmapOpcode, ReadReque
 use super::execute::sink;
 use super::qp::StreamQp;
 use super::send::{Content, Framing, Octets};
-use super::stream::Stream;
+use super::stream::{PageOf, Stream};
 use super::work::Request;
 use crate::context::Context;
 use crate::dma::Dma;
@@ -90,8 +90,7 @@ impl StreamQp {
                 false => Ok(None),
             };
             landing.and_then(|missing| {
-                stream.page = missing;
-                stream.is_landing = missing.is_some();
+                stream.page = missing.map(|token| (token, PageOf::Landing));
                 if missing.is_some() {
                     return Ok(());
                 }

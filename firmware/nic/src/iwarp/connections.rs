@@ -6,13 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use faultline_tcp::{self as tcp, Connection, Secret, Tuple};
-use faultline_wire::Gid;
+use faultline_wire::{Gid, PrioritySet};
 
 use super::path::{StreamPath, set_octets};
 use super::setup::Offer;
 use crate::budget::Held;
 use crate::frame::TxFrame;
-use crate::gid_table::NO_VLAN;
+use crate::gid_table::{NO_VLAN, Source};
 use crate::table::Table;
 use crate::time::{Instant, Nanos, earlier};
 
@@ -22,8 +22,17 @@ const ANY_V4: Gid = Gid::from_ipv4([0; 4]);
 const ANY_V6: Gid = Gid::ZERO;
 /// Segments without a queue pair that wait to be sent. More are lost, as on any wire.
 const MAX_OUT: usize = 256;
+/// Mean time between two resets in answer to segments of unknown connections: 200 in a second.
+const RESET_INTERVAL: Nanos = Nanos::from_millis(5);
+/// Resets may be ahead of the mean by this time: 50 at once.
+const RESET_BURST: Nanos = Nanos::from_millis(50 * 5 - 5);
 /// Time in which a peer must send its whole setup request.
 pub(crate) const SETUP_TIMEOUT: Nanos = Nanos::from_millis(10_000);
+
+/// True for the address of a listener for all addresses of a version of IP.
+pub(crate) fn is_any(address: Gid) -> bool {
+    address == ANY_V4 || address == ANY_V6
+}
 
 /// The owner of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +88,32 @@ pub(crate) struct Request {
     pub _held: Held,
 }
 
+/// A segment that belongs to no queue pair.
+#[derive(Debug)]
+struct Outgoing {
+    octets: Vec<u8>,
+    source: Source,
+    priority: u8,
+}
+
+/// The rate of resets in answer to segments of unknown connections, as kernels limit it.
+#[derive(Debug, Default)]
+struct ResetLimit {
+    /// The time at which all resets so far would have left, one after another.
+    until: Instant,
+}
+
+impl ResetLimit {
+    /// True if one more may be sent now; counts it.
+    fn take(&mut self, now: Instant) -> bool {
+        let allowed = self.until <= now + RESET_BURST;
+        if allowed {
+            self.until = self.until.max(now) + RESET_INTERVAL;
+        }
+        allowed
+    }
+}
+
 /// Buffers for the octets of one segment.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
@@ -96,7 +131,8 @@ pub(crate) struct Connections {
     listening: BTreeMap<(u16, [u8; 16], u16), u32>,
     /// Timers of requests.
     timers: BTreeSet<(Instant, u32)>,
-    out: VecDeque<Vec<u8>>,
+    out: VecDeque<Outgoing>,
+    resets: ResetLimit,
     pub secret: Secret,
     pub buffers: Buffers,
 }
@@ -124,6 +160,7 @@ impl Connections {
             listening: BTreeMap::new(),
             timers: BTreeSet::new(),
             out: VecDeque::new(),
+            resets: ResetLimit::default(),
             secret: Secret(secret),
             buffers: Buffers::default(),
         }
@@ -240,7 +277,18 @@ impl Connections {
         if self.out.len() < MAX_OUT {
             let mut octets = Vec::new();
             path.write(transmit, data, &mut octets);
-            self.out.push_back(octets);
+            self.out.push_back(Outgoing {
+                octets,
+                source: path.source,
+                priority: path.priority(),
+            });
+        }
+    }
+
+    /// Resets an unknown connection of a peer, if there were not too many.
+    pub(crate) fn send_reset(&mut self, now: Instant, path: &StreamPath, reset: &tcp::Transmit) {
+        if self.resets.take(now) {
+            self.send(path, reset, &[]);
         }
     }
 
@@ -249,13 +297,16 @@ impl Connections {
         !self.out.is_empty()
     }
 
-    /// Makes `frame` the next such segment. Returns false if there is none.
-    pub(crate) fn poll_out(&mut self, frame: &mut TxFrame) -> bool {
-        let octets = self.out.pop_front();
-        if let Some(octets) = &octets {
-            set_octets(frame, octets);
+    /// Makes `frame` the next such segment. Segments of paused priorities are lost, as on any wire. Returns the entry of the GID table from
+    /// which it is sent; `None`: there is none.
+    pub(crate) fn poll_out(&mut self, paused: PrioritySet, frame: &mut TxFrame) -> Option<Source> {
+        while let Some(next) = self.out.pop_front() {
+            if !paused.contains(next.priority) {
+                set_octets(frame, &next.octets);
+                return Some(next.source);
+            }
         }
-        octets.is_some()
+        None
     }
 }
 
@@ -267,4 +318,21 @@ pub(crate) fn to_tcp(now: Instant) -> tcp::Instant {
 /// Time of TCP for the NIC.
 pub(crate) fn from_tcp(at: tcp::Instant) -> Instant {
     Instant(at.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resets_have_a_rate() {
+        let mut limit = ResetLimit::default();
+        let mut now = Instant(1_000_000_000);
+        let mut sent = |now| (0..1000).filter(|_| limit.take(now)).count();
+        assert_eq!((sent(now), sent(now)), (50, 0));
+        now = now + Nanos::from_millis(100);
+        assert_eq!(sent(now), 20);
+        now = now + Nanos::from_millis(10_000);
+        assert_eq!(sent(now), 50);
+    }
 }

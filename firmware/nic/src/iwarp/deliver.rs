@@ -5,13 +5,14 @@ use faultline_tcp::{Data, Receiver, Source, Verdict};
 use faultline_wire::mpa::{Crc32c, Fpdu, MpaRole, MpaSetup};
 use faultline_wire::rdmap::TerminateCode;
 
-use super::kept::{Kept, Piece};
+use super::kept::{Kept, KeptRoom, Piece};
 use super::receives::Receives;
 use super::refusal::{End, Refused, Stop};
 use super::send::Sender;
 use super::setup::{self, Offer};
 use super::work::SendQueue;
 use crate::context::Context;
+use crate::core::Core;
 use crate::diagnostic::Diagnostic;
 use crate::dma::Dma;
 use crate::fault::{Need, RaisedFault, Token, WaitKind};
@@ -110,12 +111,17 @@ impl<M: Dma> Receiver for Delivery<'_, '_, '_, M> {
             Source::Segment { at } => {
                 let octets = self.data.part(at as usize, data.len as usize);
                 let verdict = self.take(&octets, data.offset, false);
-                let keeps = verdict == Verdict::Held;
-                let budget = &self.cx.core.budget;
-                match keeps && !self.inbound.kept.add(budget, data.offset, &octets) {
+                if verdict != Verdict::Held {
+                    return verdict;
+                }
+                self.inbound.kept.set_next(data.offset);
+                match self.keep_octets(data.offset, &octets) {
+                    true => Verdict::Held,
                     // As if the network had lost it.
-                    true => Verdict::Refused,
-                    false => verdict,
+                    false => {
+                        self.inbound.page = None;
+                        Verdict::Refused
+                    }
                 }
             }
             Source::Kept => self.deliver_kept(data),
@@ -127,12 +133,17 @@ impl<M: Dma> Receiver for Delivery<'_, '_, '_, M> {
             return false;
         };
         let octets = self.data.part(at as usize, data.len as usize);
-        let budget = &self.cx.core.budget;
-        self.inbound.kept.add(budget, data.offset, &octets)
+        self.keep_octets(data.offset, &octets)
     }
 }
 
 impl<M: Dma> Delivery<'_, '_, '_, M> {
+    /// Keeps octets for later. Returns false if there is no memory.
+    fn keep_octets(&mut self, offset: u64, octets: &Payload<'_, M>) -> bool {
+        let room = kept_room(self.cx.core, self.max_payload);
+        self.inbound.kept.add(room, offset, octets)
+    }
+
     fn deliver_kept(&mut self, data: Data) -> Verdict {
         let Some(piece) = self.inbound.kept.take(data.offset) else {
             // Cannot happen: the connection offers only ranges that `keep` has accepted.
@@ -143,8 +154,8 @@ impl<M: Dma> Delivery<'_, '_, '_, M> {
             Verdict::Taken(octets) => octets as usize,
             Verdict::Refused | Verdict::Held => 0,
         };
-        let budget = &self.cx.core.budget;
-        self.inbound.kept.put_back(budget, data.offset, piece, used);
+        let room = kept_room(self.cx.core, self.max_payload);
+        self.inbound.kept.put_back(room, data.offset, piece, used);
         verdict
     }
 
@@ -279,6 +290,15 @@ impl<M: Dma> Delivery<'_, '_, '_, M> {
                 Verdict::Held
             }
         }
+    }
+}
+
+/// Memory for kept octets of a connection with segments of at most `max_payload` octets.
+fn kept_room(core: &Core, max_payload: u32) -> KeptRoom<'_> {
+    KeptRoom {
+        nic: &core.budget,
+        shared: &core.kept_budget,
+        reserve: (max_payload as usize).max(MAX_SETUP),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The end of a connection: Terminate messages, closes in order, resets, and what the driver learns.
 
 use faultline_abi::admin::Counter;
-use faultline_abi::iwarp::{SETUP, TERMINATED, TERMINATED_BY_PEER};
+use faultline_abi::iwarp::{ABORTED, SETUP, TERMINATED, TERMINATED_BY_PEER};
 use faultline_abi::{cqe, event};
 use faultline_wire::ddp::queue;
 use faultline_wire::rdmap::{RdmapOpcode, TerminateCode};
@@ -9,11 +9,12 @@ use faultline_wire::rdmap::{RdmapOpcode, TerminateCode};
 use super::connections::{Owner, to_tcp};
 use super::deliver::Phase;
 use super::qp::{CLOSE_TIMEOUT, StreamQp};
-use super::refusal::{Refused, status_of};
+use super::refusal::{Refused, counter_of, status_of};
 use super::send::Framing;
 use super::stream::Close;
 use crate::context::Context;
 use crate::core::Core;
+use crate::diagnostic::Diagnostic;
 use crate::dma::Dma;
 use crate::qp::types::{Failure, State, StateCause};
 use crate::time::{Instant, Nanos};
@@ -22,7 +23,8 @@ use crate::time::{Instant, Nanos};
 const TERMINATE_TIMEOUT: Nanos = Nanos::from_millis(2_000);
 
 impl StreamQp {
-    /// Sends a Terminate message and closes.
+    /// Sends a Terminate message and closes. It follows the last FPDU of which an octet has been sent; what has not been sent is
+    /// discarded. If this end has sent a FIN, it cannot send the message, and resets the connection.
     pub(super) fn terminate<M: Dma>(&mut self, cx: &mut Context<'_, M>, refused: &Refused) {
         let Some(stream) = self.stream.as_deref_mut() else {
             return;
@@ -31,25 +33,48 @@ impl StreamQp {
             return;
         }
         stream.inbound.phase = Phase::Ended;
-        stream.close = Some(Close {
-            reason: TERMINATED,
-            code: Some(refused.code),
-        });
-        // This end has closed: it cannot say why.
-        if self.endpoint.state != State::Rts {
-            self.abort(cx, TERMINATED);
-            return;
+        let (now, budget) = (cx.now, &cx.core.budget);
+        let end = stream.sender.sent_fpdus();
+        if stream.connection.retract(end, to_tcp(now)) {
+            stream.sender.truncate(budget, end);
+            self.work.forget_unsent(end);
+            stream.page = None;
         }
         let target = stream.sender.untagged(queue::TERMINATE, 0);
         let opcode = RdmapOpcode::Terminate;
         let framing = Framing::Ddp { opcode, target };
-        stream.push_own(&cx.core.budget, cx.now, framing, refused.message());
-        stream.connection.close(to_tcp(cx.now));
-        stream.deadline = Some(cx.now + TERMINATE_TIMEOUT);
-        cx.count(Counter::resp_remote_access_errors);
+        if !stream.push_own(budget, now, framing, refused.message()) {
+            self.abort(cx, ABORTED);
+            return;
+        }
+        let code = refused.code;
+        stream.close = Some(Close {
+            reason: TERMINATED,
+            code: Some(code),
+        });
+        stream.connection.close(to_tcp(now));
+        stream.deadline = Some(now + TERMINATE_TIMEOUT);
+        if let Some(counter) = counter_of(code) {
+            cx.count(counter);
+        }
+        let qpn = self.endpoint.number;
+        cx.diagnose(Diagnostic::TerminateSent { qpn, code });
         self.endpoint
             .set_state(cx, State::Sqe, StateCause::Completion);
         self.receives.notify_posted(cx.mem);
+    }
+
+    /// Ends the stream because octets that are to leave cannot be read. If they were sent before, or follow a Terminate message that was
+    /// sent, nothing can follow them, and the connection is reset.
+    pub(super) fn terminate_unsent<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        code: TerminateCode,
+    ) {
+        match self.stream.as_deref().and_then(|stream| stream.close) {
+            None => self.terminate(cx, &Refused::new(code, &[], 0)),
+            Some(close) => self.abort(cx, close.reason),
+        }
     }
 
     /// The peer has sent a Terminate message.
@@ -62,6 +87,14 @@ impl StreamQp {
             stream.connection.close(to_tcp(cx.now));
             stream.deadline = Some(cx.now + CLOSE_TIMEOUT);
         }
+        let qpn = self.endpoint.number;
+        cx.diagnose(Diagnostic::TerminateReceived { qpn, code });
+        let status = status_of(code);
+        match status {
+            cqe::REM_ACCESS_ERR => cx.count(Counter::req_remote_access_errors),
+            cqe::REM_INV_REQ_ERR => cx.count(Counter::req_remote_invalid_request),
+            _ => {}
+        }
         if let Some(stream) = self.stream.as_deref() {
             let acknowledged = stream.connection.acknowledged();
             // A failed one is flushed below.
@@ -69,7 +102,7 @@ impl StreamQp {
         }
         // The oldest work request stands for the one that the peer has refused, which may be complete.
         if let Some(request) = self.work.pop(&cx.core.budget) {
-            let failure = Failure::new(status_of(code), cqe::NONE);
+            let failure = Failure::new(status, cqe::NONE);
             self.endpoint.complete_send(cx, &request.wr, Some(failure));
         }
         self.fail(cx, StateCause::Completion);
@@ -153,7 +186,8 @@ impl StreamQp {
             true => event::CONNECTION_CLOSED,
             false => event::CONNECT_FAILED,
         };
-        let reason = stream.closed().reason;
-        cx.raise_connection(kind, self.endpoint.number, reason.into());
+        let (qpn, reason) = (self.endpoint.number, stream.closed().reason);
+        cx.diagnose(Diagnostic::ConnectionEnded { qpn, reason });
+        cx.raise_connection(kind, qpn, reason.into());
     }
 }

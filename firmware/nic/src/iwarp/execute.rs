@@ -22,7 +22,7 @@ use crate::number::len32;
 use crate::payload::{CopyError, Payload};
 use crate::qp::page_wait::READ_AHEAD;
 use crate::qp::sge;
-use crate::qp::types::{Failure, PlaceError};
+use crate::qp::types::{Failure, PlaceError, State};
 use crate::receive_queue::TakeError;
 use crate::segments::Segments;
 
@@ -398,6 +398,10 @@ impl<M: Dma> Delivery<'_, '_, '_, M> {
     fn check_depth(&self, segment: &Arriving<'_, M>, right: u32) -> Result<(), Stop> {
         if !self.qp.allows(right) {
             return Err(segment.refuse(TerminateCode::RDMAP_ACCESS));
+        }
+        // This end has closed: it can answer no more.
+        if self.qp.state == State::Sqd {
+            return Err(segment.refuse(TerminateCode::RDMAP_CATASTROPHIC_STREAM));
         }
         let limit = usize::from(self.qp.attr.max_dest_rd_atomic);
         let unacknowledged = self.sender.unacknowledged_answers();

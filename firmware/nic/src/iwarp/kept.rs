@@ -26,12 +26,27 @@ impl Piece {
     }
 }
 
+/// Memory for kept octets.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KeptRoom<'a> {
+    /// Of the NIC.
+    pub nic: &'a Budget,
+    /// Of all connections of the NIC.
+    pub shared: &'a Budget,
+    /// Octets that a connection keeps also if there is no memory, from the first one on that was not taken: an FPDU of a peer that obeys the
+    /// maximum segment size (RFC 5044 section 5). So a stream whose segments do not begin with an FPDU makes progress.
+    pub reserve: usize,
+}
+
 /// Kept octets by offset in the stream. Pieces that adjoin are one, so there are few: a connection has few ranges. Their memory is the
-/// guest's: it counts in the budget of the NIC.
+/// guest's: it counts in the budget of the NIC. A connection keeps at most as many as all connections together may keep in addition, so
+/// one peer leaves half of the memory to the others, and n peers leave 1/(n + 1).
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     pieces: BTreeMap<u64, Piece>,
-    held: Option<Held>,
+    /// Offset of the first octet that was not taken.
+    next: u64,
+    held: Option<[Held; 2]>,
 }
 
 impl Kept {
@@ -41,15 +56,33 @@ impl Kept {
         pieces.fold(0, u64::saturating_add)
     }
 
-    /// Keeps a copy of octets from `offset` on. Returns false if the budget has no room, or they cannot be read.
+    /// Octets before `next` have been taken.
+    pub(super) fn set_next(&mut self, next: u64) {
+        self.next = next;
+    }
+
+    /// True if there is memory for `len` octets that follow the octets before `offset`.
+    fn has_room(&self, room: KeptRoom<'_>, offset: u64, len: usize) -> bool {
+        let cost = len.saturating_add(OVERHEAD);
+        let own = self.held.as_ref().map_or(0, |[held, _]| held.bytes());
+        let fits = cost <= room.nic.left() && own.saturating_add(cost) <= room.shared.left();
+        let front = self
+            .pieces
+            .get(&self.next)
+            .map_or(0, |piece| piece.rest().len());
+        let is_front = self.next.saturating_add(front as u64) == offset;
+        fits || (is_front && front.saturating_add(len) <= room.reserve)
+    }
+
+    /// Keeps a copy of octets from `offset` on. Returns false if there is no memory, or they cannot be read.
     pub(super) fn add<M: Dma>(
         &mut self,
-        budget: &Budget,
+        room: KeptRoom<'_>,
         offset: u64,
         octets: &Payload<'_, M>,
     ) -> bool {
         let len = octets.len();
-        if budget.take(len.saturating_add(OVERHEAD)).is_none() {
+        if !self.has_room(room, offset, len) {
             return false;
         }
         let end = |(start, piece): (&u64, &Piece)| start.saturating_add(piece.rest().len() as u64);
@@ -71,7 +104,7 @@ impl Kept {
         {
             piece.octets.extend_from_slice(behind.rest());
         }
-        self.account(budget);
+        self.account(room);
         is_read
     }
 
@@ -85,17 +118,23 @@ impl Kept {
     }
 
     /// Puts a piece back that begins at `offset`, after `used` octets of it have been used.
-    pub(super) fn put_back(&mut self, budget: &Budget, offset: u64, mut piece: Piece, used: usize) {
+    pub(super) fn put_back(
+        &mut self,
+        room: KeptRoom<'_>,
+        offset: u64,
+        mut piece: Piece,
+        used: usize,
+    ) {
+        self.next = offset.saturating_add(used as u64);
         piece.used = piece.used.saturating_add(used);
         if piece.used >= COMPACT {
             piece.octets.drain(..piece.used.min(piece.octets.len()));
             piece.used = 0;
         }
         if !piece.rest().is_empty() {
-            self.pieces
-                .insert(offset.saturating_add(used as u64), piece);
+            self.pieces.insert(self.next, piece);
         }
-        self.account(budget);
+        self.account(room);
     }
 
     /// The octets at `offset`, as far as they are in one piece.
@@ -108,7 +147,7 @@ impl Kept {
         rest.unwrap_or_default()
     }
 
-    fn account(&mut self, budget: &Budget) {
+    fn account(&mut self, room: KeptRoom<'_>) {
         if self.pieces.is_empty() {
             self.held = None;
             return;
@@ -117,7 +156,9 @@ impl Kept {
         let bytes = costs
             .map(|piece| piece.octets.len().saturating_add(OVERHEAD))
             .fold(0, usize::saturating_add);
-        self.held.get_or_insert_with(|| budget.none()).set(bytes);
+        let none = || [room.nic.none(), room.shared.none()];
+        let held = self.held.get_or_insert_with(none);
+        held.iter_mut().for_each(|held| held.set(bytes));
     }
 }
 
@@ -169,33 +210,75 @@ mod tests {
         let stream: Vec<u8> = (0..=250).collect();
         let parts = [(0, 50), (50, 130), (130, 131), (131, 251)];
         for order in [[0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2], [2, 0, 3, 1]] {
-            let budget = Budget::new(10_000);
+            let (nic, shared) = (Budget::new(10_000), Budget::new(10_000));
+            let room = room(&nic, &shared);
             let mut kept = Kept::default();
             for at in order {
                 let (from, to) = parts[at];
                 let octets: Payload<'_, NoMemory> = Payload::Bytes(&stream[from..to]);
-                assert!(kept.add(&budget, 1000 + from as u64, &octets));
+                assert!(kept.add(room, 1000 + from as u64, &octets));
             }
             assert_eq!(kept.at(1000), stream, "{order:?}");
             assert_eq!(kept.at(1100), &stream[100..]);
             // A part is used, then the rest.
             let piece = kept.take(1000).unwrap();
             assert_eq!(piece.rest(), stream);
-            kept.put_back(&budget, 1000, piece, 70);
+            kept.put_back(room, 1000, piece, 70);
             assert_eq!(kept.at(1070), &stream[70..]);
-            assert!(budget.used() >= stream.len());
+            assert!(nic.used() >= stream.len());
             let piece = kept.take(1070).unwrap();
-            kept.put_back(&budget, 1070, piece, stream.len() - 70);
-            assert_eq!((kept.at(1070), budget.used()), (&[][..], 0));
+            kept.put_back(room, 1070, piece, stream.len() - 70);
+            assert_eq!((kept.at(1070), nic.used(), shared.used()), (&[][..], 0, 0));
         }
     }
 
+    /// Memory with a reserve of 50 octets.
+    fn room<'a>(nic: &'a Budget, shared: &'a Budget) -> KeptRoom<'a> {
+        KeptRoom {
+            nic,
+            shared,
+            reserve: 50,
+        }
+    }
+
+    fn zeros(len: usize) -> Payload<'static, NoMemory> {
+        static ZEROS: [u8; 5000] = [0; 5000];
+        Payload::Bytes(&ZEROS[..len])
+    }
+
     #[test]
-    fn a_spent_budget_keeps_nothing() {
-        let budget = Budget::new(100);
+    fn without_memory_a_connection_keeps_the_front_of_its_stream_only() {
+        let (nic, shared) = (Budget::new(100), Budget::new(1000));
+        let _spent = nic.take(100);
+        let room = room(&nic, &shared);
         let mut kept = Kept::default();
-        let octets: Payload<'_, NoMemory> = Payload::Bytes(&[1; 37]);
-        assert!(!kept.add(&budget, 0, &octets));
-        assert_eq!((kept.at(0), budget.used()), (&[][..], 0));
+        kept.set_next(7);
+        assert!(!kept.add(room, 8, &zeros(1)), "out of order");
+        assert!(!kept.add(room, 7, &zeros(51)));
+        assert!(kept.add(room, 7, &zeros(20)) && kept.add(room, 27, &zeros(30)));
+        assert!(!kept.add(room, 57, &zeros(1)));
+        assert!(nic.used() >= 150);
+        let piece = kept.take(7).unwrap();
+        kept.put_back(room, 7, piece, 40);
+        assert!(kept.add(room, 57, &zeros(40)));
+    }
+
+    #[test]
+    fn one_connection_leaves_memory_to_the_others() {
+        let (nic, shared) = (Budget::new(1 << 20), Budget::new(10_000));
+        let room = room(&nic, &shared);
+        let mut connections: Vec<Kept> = (0..3).map(|_| Kept::default()).collect();
+        // Each keeps segments of 100 octets out of order, as many as possible.
+        let mut greedy = |kept: &mut Kept| {
+            let mut at = 1000;
+            while kept.add(room, at, &zeros(100)) {
+                at += 100;
+            }
+            at - 1000
+        };
+        let found: Vec<u64> = connections.iter_mut().map(&mut greedy).collect();
+        let near = |octets: u64, share: u64| octets.abs_diff(share) < 400;
+        assert!(near(found[0], 5000) && near(found[1], 2500), "{found:?}");
+        assert!(near(found[2], 1250), "{found:?}");
     }
 }

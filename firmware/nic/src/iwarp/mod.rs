@@ -26,7 +26,7 @@ mod work;
 
 pub(crate) use arrived::Arrived;
 pub(crate) use connections::{
-    Connections, Listening, Owner, Request, SETUP_TIMEOUT, Stage, to_tcp,
+    Connections, Listening, Owner, Request, SETUP_TIMEOUT, Stage, is_any, to_tcp,
 };
 pub(crate) use deliver::MAX_SETUP;
 pub(crate) use path::StreamPath;

@@ -10,7 +10,7 @@ use faultline_wire::{
 
 use super::arrived::Arrived;
 use crate::frame::{FrameKind, TxFrame};
-use crate::gid_table::{MAX_VLAN, NO_VLAN};
+use crate::gid_table::{GidTable, MAX_VLAN, NO_VLAN, Source};
 use crate::headers::{Head, MAX_HEADERS};
 use crate::number::len16;
 
@@ -28,6 +28,8 @@ const CHECKSUM: usize = 16;
 pub(crate) struct StreamPath {
     /// Both ends.
     pub tuple: Tuple,
+    /// The entry of the GID table with the own address.
+    pub source: Source,
     smac: MacAddr,
     dmac: MacAddr,
     vlan: Option<VlanTag>,
@@ -49,8 +51,8 @@ fn unicast(address: [u8; 16]) -> Result<Gid, Status> {
 }
 
 impl StreamPath {
-    /// The way that CONNECT names. `smac` and `mtu` are those of the interface.
-    pub(crate) fn parse(path: &ConnectionPath, smac: MacAddr, mtu: u16) -> Result<Self, Status> {
+    /// The way that CONNECT names. Its own address must be in the table. `mtu` is that of the interface.
+    pub(crate) fn parse(path: &ConnectionPath, gids: &GidTable, mtu: u16) -> Result<Self, Status> {
         if path.reserved0 != 0 || path.reserved1 != [0; 6] {
             return Err(Status::ReservedNotZero);
         }
@@ -67,16 +69,19 @@ impl StreamPath {
         if dmac == MacAddr([0; 6]) || dmac.is_multicast() || bad_vlan || bad_mtu || path.sl > 7 {
             return Err(Status::BadAttribute);
         }
+        let tagged = (vid != NO_VLAN && vid != 0).then_some(vid);
+        let (entry, source) = gids.find(local, tagged).ok_or(Status::BadAddress)?;
         Ok(Self {
+            source,
+            smac: entry.mac,
             tuple: Tuple {
                 local,
                 local_port,
                 remote,
                 remote_port,
             },
-            smac,
             dmac,
-            vlan: (vid != NO_VLAN && vid != 0).then_some(VlanTag {
+            vlan: tagged.map(|vid| VlanTag {
                 pcp: path.sl,
                 dei: false,
                 vid,
@@ -93,9 +98,9 @@ impl StreamPath {
         })
     }
 
-    /// The way back to the sender of a segment. `mtu` is that of the interface. `None`: nobody can have these addresses (RFC 1122 section
-    /// 4.2.3.10).
-    pub(crate) fn back(arrived: &Arrived, mtu: u16) -> Option<Self> {
+    /// The way back to the sender of a segment. `source` is the entry with its destination, `mtu` that of the interface. `None`: no host can
+    /// have these addresses (RFC 1122 section 4.2.3.10).
+    pub(crate) fn back(arrived: &Arrived, source: Source, mtu: u16) -> Option<Self> {
         let (tuple, smac) = (&arrived.tuple, arrived.ethernet.src);
         let remote = unicast(tuple.remote.0).ok()?;
         if remote == tuple.local || smac.is_multicast() || smac == MacAddr([0; 6]) {
@@ -103,6 +108,7 @@ impl StreamPath {
         }
         Some(Self {
             tuple: arrived.tuple,
+            source,
             smac: arrived.ethernet.dst,
             dmac: arrived.ethernet.src,
             vlan: arrived.ethernet.vlan,
@@ -157,10 +163,24 @@ impl StreamPath {
         }
     }
 
-    /// True if the frame came from the peer's side: in the VLAN of the connection, to its address.
+    /// Takes a change of the interface over: its address may have another MAC address, and its packets may be smaller. Returns the maximum
+    /// segment size if it has changed.
+    pub(crate) fn follow(&mut self, gids: &GidTable, mtu: u16) -> Option<u16> {
+        let vlan = self.vlan.map(|tag| tag.vid);
+        if !gids.is_current(self.source)
+            && let Some((entry, source)) = gids.find(self.tuple.local, vlan)
+        {
+            (self.source, self.smac) = (source, entry.mac);
+        }
+        let is_smaller = mtu < self.mtu;
+        self.mtu = self.mtu.min(mtu);
+        is_smaller.then(|| self.mss())
+    }
+
+    /// True if the frame came in the VLAN of the connection.
     pub(crate) fn is_way_back(&self, ethernet: &Ethernet) -> bool {
         let vid = |tag: Option<VlanTag>| tag.map(|tag| tag.vid);
-        vid(self.vlan) == vid(ethernet.vlan) && self.smac == ethernet.dst
+        vid(self.vlan) == vid(ethernet.vlan)
     }
 
     /// Replaces `out` by a segment with `data`, as octets of a frame with right checksums.

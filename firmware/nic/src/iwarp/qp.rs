@@ -12,7 +12,7 @@
 use faultline_abi::event;
 use faultline_abi::iwarp::{ABORTED, REJECTED, SETUP, TIMED_OUT};
 use faultline_abi::qp::{QP_ATTR_STATE, QpAttr};
-use faultline_tcp::{Config as TcpConfig, Connection, Start};
+use faultline_tcp::{Config as TcpConfig, Connection, Segment, Start};
 use faultline_wire::Ethernet;
 use faultline_wire::ddp::DdpTarget;
 use faultline_wire::mpa::MpaRole;
@@ -26,7 +26,7 @@ use super::receives::Receives;
 use super::refusal::{End, Refused};
 use super::send::{Framing, Octets, Sender};
 use super::setup::Offer;
-use super::stream::{Close, Stream};
+use super::stream::{Close, PageOf, Stream};
 use super::work::SendQueue;
 use crate::budget::Held;
 use crate::context::Context;
@@ -34,6 +34,7 @@ use crate::core::Core;
 use crate::dma::Dma;
 use crate::fault::Call;
 use crate::frame::Frame;
+use crate::gid_table::Source;
 use crate::payload::Payload;
 use crate::qp::endpoint::Endpoint;
 use crate::qp::fault_policy::FaultPolicy;
@@ -72,6 +73,8 @@ pub(crate) struct StreamQp {
     pub(super) stream: Option<Box<Stream>>,
     pub(super) ready: Readiness,
     pub(super) is_flushing: bool,
+    /// The event LAST_WQE_REACHED follows the last completion.
+    has_last_receive: bool,
     /// Earliest timer that the core has.
     timer_at: Option<Instant>,
     _held: Held,
@@ -94,6 +97,7 @@ impl StreamQp {
             stream: None,
             ready: Readiness::default(),
             is_flushing: false,
+            has_last_receive: false,
             timer_at: None,
             _held: held,
         }
@@ -120,6 +124,17 @@ impl StreamQp {
     pub(crate) fn is_way_back(&self, ethernet: &Ethernet) -> bool {
         let stream = self.stream.as_deref();
         stream.is_some_and(|stream| stream.path.is_way_back(ethernet))
+    }
+
+    /// The entry of the GID table from which its segments are sent.
+    pub(crate) fn source(&self) -> Option<Source> {
+        Some(self.stream.as_deref()?.path.source)
+    }
+
+    /// True if a segment with the ends of its connection is for it: not if only TIME-WAIT is left, and the segment is of another one.
+    pub(crate) fn receives(&self, segment: &Segment) -> bool {
+        let stream = self.stream.as_deref();
+        stream.is_some_and(|stream| stream.connection.receives(segment))
     }
 
     /// True if its connection has ended.
@@ -224,7 +239,6 @@ impl StreamQp {
             peer: Offer::default(),
             is_active: false,
             page: None,
-            is_landing: false,
             deadline: None,
             close: None,
             _held: held,
@@ -402,10 +416,8 @@ impl StreamQp {
         self.endpoint.set_state(cx, State::Err, cause);
         self.receives.notify_posted(cx.mem);
         self.stop_waiting(cx.core);
+        self.has_last_receive = self.endpoint.config.srqn.is_some();
         self.begin_flush(cx);
-        if self.endpoint.config.srqn.is_some() {
-            cx.raise_async(event::LAST_WQE_REACHED, self.endpoint.number);
-        }
     }
 
     /// The error state with an asynchronous event that says why.
@@ -431,6 +443,8 @@ impl StreamQp {
         self.is_flushing = !is_over;
         if self.is_flushing {
             self.ready.yield_turn(cx.core, qp.number);
+        } else if std::mem::take(&mut self.has_last_receive) {
+            cx.raise_async(event::LAST_WQE_REACHED, qp.number);
         }
     }
 
@@ -479,41 +493,44 @@ impl StreamQp {
         let Some(stream) = self.stream.as_deref_mut() else {
             return;
         };
-        let of_send = stream.page.take_if(|token| *token == call.token).is_some();
-        let of_receive = stream
-            .inbound
-            .page
-            .take_if(|token| *token == call.token)
-            .is_some();
-        if !call.repaired {
-            self.page_lost(cx, of_send);
-        } else if of_receive {
-            self.deliver(cx, Payload::Bytes(&[]), None);
+        let of_send = stream.page.take_if(|(token, _)| *token == call.token);
+        let inbound = &mut stream.inbound;
+        let of_receive = inbound.page.take_if(|token| *token == call.token);
+        match (of_send, of_receive) {
+            (Some((_, of)), _) if !call.repaired => self.data_lost(cx, of),
+            // With the policies `drop` and `stall` nothing is held.
+            _ if !call.repaired => {
+                // Memory of a receive, or memory that the peer has named.
+                let code = match self.receives.fail_current(&self.endpoint, cx, LOST_BUFFER) {
+                    true => TerminateCode::RDMAP_LOCAL_CATASTROPHIC,
+                    false => TerminateCode::RDMAP_ACCESS,
+                };
+                self.terminate(cx, &Refused::new(code, &[], 0));
+            }
+            (_, Some(_)) => {
+                self.deliver(cx, Payload::Bytes(&[]), None);
+            }
+            _ => {}
         }
         self.progress(cx);
     }
 
-    /// A page that it waits for will not become present.
-    fn page_lost<M: Dma>(&mut self, cx: &mut Context<'_, M>, of_send: bool) {
-        let landing = self
-            .stream
-            .as_deref()
-            .is_some_and(|stream| stream.is_landing);
-        if of_send && landing {
-            self.work.fail_newest(LOST_BUFFER);
-            return;
-        }
-        // Memory of a receive, or memory that the peer has named.
-        let of_receive = !of_send && self.receives.fail_current(&self.endpoint, cx, LOST_BUFFER);
-        let code = match of_receive {
-            true => TerminateCode::RDMAP_LOCAL_CATASTROPHIC,
-            false => TerminateCode::RDMAP_ACCESS,
+    /// A page of data that is to leave will not become present.
+    fn data_lost<M: Dma>(&mut self, cx: &mut Context<'_, M>, of: PageOf) {
+        let code = match of {
+            PageOf::Landing => {
+                self.work.fail_newest(LOST_BUFFER);
+                return;
+            }
+            PageOf::Data(index) => {
+                if let Some(request) = self.work.get_mut(index) {
+                    request.wr.failed = Some(LOST_BUFFER);
+                }
+                TerminateCode::RDMAP_LOCAL_CATASTROPHIC
+            }
+            PageOf::Source => TerminateCode::RDMAP_ACCESS,
         };
-        match of_send {
-            // Octets before the Terminate message cannot be sent.
-            true => self.abort(cx, ABORTED),
-            false => self.terminate(cx, &Refused::new(code, &[], 0)),
-        }
+        self.terminate_unsent(cx, code);
     }
 
     /// Changes attributes and state. The command has been checked.
@@ -548,6 +565,7 @@ impl StreamQp {
         self.work.reset();
         self.receives.reset(cx.mem);
         self.is_flushing = false;
+        self.has_last_receive = false;
     }
 
     /// Removes everything that the core keeps of the queue pair, which is about to be destroyed.

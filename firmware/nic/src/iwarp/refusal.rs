@@ -1,5 +1,6 @@
 //! Why a stream ends.
 
+use faultline_abi::admin::Counter;
 use faultline_abi::cqe;
 use faultline_wire::rdmap::{RdmapOpcode, Terminate, TerminateCode};
 
@@ -91,6 +92,16 @@ pub(super) fn code_of(miss: Miss, is_tagged: bool) -> TerminateCode {
         (Miss::Bounds, false) => T::RDMAP_BOUNDS,
         (Miss::Access, _) => T::RDMAP_ACCESS,
         (Miss::NotPresent(_) | Miss::Absent(_), _) => T::RDMAP_CATASTROPHIC_STREAM,
+    }
+}
+
+/// The counter of Terminate messages that are sent with this code; `None`: it is counted elsewhere, or the cause is here.
+pub(super) fn counter_of(code: TerminateCode) -> Option<Counter> {
+    match status_of(code) {
+        _ if code == TerminateCode::DDP_UNTAGGED_NO_BUFFER => None,
+        cqe::REM_ACCESS_ERR => Some(Counter::resp_remote_access_errors),
+        cqe::REM_INV_REQ_ERR => Some(Counter::resp_invalid_request),
+        _ => None,
     }
 }
 

@@ -15,8 +15,8 @@ use super::work::SendQueue;
 use crate::budget::{Budget, Held};
 use crate::core::Core;
 use crate::dma::{Dma, DmaError};
-use crate::fault::{Need, WaitKind};
-use crate::mkey::{Access, KeyRange};
+use crate::fault::Need;
+use crate::mkey::{Access, KeyRange, Miss};
 use crate::number::{len32, low32};
 use crate::qp::endpoint::Endpoint;
 use crate::qp::sge;
@@ -88,12 +88,14 @@ struct Message {
 /// Why an FPDU cannot be built.
 #[derive(Debug)]
 pub(super) enum Blocked {
-    /// A page is missing.
-    Absent(Need, WaitKind),
+    /// A page is missing, of the data of the work request with this index, or (`None`) of memory that a READ names.
+    Absent(Need, Option<u32>),
     /// A local buffer of the work request with this index cannot be used.
     Work(u32, Failure),
-    /// The memory of a READ cannot be read any more, or the work request has been flushed.
-    Source,
+    /// The memory that a READ names cannot be read any more.
+    Source(Miss),
+    /// The work request has been completed, because the connection ends.
+    Completed,
 }
 
 /// An FPDU to send, or the rest of a setup frame.
@@ -224,6 +226,33 @@ impl Sender {
         self.sent = self.sent.max(until);
     }
 
+    /// The end of the FPDU of which an octet has been sent last. Nothing behind it has been sent.
+    pub(super) fn sent_fpdus(&self) -> u64 {
+        let at = self
+            .messages
+            .partition_point(|message| message.end <= self.sent);
+        let message = self.messages.get(at);
+        message.map_or(self.sent, |message| message.end_of_fpdu(self.sent))
+    }
+
+    /// Removes everything behind an FPDU, of which nothing has been sent.
+    pub(super) fn truncate(&mut self, budget: &Budget, end: u64) {
+        while let Some(message) = self.messages.back_mut()
+            && message.end > end
+        {
+            if message.start < end {
+                message.end = end;
+                break;
+            }
+            if message.framing.is_answer() {
+                self.unacknowledged_answers = self.unacknowledged_answers.saturating_sub(1);
+            }
+            self.messages.pop_back();
+        }
+        self.pushed = self.pushed.min(end);
+        self.account(budget);
+    }
+
     /// Forgets what the peer has acknowledged.
     pub(super) fn release(&mut self, budget: &Budget, acknowledged: u64) {
         while let Some(message) = self.messages.front()
@@ -314,8 +343,7 @@ impl Sender {
                 part.own.extend_from_slice(own);
             }
             Content::Work(index) => {
-                // A request that has been flushed has no data any more.
-                let request = work.get(*index).ok_or(Blocked::Source)?;
+                let request = work.get(*index).ok_or(Blocked::Completed)?;
                 let range = (done, len, low32(start));
                 gather(qp, core, &request.wr, range, &mut part.segments)
                     .map_err(|error| error.blocked(*index))?;
@@ -368,6 +396,19 @@ impl Sender {
 }
 
 impl Message {
+    /// The end of the FPDU in front of an offset of this message.
+    fn end_of_fpdu(&self, offset: u64) -> u64 {
+        let full = match self.framing {
+            Framing::Setup => self.len,
+            Framing::Ddp { target, .. } => header_len(target)
+                .saturating_add(self.room)
+                .saturating_add(FRAMING),
+        };
+        let done = offset.saturating_sub(self.start);
+        let whole = done.next_multiple_of(u64::from(full.max(1)));
+        self.start.saturating_add(whole).min(self.end)
+    }
+
     fn setup(&self) -> Part {
         let own = match &self.content {
             Content::Own(octets) => octets.clone(),
@@ -461,7 +502,7 @@ impl GatherError {
     fn blocked(self, index: u32) -> Blocked {
         match self.error {
             PlaceError::Absent(absent, hint) => {
-                Blocked::Absent(Need::new(absent, hint, self.offset), WaitKind::Send)
+                Blocked::Absent(Need::new(absent, hint, self.offset), Some(index))
             }
             PlaceError::Failed(failure) => Blocked::Work(index, failure),
             PlaceError::Lost => Blocked::Work(index, Failure::FLUSHED),
@@ -508,9 +549,9 @@ fn source(
         .translate(range, out)
         .map_err(|miss| match PlaceError::new(miss, range.va, left) {
             PlaceError::Absent(absent, hint) => {
-                Blocked::Absent(Need::new(absent, hint, offset), WaitKind::Reply)
+                Blocked::Absent(Need::new(absent, hint, offset), None)
             }
-            _ => Blocked::Source,
+            _ => Blocked::Source(miss),
         })
 }
 

@@ -27,6 +27,17 @@ pub(crate) struct Close {
     pub code: Option<TerminateCode>,
 }
 
+/// The memory of a page that segments wait for which are to leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PageOf {
+    /// The buffer of a READ or atomic that has not begun.
+    Landing,
+    /// The data of the work request with this index.
+    Data(u32),
+    /// The memory that a READ of the peer names.
+    Source,
+}
+
 /// A connection of a queue pair.
 #[derive(Debug)]
 pub(super) struct Stream {
@@ -41,9 +52,7 @@ pub(super) struct Stream {
     /// This end has opened the connection.
     pub is_active: bool,
     /// The page that segments wait for which are to leave.
-    pub page: Option<Token>,
-    /// That page is of the buffer of a READ that has not begun.
-    pub is_landing: bool,
+    pub page: Option<(Token, PageOf)>,
     /// End of the setup or of the close.
     pub deadline: Option<Instant>,
     /// Why it ends, if that has begun.

@@ -2,18 +2,19 @@
 
 use faultline_abi::admin::Counter;
 use faultline_abi::event;
-use faultline_abi::iwarp::ABORTED;
+use faultline_wire::rdmap::TerminateCode;
 
 use super::begin::{Begun, await_page};
 use super::connections::to_tcp;
 use super::path::set_octets;
 use super::qp::StreamQp;
+use super::refusal::code_of;
 use super::send::{Blocked, Part};
-use super::stream::Stream;
+use super::stream::{PageOf, Stream};
 use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
-use crate::fault::WaitKind;
+use crate::fault::{Need, WaitKind};
 use crate::flow_control::BlockedOn;
 use crate::frame::TxFrame;
 use crate::payload::Payload;
@@ -50,7 +51,12 @@ impl StreamQp {
             Ok(Begun::TurnOver) => self.ready.interrupt(),
             Err(failure) => self.fail_request(cx, failure),
         }
+        let before = self.endpoint.state;
         let found = self.poll_segment(cx, frame);
+        if !found && self.endpoint.state == State::Sqe && before != State::Sqe {
+            // The Terminate message follows.
+            self.ready.interrupt();
+        }
         self.sync_timer(cx.core);
         found
     }
@@ -78,6 +84,10 @@ impl StreamQp {
         let Some(stream) = self.stream.as_deref_mut() else {
             return false;
         };
+        let (gids, mtu) = (&cx.core.gids, cx.core.netdev.mtu);
+        if let Some(mss) = stream.path.follow(gids, mtu) {
+            stream.connection.limit_mss(mss);
+        }
         let Stream {
             connection, sender, ..
         } = stream;
@@ -141,30 +151,48 @@ impl StreamQp {
         let Some(stream) = self.stream.as_deref_mut() else {
             return;
         };
-        match why {
-            Blocked::Absent(..) if stream.page.is_some() => {}
-            Blocked::Absent(need, wait) => {
-                let ends = wait == WaitKind::Reply
-                    && self.endpoint.fault_policy() == FaultPolicy::Terminate;
-                let may_wait = self.endpoint.state != State::Err && !ends;
-                let token = match may_wait {
-                    true => await_page(&self.endpoint, cx, wait, &need),
-                    false => None,
-                };
-                stream.page = token;
-                stream.is_landing = false;
-                if token.is_none() {
-                    self.abort(cx, ABORTED);
-                }
-            }
+        let code = match why {
+            Blocked::Absent(..) if stream.page.is_some() => return,
+            Blocked::Absent(need, of) => match self.await_data(cx, &need, of) {
+                Ok(()) => return,
+                Err(code) => code,
+            },
             Blocked::Work(index, failure) => {
-                // The stream cannot continue without it. Its completion has the reason, the others are flushed.
+                // Its completion has the reason, later ones are flushed.
                 if let Some(request) = self.work.get_mut(index) {
                     request.wr.failed = Some(failure);
                 }
-                self.abort(cx, ABORTED);
+                TerminateCode::RDMAP_LOCAL_CATASTROPHIC
             }
-            Blocked::Source => self.abort(cx, ABORTED),
+            Blocked::Source(miss) => code_of(miss, false),
+            Blocked::Completed => TerminateCode::RDMAP_LOCAL_CATASTROPHIC,
+        };
+        self.terminate_unsent(cx, code);
+    }
+
+    /// Waits for a page of data that is to leave. The error is the code to end the stream with: it will not become present.
+    fn await_data<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        need: &Need,
+        of: Option<u32>,
+    ) -> Result<(), TerminateCode> {
+        let (wait, of) = match of {
+            Some(index) => (WaitKind::Send, PageOf::Data(index)),
+            None => (WaitKind::Reply, PageOf::Source),
+        };
+        if of == PageOf::Source && self.endpoint.fault_policy() == FaultPolicy::Terminate {
+            return Err(TerminateCode::RDMAP_CATASTROPHIC_STREAM);
         }
+        let may_wait = self.endpoint.state != State::Err;
+        let token = match may_wait {
+            true => await_page(&self.endpoint, cx, wait, need),
+            false => None,
+        };
+        let token = token.ok_or(TerminateCode::RDMAP_LOCAL_CATASTROPHIC)?;
+        if let Some(stream) = self.stream.as_deref_mut() {
+            stream.page = Some((token, of));
+        }
+        Ok(())
     }
 }

@@ -245,6 +245,14 @@ impl SendQueue {
         Ok(())
     }
 
+    /// Octets of the stream from an offset on will not be sent: the work requests that end there complete by a flush.
+    pub(super) fn forget_unsent(&mut self, end: u64) {
+        let requests = self.pending.iter_mut().rev();
+        for request in requests.take_while(|request| request.end.is_none_or(|at| at > end)) {
+            request.end = None;
+        }
+    }
+
     /// Removes the oldest work request.
     pub(super) fn pop(&mut self, budget: &Budget) -> Option<Request> {
         let request = self.pending.pop_front();

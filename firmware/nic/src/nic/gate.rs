@@ -77,17 +77,19 @@ impl Core {
         if !self.netdev.is_up() {
             return Some(DropCause::InterfaceDown);
         }
-        let header = match &frame.kind {
-            FrameKind::Roce(header) => header,
+        match &frame.kind {
+            FrameKind::Roce(header) => {
+                if self.is_too_long(header, frame.payload_len, frame.packets) {
+                    return Some(DropCause::OverMtu);
+                }
+            }
             // Raw frames that are too long were refused before.
             FrameKind::Raw { head, .. } => {
                 let permits = |to: &PortSecurity| to.permits_frame(self.config.mac, head);
-                let is_permitted = self.config.addresses.as_ref().is_none_or(permits);
-                return (!is_permitted).then_some(DropCause::SourceAddress);
+                if !self.config.addresses.as_ref().is_none_or(permits) {
+                    return Some(DropCause::SourceAddress);
+                }
             }
-        };
-        if self.is_too_long(header, frame.payload_len, frame.packets) {
-            return Some(DropCause::OverMtu);
         }
         match source {
             Some(source) if !self.gids.is_current(source) => Some(DropCause::SourceGid {

@@ -4,13 +4,14 @@ use faultline_abi::admin::Counter;
 use faultline_abi::event;
 use faultline_abi::iwarp::REQUEST_TIMEOUT_MS;
 use faultline_tcp::{Connection, Data, Receiver, Source, State as TcpState, Verdict, reset_for};
+use faultline_wire::MacAddr;
 use faultline_wire::mpa::MpaRole;
-use faultline_wire::{MacAddr, TcpFlags};
 
 use super::Nic;
 use crate::counters::CounterSet;
 use crate::dma::Dma;
 use crate::frame::{Frame, TxFrame};
+use crate::gid_table::Source;
 use crate::iwarp::{
     Arrived, MAX_SETUP, Offer, Owner, Request, SETUP_TIMEOUT, Stage, StreamPath, parse_setup,
     to_tcp,
@@ -83,7 +84,7 @@ impl Nic {
         let Some(connections) = &self.core.connections else {
             return false;
         };
-        if dst != self.core.netdev.mac {
+        if !self.core.netdev.is_up() {
             return false;
         }
         let head = frame.payload.head().unwrap_or_default();
@@ -92,12 +93,17 @@ impl Nic {
         };
         let tuple = &arrived.tuple;
         let vlan = arrived.ethernet.vlan.map(|tag| tag.vid);
+        let own = self.core.gids.find(tuple.local, vlan);
+        let Some((_, source)) = own.filter(|(entry, _)| entry.mac == dst) else {
+            return false;
+        };
         let listener = connections.listener_for(tuple.local, tuple.local_port, vlan);
         let owner = connections.owner(tuple);
-        if owner.is_none() && listener.is_none() {
+        if !self.is_in_vlan(owner, &arrived) {
             return false;
         }
-        if !self.is_in_vlan(owner, &arrived) {
+        let owner = owner.filter(|owner| self.receives_for(*owner, &arrived));
+        if owner.is_none() && listener.is_none() {
             return false;
         }
         self.core.charge(work::of_frames(1, frame.payload.len()));
@@ -106,14 +112,16 @@ impl Nic {
             return true;
         }
         match (owner, listener) {
-            (Some(Owner::QueuePair(qpn)), _) if !self.is_replaced(qpn, &arrived, listener) => {
+            (Some(Owner::QueuePair(qpn)), _) => {
                 self.receive_for_stream(now, mem, qpn, &arrived, frame);
             }
             (Some(Owner::Request(number)), _) => {
                 self.receive_for_request(now, mem, number, &arrived, frame.payload);
             }
-            (_, Some(listener)) => self.receive_for_listener(now, mem, listener, &arrived),
-            (_, None) => {}
+            (None, Some(listener)) => {
+                self.receive_for_listener(now, mem, listener, &arrived, source);
+            }
+            (None, None) => {}
         }
         true
     }
@@ -135,17 +143,14 @@ impl Nic {
         }
     }
 
-    /// True if a SYN begins a new connection in place of one that is over (RFC 9293 section 3.10.7.4, TIME-WAIT).
-    fn is_replaced(&mut self, qpn: u32, arrived: &Arrived, listener: Option<u32>) -> bool {
-        let flags = arrived.segment.header.flags;
-        let is_syn = flags & (TcpFlags::SYN | TcpFlags::ACK | TcpFlags::RST) == TcpFlags::SYN;
+    /// True if a segment is for this owner. One that is in TIME-WAIT gets only segments of its own connection: another one, here or of the
+    /// guest's own stack, may have its ports (RFC 9293 section 3.10.7.4).
+    fn receives_for(&mut self, owner: Owner, arrived: &Arrived) -> bool {
+        let Owner::QueuePair(qpn) = owner else {
+            return true;
+        };
         let qp = self.queues.stream_mut(qpn);
-        let is_over = qp.is_none_or(|qp| qp.is_over());
-        let is_replaced = is_syn && is_over && listener.is_some();
-        if let Some(connections) = self.core.connections.as_mut().filter(|_| is_replaced) {
-            connections.remove_owner(&arrived.tuple, Owner::QueuePair(qpn));
-        }
-        is_replaced
+        qp.is_some_and(|qp| qp.receives(&arrived.segment))
     }
 
     fn receive_for_stream<M: Dma>(
@@ -176,12 +181,13 @@ impl Nic {
         mem: &M,
         listener: u32,
         arrived: &Arrived,
+        source: Source,
     ) {
         let mtu = self.core.netdev.mtu;
         let Some(connections) = &mut self.core.connections else {
             return;
         };
-        let Some(path) = StreamPath::back(arrived, mtu) else {
+        let Some(path) = StreamPath::back(arrived, source, mtu) else {
             return;
         };
         let segment = &arrived.segment;
@@ -189,7 +195,7 @@ impl Nic {
         let config = path.tcp_config();
         let Some(connection) = Connection::accept(config, segment, start, to_tcp(now)) else {
             if let Some(reset) = reset_for(segment) {
-                connections.send(&path, &reset, &[]);
+                connections.send_reset(now, &path, &reset);
             }
             return;
         };
@@ -332,11 +338,12 @@ impl Nic {
         frame: &mut TxFrame,
     ) -> bool {
         let is_running = self.is_running();
-        let connections = self.core.connections.as_mut();
-        if !is_running || !connections.is_some_and(|shared| shared.poll_out(frame)) {
+        let paused = self.core.flow_control.paused();
+        let connections = self.core.connections.as_mut().filter(|_| is_running);
+        let Some(source) = connections.and_then(|shared| shared.poll_out(paused, frame)) else {
             return false;
-        }
-        let barred = self.core.bars_sent(frame, None);
+        };
+        let barred = self.core.bars_sent(frame, Some(source));
         (self.last_sender, self.last_len, self.last_barred) = (0, frame.len(), barred);
         if let Some(cause) = barred {
             self.note_barred(now, 0, cause, 1);

@@ -730,6 +730,65 @@ fn a_smaller_path_mtu_sends_smaller_segments() {
     assert_eq!(script.get().max_payload(), 100);
 }
 
+/// Packets of the own interface become smaller: what is sent again too.
+#[test]
+fn a_smaller_mtu_of_the_interface_sends_smaller_segments() {
+    let mut script = Script::established(plain());
+    script.run(
+        "send 1000
+         > PA 1:1001 ack 1",
+    );
+    script.get().limit_mss(700);
+    script.get().limit_mss(900);
+    script.run(
+        "send 1400
+         > A 1001:1701 ack 1
+         > PA 1701:2401 ack 1
+         +200
+         > A 1:701 ack 1",
+    );
+}
+
+/// Data that has not been sent is replaced by other data, and by the end.
+#[test]
+fn data_that_was_not_sent_is_taken_back() {
+    let mut script = Script::established(plain());
+    script.run(
+        "< A 1:1 ack 1 win 1500
+         send 1500
+         > A 1:1001 ack 1
+         > PA 1001:1501 ack 1
+         send 2000
+         close
+         state FinWait1",
+    );
+    let now = script.now;
+    assert!(!script.get().retract(1499, now), "it was sent");
+    assert!(!script.get().retract(3501, now), "there is no more");
+    assert!(script.get().retract(1500, now));
+    script.run(
+        "state Established
+         send 50
+         close
+         < A 1:1 ack 1501 win 1500
+         > FPA 1501:1552 ack 1",
+    );
+    assert!(!script.get().retract(1550, now), "the end was sent");
+    script.run("state FinWait1");
+    // The peer closes first.
+    let mut script = Script::established(plain());
+    script.run(
+        "< A 1:1 ack 1 win 0
+         < FA 1:2 ack 1 win 0
+         > A 1:1 ack 2
+         send 10
+         close
+         state LastAck",
+    );
+    assert!(script.get().retract(0, now));
+    script.run("state CloseWait");
+}
+
 #[test]
 fn abort_sends_a_reset() {
     Script::established(plain()).run(

@@ -69,6 +69,7 @@ enum Step {
     Receive(Segment),
     Send(u64),
     Close,
+    Retract(u64),
     Abort,
     Resume,
     Verdict(Verdict),
@@ -81,6 +82,7 @@ fn step() -> impl Strategy<Value = Step> {
         8 => segment().prop_map(Step::Receive),
         2 => (0..100_000u64).prop_map(Step::Send),
         1 => Just(Step::Close),
+        1 => (0..100_000u64).prop_map(Step::Retract),
         1 => Just(Step::Resume),
         1 => prop_oneof![Just(Verdict::Held), Just(Verdict::Refused), (0..3000u32).prop_map(Verdict::Taken)].prop_map(Step::Verdict),
         3 => (0..100_000u64).prop_map(Step::Pass),
@@ -150,6 +152,12 @@ fn run(mut connection: Connection, config: &Config, steps: Vec<Step>) -> Result<
                 }
             }
             Step::Close => connection.close(now),
+            Step::Retract(keep) => {
+                if connection.retract(keep, now) {
+                    assert!(keep <= provided);
+                    provided = keep;
+                }
+            }
             Step::Abort => connection.abort(),
             Step::Resume => connection.resume(now, &mut owner),
             Step::Verdict(verdict) => owner.owner.verdicts.push_back(verdict),

@@ -1,0 +1,183 @@
+//! iWARP: own addresses, and an interface whose configuration changes.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use faultline_abi::admin::Counter;
+use faultline_abi::iwarp::ConnectionPath;
+use faultline_abi::qp::QPS_RTS;
+use faultline_abi::translation as tq;
+use faultline_abi::{Status, U16, cqe, event, iwarp as codes, wqe as wr};
+use faultline_nic::{Diagnostic, DropCause};
+use faultline_simulation::{Error, Private};
+use faultline_simulator::World;
+use faultline_wire::{Ethernet, Gid, Ip, MacAddr};
+
+use crate::common::{counter, pattern, state};
+use crate::iwarp::{any, completed, connect, events, iwarp, path, post, qp_in_init, world};
+
+/// An address that no host has at first.
+const OTHER: Gid = Gid::from_ipv4([10, 0, 0, 99]);
+
+#[test]
+fn a_listener_for_any_address_takes_segments_to_own_addresses_only() {
+    let mut world = world(61);
+    let (_, qp) = qp_in_init(&mut world, 0);
+    world.hosts[1].driver.listen(any(false), 4).unwrap();
+    let mut way = path(&world, 0, false, 40_000);
+    way.remote_ip = OTHER.0;
+    let driver = &mut world.hosts[0].driver;
+    driver.open(qp.qpn, way, &Private::default()).unwrap();
+    world.run_for(1_000_000);
+    assert_eq!(events(&mut world, 1), [], "the guest may forward it");
+    assert!(counter(&mut world, 1, Counter::rx_filtered) > 0);
+    // The next SYN finds the address.
+    let mac = world.hosts[1].mac;
+    world.hosts[1].driver.set_gid(2, OTHER, mac).unwrap();
+    world.run_for(5_000_000_000);
+    let found = events(&mut world, 1);
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].0, event::CONNECTION_REQUEST);
+}
+
+#[test]
+fn commands_name_own_addresses_only() {
+    let refused = Err(Error::Refused(Status::BadAddress));
+    let mut world = world(62);
+    let (_, qp) = qp_in_init(&mut world, 0);
+    let mut way = path(&world, 0, false, 40_000);
+    let own = way.local_ip;
+    for (address, vlan) in [(OTHER.0, 0xffff), (own, 7)] {
+        way.local_ip = address;
+        way.vlan = U16::new(vlan);
+        let driver = &mut world.hosts[0].driver;
+        let open = driver.open(qp.qpn, way, &Private::default());
+        assert_eq!(open.map(|()| 0), refused);
+        let mut local = any(false);
+        (local.local_ip, local.vlan) = (address, way.vlan);
+        assert_eq!(driver.listen(local, 4), refused);
+    }
+    let mut local = any(false);
+    local.local_ip = own;
+    world.hosts[0].driver.listen(local, 4).unwrap();
+    let mac = world.hosts[0].mac;
+    world.hosts[0].driver.set_gid(2, OTHER, mac).unwrap();
+    local.local_ip = OTHER.0;
+    world.hosts[0].driver.listen(local, 4).unwrap();
+}
+
+/// As while an interface is down and up: nothing is sent from the address meanwhile, and nothing received for it.
+#[test]
+fn an_address_that_is_removed_and_set_again_continues_its_connections() {
+    let mut world = world(63);
+    let mut link = connect(&mut world, false);
+    let (gid, mac) = (world.hosts[0].gid, world.hosts[0].mac);
+    world.hosts[0].driver.clear_gid(0).unwrap();
+    world.take_diagnostics(0);
+    post(&mut world, &mut link, wr::WR_WRITE, 100, |_| {});
+    world.run_for(100_000_000);
+    assert_eq!(completed(&mut world, 0, &mut link), []);
+    assert!(counter(&mut world, 0, Counter::tx_bad_gid) > 0);
+    let dropped = Diagnostic::PacketDropped {
+        qpn: link.qp[0].qpn,
+        sent: true,
+        cause: DropCause::SourceGid { index: 0 },
+    };
+    let found = world.take_diagnostics(0);
+    assert!(
+        found.iter().any(|(_, found)| *found == dropped),
+        "{found:?}"
+    );
+    // At another index.
+    world.hosts[0].driver.set_gid(5, gid, mac).unwrap();
+    world.run();
+    let done = completed(&mut world, 0, &mut link);
+    assert_eq!(done, [(cqe::RDMA_WRITE, cqe::SUCCESS, 100)]);
+    assert_eq!(state(&mut world, 0, &link.qp[0]), QPS_RTS);
+}
+
+/// An address that does not come back ends its connections by the timeouts of TCP.
+#[test]
+fn an_address_that_stays_away_ends_its_connections() {
+    let mut world = world(64);
+    let mut link = connect(&mut world, false);
+    world.hosts[1].driver.clear_gid(0).unwrap();
+    post(&mut world, &mut link, wr::WR_WRITE, 100, |_| {});
+    world.run();
+    let timed_out = u64::from(codes::TIMED_OUT);
+    let closed = (event::CONNECTION_CLOSED, link.qp[0].qpn, timed_out);
+    assert_eq!(events(&mut world, 0), [closed]);
+}
+
+#[test]
+fn segments_have_the_mac_address_that_the_address_has_now() {
+    let mut world = world(65);
+    let mut link = connect(&mut world, false);
+    let new = MacAddr([2, 0, 0, 0, 0, 0x77]);
+    let gid = world.hosts[0].gid;
+    world.hosts[0].driver.set_gid(0, gid, new).unwrap();
+    let seen = Rc::new(Cell::new(None));
+    let sees = Rc::clone(&seen);
+    world.change(0, move |frame| {
+        sees.set(Some(Ethernet::parse(&frame).unwrap().0.src));
+        Some(frame)
+    });
+    post(&mut world, &mut link, wr::WR_WRITE, 100, |_| {});
+    world.run_for(100_000);
+    assert_eq!(seen.get(), Some(new));
+}
+
+/// Takes all memory that a guest may take, for page tables.
+fn spend_memory(world: &mut World, host: usize) {
+    let pd = world.hosts[host].pd;
+    let driver = &mut world.hosts[host].driver;
+    let page = driver.alloc(4096).unwrap() | tq::READ | tq::WRITE;
+    let key = driver.reg_on_demand(pd, 0, 1 << 46, 0).unwrap();
+    let mut pages = 0..100_000u64;
+    let is_spent = pages.any(|n| driver.give_page(tq::MAP, key, n << 30, page).is_err());
+    assert!(is_spent);
+    // The rest, which is less than a page table needs.
+    let mut ports = 1..1000;
+    let is_spent = ports.any(|port| {
+        let path = ConnectionPath {
+            local_port: U16::new(port),
+            ..any(true)
+        };
+        driver.listen(path, 1) == Err(Error::Refused(Status::NoResources))
+    });
+    assert!(is_spent);
+}
+
+/// FPDUs that were begun for a larger MTU leave in pieces, whose first ones the peer has to keep. It can, without memory too.
+#[test]
+fn a_smaller_mtu_reaches_connections_and_their_fpdus_in_pieces_pass() {
+    let mut world = World::with_config(2, 66, |config| {
+        iwarp(config);
+        config.table_bytes = 4 << 20;
+    });
+    world.pace(1_000);
+    let mut link = connect(&mut world, false);
+    let len = 200_000;
+    let data = pattern(len);
+    world.hosts[0].driver.write_mr(&link.mr[0], 0, &data);
+    post(&mut world, &mut link, wr::WR_WRITE, len, |_| {});
+    world.run_for(30_000);
+    assert_eq!(completed(&mut world, 0, &mut link), [], "it has begun only");
+    let mac = world.hosts[0].mac;
+    world.hosts[0].driver.set_netdev(mac, 700, 0).unwrap();
+    spend_memory(&mut world, 1);
+    let longest = Rc::new(Cell::new(0));
+    let sees = Rc::clone(&longest);
+    world.change(0, move |frame| {
+        let (_, at_ip) = Ethernet::parse(&frame).unwrap();
+        let (ip, ip_len) = Ip::parse(&frame[at_ip..]).unwrap();
+        sees.set(sees.get().max(ip_len + ip.payload_len()));
+        Some(frame)
+    });
+    world.run();
+    assert!((500..=700).contains(&longest.get()), "{}", longest.get());
+    let done = completed(&mut world, 0, &mut link);
+    assert_eq!(done, [(cqe::RDMA_WRITE, cqe::SUCCESS, len)]);
+    let arrived = world.hosts[1].driver.read_mr(&link.mr[1], 0, data.len());
+    assert!(arrived == data);
+}

@@ -1,0 +1,171 @@
+//! iWARP: ends of a stream while other octets are on their way, and what is left of a connection.
+
+use faultline_abi::admin::{Counter, DESTROY_MKEY};
+use faultline_abi::qp::{QPS_ERR, QPS_SQD};
+use faultline_abi::{cqe, event, iwarp, wqe as wr};
+use faultline_simulation::Send;
+use faultline_simulator::World;
+use faultline_wire::ip::PROTOCOL_TCP;
+use faultline_wire::rdmap::TerminateCode as T;
+use faultline_wire::{EtherType, Ethernet, Ip, Seq, Tcp, TcpFlags};
+
+use crate::common::{counter, state};
+use crate::iwarp::{Link, completed, connect, events, path, post, world};
+
+/// More than leaves at once.
+const LONG: u32 = 1 << 20;
+/// Nanoseconds that a frame takes.
+const PACE: u64 = 1_000;
+/// Nanoseconds in which a message has begun and a long one has not ended.
+const BEGUN: u64 = 30 * PACE;
+
+fn paced(seed: u64) -> World {
+    let world = world(seed);
+    world.pace(PACE);
+    world
+}
+
+/// Host 1 sends a message, for which host 0 has no receive work request.
+fn send_to_nothing(world: &mut World, link: &mut Link) {
+    let send = Send {
+        opcode: wr::WR_SEND,
+        inline: Some(b"unexpected"),
+        ..Send::default()
+    };
+    world.hosts[1].driver.post_send(&mut link.qp[1], &send);
+}
+
+/// How a connection has ended: reason and code of the Terminate message.
+fn ended(world: &mut World, link: &Link, host: usize) -> (u8, u8, u8) {
+    let driver = &mut world.hosts[host].driver;
+    let (info, _) = driver.query_connection(link.qp[host].qpn).unwrap();
+    (info.close_reason, info.terminate_type, info.terminate_code)
+}
+
+fn with(reason: u8, code: T) -> (u8, u8, u8) {
+    (reason, code.layer << 4 | code.error_type, code.code)
+}
+
+/// Also behind a close: neither that nor the rest of the message has been sent.
+#[test]
+fn a_terminate_message_goes_ahead_of_octets_that_were_not_sent() {
+    for closes in [false, true] {
+        let mut world = paced(51);
+        let mut link = connect(&mut world, false);
+        let data = vec![0x5a; LONG as usize];
+        world.hosts[0].driver.write_mr(&link.mr[0], 0, &data);
+        post(&mut world, &mut link, wr::WR_WRITE, LONG, |_| {});
+        world.run_for(BEGUN);
+        if closes {
+            let qpn = link.qp[0].qpn;
+            world.hosts[0].driver.set_state(qpn, QPS_SQD).unwrap();
+        }
+        send_to_nothing(&mut world, &mut link);
+        world.run();
+        let code = T::DDP_UNTAGGED_NO_BUFFER;
+        let by_peer = with(iwarp::TERMINATED_BY_PEER, code);
+        assert_eq!(ended(&mut world, &link, 1), by_peer, "{closes}");
+        assert_eq!(ended(&mut world, &link, 0), with(iwarp::TERMINATED, code));
+        let to = link.mr[1];
+        let first = world.hosts[1].driver.read_mr(&to, 0, 1);
+        let last = world.hosts[1].driver.read_mr(&to, u64::from(LONG) - 1, 1);
+        assert_eq!((first[0], last[0]), (0x5a, 0), "a part has arrived");
+        // All octets of the stream are acknowledged, but not those of the WRITE.
+        let done = completed(&mut world, 0, &mut link);
+        let statuses: Vec<_> = done.iter().map(|(_, status, _)| *status).collect();
+        assert_eq!(statuses, [cqe::WR_FLUSH_ERR]);
+    }
+}
+
+#[test]
+fn a_read_whose_memory_loses_its_key_ends_with_a_terminate_message() {
+    let mut world = paced(52);
+    let mut link = connect(&mut world, false);
+    post(&mut world, &mut link, wr::WR_READ, LONG, |_| {});
+    world.run_for(BEGUN);
+    let key = link.mr[1].key;
+    let driver = &mut world.hosts[1].driver;
+    driver.command(DESTROY_MKEY, key, &[0u8; 0]).unwrap();
+    world.run();
+    let code = T::RDMAP_INVALID_STAG;
+    let by_peer = with(iwarp::TERMINATED_BY_PEER, code);
+    assert_eq!(ended(&mut world, &link, 0), by_peer);
+    assert_eq!(ended(&mut world, &link, 1), with(iwarp::TERMINATED, code));
+    let done = completed(&mut world, 0, &mut link);
+    let statuses: Vec<_> = done.iter().map(|(_, status, _)| *status).collect();
+    assert_eq!(statuses, [cqe::REM_ACCESS_ERR]);
+}
+
+/// The same for the sender's own buffer, whose work request has the reason.
+#[test]
+fn a_buffer_that_loses_its_key_ends_with_a_terminate_message() {
+    let mut world = paced(53);
+    let mut link = connect(&mut world, false);
+    post(&mut world, &mut link, wr::WR_WRITE, LONG, |_| {});
+    post(&mut world, &mut link, wr::WR_WRITE, 10, |_| {});
+    world.run_for(BEGUN);
+    let key = link.mr[0].key;
+    let driver = &mut world.hosts[0].driver;
+    driver.command(DESTROY_MKEY, key, &[0u8; 0]).unwrap();
+    world.run();
+    let code = T::RDMAP_LOCAL_CATASTROPHIC;
+    let by_peer = with(iwarp::TERMINATED_BY_PEER, code);
+    assert_eq!(ended(&mut world, &link, 1), by_peer);
+    let done = completed(&mut world, 0, &mut link);
+    let statuses: Vec<_> = done.iter().map(|(_, status, _)| *status).collect();
+    assert_eq!(statuses, [cqe::LOC_PROT_ERR, cqe::WR_FLUSH_ERR]);
+    assert_eq!(state(&mut world, 0, &link.qp[0]), QPS_ERR);
+}
+
+/// A segment from host 1 with the ends of the connection.
+fn stray(world: &World, seq: Seq) -> Vec<u8> {
+    let ethernet = Ethernet {
+        dst: world.hosts[0].mac,
+        src: world.hosts[1].mac,
+        vlan: None,
+        ethertype: EtherType::IPV4,
+    };
+    let mut ip = Ip::from_gids(world.hosts[1].gid, world.hosts[0].gid, 0, 0, 64);
+    if let Ip::V4(ip) = &mut ip {
+        ip.protocol = PROTOCOL_TCP;
+    }
+    ip.set_payload_len(Tcp::LEN).unwrap();
+    let way = path(world, 0, false, 40_000);
+    let tcp = Tcp {
+        src_port: way.remote_port.get(),
+        dst_port: way.local_port.get(),
+        seq,
+        ack: Seq(1),
+        flags: TcpFlags::SYN | TcpFlags::ACK,
+        window: 1000,
+        ..Tcp::default()
+    };
+    let mut frame = vec![0; 14 + 20 + 20];
+    ethernet.emit(&mut frame).unwrap();
+    ip.emit(&mut frame[14..]).unwrap();
+    tcp.emit(&mut frame[34..]).unwrap();
+    let sum = Tcp::checksum(&ip, &frame[34..], std::iter::empty());
+    frame[34 + 16..34 + 18].copy_from_slice(&sum.to_be_bytes());
+    frame
+}
+
+/// The guest's own stack has opened a connection with the same ports.
+#[test]
+fn a_connection_in_time_wait_takes_no_segment_of_another_one() {
+    let mut world = world(54);
+    let link = connect(&mut world, false);
+    let filtered = |world: &mut World| counter(world, 0, Counter::rx_filtered);
+    let frame = stray(&world, Seq(12_345));
+    world.inject(1, frame.clone());
+    world.run_for(BEGUN);
+    assert_eq!(filtered(&mut world), 0, "the connection is open");
+    let qpn = link.qp[0].qpn;
+    world.hosts[0].driver.set_state(qpn, QPS_SQD).unwrap();
+    world.run_for(1_000_000);
+    let finished = u64::from(iwarp::FINISHED);
+    let closed = (event::CONNECTION_CLOSED, qpn, finished);
+    assert_eq!(events(&mut world, 0), [closed]);
+    world.inject(1, frame);
+    world.run_for(BEGUN);
+    assert_eq!(filtered(&mut world), 1, "it goes to the netdev");
+}
