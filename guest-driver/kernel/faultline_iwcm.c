@@ -589,7 +589,6 @@ static int faultline_conn_send(struct faultline_conn *conn)
 	err = faultline_conn_path(dev, conn, &params.path);
 	if (err)
 		return err;
-	faultline_addrs_flush(dev);
 	copy = faultline_private_map(dev, &params.param, conn->private_data,
 				     conn->private_len);
 	if (IS_ERR(copy))
@@ -932,6 +931,8 @@ static int faultline_conn_resolve(struct faultline_dev *dev,
 	err = faultline_cm_local(dev, net, &conn->local, &conn->ifindex, &vlan);
 	if (err)
 		return err;
+	/* Not in the work item, which runs in the same workqueue. */
+	faultline_addrs_flush(dev);
 	err = faultline_conn_bind(conn, net);
 	if (err)
 		return err;

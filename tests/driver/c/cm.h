@@ -57,6 +57,10 @@ static inline bool refcount_inc_not_zero(refcount_t *refs)
 #define queue_delayed_work(wq, w, delay) shim_delay(w, delay, false)
 #define disable_delayed_work_sync(w) (shim_disarm(w), disable_work_sync(&(w)->work))
 
+/* Runs a work item that is queued. */
+#define flush_work(w) shim_flush_work(w)
+
+void shim_flush_work(struct work_struct *work);
 void shim_delay(struct delayed_work *work, unsigned long delay, bool again);
 void shim_disarm(struct delayed_work *work);
 
@@ -125,19 +129,54 @@ int kernel_getsockname(struct socket *sock, struct sockaddr *addr);
 #define rcu_read_lock() ((void)0)
 #define rcu_read_unlock() ((void)0)
 
-/* The netdev has no VLANs. */
-#define is_vlan_dev(netdev) false
-#define vlan_dev_real_dev(netdev) (netdev)
-#define vlan_dev_vlan_id(netdev) 0
-#define vlan_dev_vlan_proto(netdev) htons(ETH_P_8021Q)
-#define dev_get_iflink(netdev) 0
+#define is_vlan_dev(netdev) ((netdev)->lower != NULL)
+#define vlan_dev_vlan_id(netdev) ((netdev)->vlan)
+#define vlan_dev_vlan_proto(netdev) ((netdev)->vlan_proto)
+#define dev_get_iflink(netdev) ((netdev)->lower->ifindex)
+
+static inline struct net_device *vlan_dev_real_dev(struct net_device *netdev)
+{
+	while (netdev->lower)
+		netdev = netdev->lower;
+	return netdev;
+}
+
 #define vlan_dev_get_egress_qos_mask(netdev, priority) ((void)(priority), 0)
 #define rt_tos2priority(tos) (tos)
 #define __vlan_find_dev_deep_rcu(netdev, proto, vlan) ((void)(vlan), (struct net_device *)NULL)
-#define for_each_netdev_rcu(net, found) for (found = NULL; found; found = NULL)
+#define for_each_netdev_rcu(net, found) for (found = shim_netdevs; found; found = found->next)
 #define dev_get_by_index(net, ifindex) shim_netdev(ifindex)
 #define dev_put(netdev) ((void)(netdev))
+/* All of the namespace. */
+extern struct net_device *shim_netdevs;
 struct net_device *shim_netdev(int ifindex);
+
+/* --- addresses of interfaces, and notifiers ------------------------------ */
+
+struct in_device { struct net_device *dev; struct in_ifaddr *first; };
+struct in_ifaddr { u32 ifa_local; struct in_device *ifa_dev; struct in_ifaddr *next; };
+struct inet6_dev { struct net_device *dev; };
+struct inet6_ifaddr { struct inet6_dev *idev; };
+
+#define IFF_UP 1
+#define NETDEV_CHANGEADDR 8
+#define NOTIFY_DONE 0
+#define __in_dev_get_rcu(netdev) ((struct in_device *)(netdev)->ip_ptr)
+#define in_dev_for_each_ifa_rcu(ifa, in_dev) for (ifa = (in_dev)->first; ifa; ifa = ifa->next)
+#define netdev_notifier_info_to_dev(data) ((struct net_device *)(data))
+
+struct notifier_block { int (*notifier_call)(struct notifier_block *nb, unsigned long event, void *data); };
+
+/* The notifiers of interfaces, IPv4 and IPv6 addresses that are registered. */
+extern struct notifier_block *shim_notifiers[3];
+
+#define SHIM_REGISTER(i, nb) (shim_notifiers[i] = (nb), 0)
+#define register_netdevice_notifier(nb) SHIM_REGISTER(0, nb)
+#define register_inetaddr_notifier(nb) SHIM_REGISTER(1, nb)
+#define register_inet6addr_notifier(nb) SHIM_REGISTER(2, nb)
+#define unregister_netdevice_notifier(nb) ((void)(shim_notifiers[0] = NULL))
+#define unregister_inetaddr_notifier(nb) ((void)(shim_notifiers[1] = NULL))
+#define unregister_inet6addr_notifier(nb) ((void)(shim_notifiers[2] = NULL))
 
 struct rdma_dev_addr { u8 dst_dev_addr[32]; int bound_dev_if; struct net *net; int hoplimit; };
 

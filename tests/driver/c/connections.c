@@ -24,11 +24,6 @@ const char *iwcm_reject_msg(int reason)
 	return "";
 }
 
-/* Addresses are those of the netdev; the device knows them. */
-void faultline_addrs_flush(struct faultline_dev *dev)
-{
-}
-
 static struct delayed_work *timers[TIMERS];
 static struct net_device *netdev;
 /* The next bind fails with this error. */
@@ -506,7 +501,10 @@ static struct cm_life *make(void)
 	netdev->mtu = 1500;
 	netdev->ifindex = 1;
 	l->net.netdev = netdev;
+	shim_netdevs = netdev;
+	l->dev.caps.max_gid = 4;
 	CHECK(!faultline_cm_create(&l->dev));
+	CHECK(!faultline_addrs_create(&l->dev));
 	CHECK(!faultline_eqs_create(&l->dev));
 	l->cq.ibcq.device = &l->ib.ibdev;
 	CHECK(!faultline_create_cq(&l->cq.ibcq, &cq_attr, NULL));
@@ -529,7 +527,9 @@ static void unmake(struct cm_life *l)
 	run_works();
 	CHECK(!faultline_destroy_cq(&l->cq.ibcq, NULL));
 	faultline_eqs_destroy(&l->dev);
+	faultline_addrs_destroy(&l->dev);
 	faultline_cm_destroy(&l->dev);
+	shim_netdevs = NULL;
 	CHECK(!run_works() && !num_sockets && !shim_net.refs && !num_maps);
 	resolve(0);
 	CHECK(!run_works());

@@ -335,6 +335,8 @@ int main(int argc, char **argv)
 		test_frames(strtoull(argv[2], NULL, 0));
 	else if (argc == 2 && !strcmp(argv[1], "teardown"))
 		test_teardown();
+	else if (argc == 2 && !strcmp(argv[1], "addresses"))
+		test_addresses();
 	else if (argc == 3 && !strcmp(argv[1], "connections"))
 		test_connections(strtoull(argv[2], NULL, 0));
 	else if (argc == 2 && !strcmp(argv[1], "answers"))

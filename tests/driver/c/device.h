@@ -48,5 +48,6 @@ void test_rings(void);
 void test_frames(u64 netdevs);
 void test_teardown(void);
 void test_connections(u64 seeds);
+void test_addresses(void);
 
 #endif /* DEVICE_H */

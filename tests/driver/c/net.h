@@ -173,6 +173,11 @@ struct net_device {
 	unsigned int num_mc;
 	struct netdev_hw_addr mc[SHIM_ADDRESSES];
 	bool registered, running, present, carrier;
+	/* A VLAN: the interface below it, the id, and the protocol. */
+	struct net_device *lower;
+	u16 vlan, vlan_proto;
+	void *ip_ptr;
+	struct net_device *next;
 	unsigned int rx_dropped, tx_dropped;
 };
 

@@ -19,6 +19,7 @@ struct Parts {
 const QUEUES: Parts = Parts {
     name: "queues",
     driver: &[
+        "faultline_addr.c",
         "faultline_buf.c",
         "faultline_channel.c",
         "faultline_check.c",
@@ -33,6 +34,7 @@ const QUEUES: Parts = Parts {
         "faultline_txrx.c",
     ],
     test: &[
+        "addresses.c",
         "completions.c",
         "connections.c",
         "device.c",
@@ -181,6 +183,12 @@ fn false_events_end_the_device() {
 #[test]
 fn false_answers_and_capabilities_are_refused() {
     run(&["answers"]);
+}
+
+/// The device has an entry for each address of the netdev and of its VLANs, with the MAC address of its interface, and for no other.
+#[test]
+fn the_device_knows_the_addresses_of_its_interfaces() {
+    run(&["addresses"]);
 }
 
 /// iw_cm gets the events of a connection once and in order, whatever the device reports, and the last one when the device dies or the
