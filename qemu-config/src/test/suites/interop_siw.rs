@@ -38,7 +38,10 @@ const fn tcp(name: &'static str, client: &'static str) -> GuestTest {
 const fn tcp_back(name: &'static str, server: &'static str) -> GuestTest {
     test(
         name,
-        Commands::Two(server, "rping -c -v -V -a $PEER_IP -C 300 -S 16000 | cut -c 1-40"),
+        Commands::Two(
+            server,
+            "rping -c -v -V -a $PEER_IP -C 300 -S 16000 | cut -c 1-40",
+        ),
         Ready::Tcp(7174),
         120,
         "rdma-ping-299:",

@@ -109,7 +109,7 @@ const TESTS: &[GuestTest] = &[
     )
     .shows("Connections are made, carry messages, and end."),
     roles("addresses", "iwarp_addresses", "", Ready::Now)
-        .shows("Connections use addresses and VLANs that are added later, and another MAC address."),
+        .shows("Connections use addresses and VLANs that are added later."),
     perf("write_bw_on_demand", "ib_write_bw", "ib_write_bw --odp").evicted(),
     perf("send_bw", "ib_send_bw", "ib_send_bw"),
     perf("write_bw", "ib_write_bw", "ib_write_bw"),
@@ -121,11 +121,20 @@ const TESTS: &[GuestTest] = &[
         .shows("A registration cache by address sends stale data with pinned regions only."),
     pair("lost_memory", "odp_coherence lost", 18620)
         .faulting(Sides::Both)
-        .shows("A request that touches removed memory ends the connection; nothing else is affected."),
+        .shows(
+            "A request that touches removed memory ends the connection; nothing else is affected.",
+        ),
     tortured("torture", "", ""),
     tortured("torture_implicit", "", "--implicit"),
     tortured("torture_drop", "--policy drop", ""),
     tortured("torture_stall", "--policy stall", ""),
+    // Before the other one: the target keeps its module and its parameters.
+    disk(
+        "nvme_shared_receives",
+        "ulp_nvme server",
+        "ulp_nvme client randrw 1 16",
+    )
+    .shows("fio verifies a disk; connections receive from a shared queue."),
     // The target reads by registrations that the READ invalidates.
     // proves: IB_WR_RDMA_READ_WITH_INV
     disk(
@@ -135,12 +144,6 @@ const TESTS: &[GuestTest] = &[
     )
     .shows(DISK)
     .runs(ONCE),
-    disk(
-        "nvme_shared_receives",
-        "ulp_nvme server",
-        "ulp_nvme client randrw 1 16",
-    )
-    .shows("The same; connections receive from a shared queue."),
     roles("nfs", "ulp_nfs", "files", Ready::KernelCm)
         .within(240)
         .shows(NFS),
