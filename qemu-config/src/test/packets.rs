@@ -287,6 +287,7 @@ mod tests {
         Findings {
             frames: 33,
             packets: 30,
+            segments: 7,
             lost: 20,
             responses_without_requests: 1,
             mixed: 3,
@@ -327,7 +328,8 @@ mod tests {
         assert_eq!(found.texts(0).collect::<Vec<_>>(), ["a", "d"]);
         assert_eq!(found.texts(1).collect::<Vec<_>>(), ["d"]);
         let summary = found.summary();
-        let expected = "30 packets judged (75 %), 2 violations by NICs, 3 by others";
+        let expected =
+            "30 packets judged (75 %), 7 iWARP segments, 2 violations by NICs, 3 by others";
         assert!(summary.starts_with(expected), "{summary}");
         assert!(found.text().contains("made by a program: c\n"));
     }

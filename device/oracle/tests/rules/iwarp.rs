@@ -21,6 +21,13 @@ const WINDOW: u16 = 60_000;
 const IRD: u16 = 2;
 const STAG: u32 = 0x1234;
 
+/// Changes the header and the data of a segment.
+type Change = dyn FnOnce(&mut Tcp, &mut Vec<u8>);
+/// Changes octets.
+type Spoil = dyn FnOnce(&mut Vec<u8>);
+/// An end, and a change of its setup frame.
+type SetupCase = (usize, fn(&mut Vec<u8>));
+
 /// Two ends, which the oracle sees.
 struct Stream {
     oracle: Oracle,
@@ -30,9 +37,9 @@ struct Stream {
     msns: [[u32; 4]; 2],
     known: Option<usize>,
     /// Changes the next segment.
-    change: Option<Box<dyn FnOnce(&mut Tcp, &mut Vec<u8>)>>,
+    change: Option<Box<Change>>,
     /// Changes the octets of the next frame.
-    spoil: Option<Box<dyn FnOnce(&mut Vec<u8>)>>,
+    spoil: Option<Box<Spoil>>,
     has_pair: bool,
 }
 
@@ -634,7 +641,7 @@ fn each_change_violates_its_rule() {
 
 #[test]
 fn setup_frames() {
-    let wrong: [(usize, fn(&mut Vec<u8>)); 6] = [
+    let wrong: [SetupCase; 6] = [
         (0, |frame| frame[16] |= 1),
         (0, |frame| frame[17] = 3),
         (0, |frame| frame[16] |= 0x20),
