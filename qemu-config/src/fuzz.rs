@@ -1,7 +1,7 @@
 //! `cargo lab fuzz`: libFuzzer on the targets of `tests/fuzz`, at the lowest priority.
 //!
 //! An input takes 5 to 40 µs of a processor, 0.1 to 0.4 ms with targets that contain NICs (`responder`, `forger`, `commands`, `offload`) and with
-//! `page_table`, and 1 to 2 ms with `scenario_run`: give that fewer with `--runs`. A finding is a panic, a failed comparison, or an input that
+//! `page_table`, and 1 to 2 ms with `scenario_run` and `fpdu`: give those fewer with `--runs`. A finding is a panic, a failed comparison, or an input that
 //! takes a minute; its bytes are beside the log. It depends on its input alone: each input gets its own NICs.
 
 use std::collections::HashSet;

@@ -161,6 +161,6 @@ pub fn experiment(measured: &Measured) -> Result<Experiment> {
         method: "As each row says. `ideal` serves a fault in 4 µs, other simulations in 50 µs; latencies are medians.".to_owned(),
         tables: vec![table],
         pictures: Vec::new(),
-        differs: "Rows that are not in the table have no figure: a test shows them. R21 has no figure: iWARP has not been measured.",
+        differs: "Rows that are not in the table have no figure: a test shows them. For R21 see [What a fault does to TCP](#what-a-fault-does-to-tcp).",
     })
 }

@@ -28,6 +28,7 @@ pub mod position_figures;
 pub mod positions;
 pub mod simulated;
 pub mod stellar;
+pub mod tcp_faults;
 pub mod units;
 
 use anyhow::Result;
@@ -49,5 +50,6 @@ pub fn all(measured: &Measured) -> Result<Vec<Experiment>> {
         np_rdma::experiment(measured)?,
         stellar::experiment(measured)?,
         husky::experiment()?,
+        tcp_faults::experiment()?,
     ])
 }

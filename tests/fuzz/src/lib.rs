@@ -12,6 +12,7 @@
 mod config;
 mod device;
 mod forger;
+mod fpdu;
 mod input;
 mod offload;
 mod packet_checker;
@@ -21,6 +22,7 @@ mod port_stream;
 mod scenario;
 mod scenario_run;
 mod stream;
+mod tcp;
 mod vhost_user;
 mod wire;
 
@@ -34,6 +36,8 @@ pub const TARGETS: &[Target] = &[
     ("forger", forger::forger),
     ("commands", device::commands),
     ("offload", offload::offload),
+    ("tcp", tcp::segments),
+    ("fpdu", fpdu::octets),
     ("stream", stream::vfio_user),
     ("port_stream", port_stream::frames),
     ("vhost_user", vhost_user::front_end),

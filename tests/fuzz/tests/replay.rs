@@ -46,6 +46,8 @@ corpora!(
     forger,
     commands,
     offload,
+    tcp,
+    fpdu,
     stream,
     port_stream,
     vhost_user,
