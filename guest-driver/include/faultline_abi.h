@@ -17,13 +17,13 @@
 #define FAULTLINE_PCI_VENDOR 0x1af4
 /*
  * PCI device id, from the range QEMU leaves to unregistered, experimental use.
- * Both ids are the default: a device may have others, which its driver must be
- * told.
+ * Vendor and device id are defaults: a device can have others, which its driver
+ * has to be told.
  */
 #define FAULTLINE_PCI_DEVICE 0x10f0
-/* PCI subsystem vendor id, which a device has whatever its other ids are. */
+/* PCI subsystem vendor id; the same for all vendor and device ids. */
 #define FAULTLINE_PCI_SUBSYSTEM_VENDOR 0x1af4
-/* PCI subsystem id, the same. */
+/* PCI subsystem id; the same for all vendor and device ids. */
 #define FAULTLINE_PCI_SUBSYSTEM 0x10f0
 /* BAR of the registers. */
 #define FAULTLINE_BAR_REGS 0
@@ -244,8 +244,8 @@
  * Fields of a doorbell: `lap << 63 | type << 56 | object << 32 | value`.
  *
  * The lap bit of the doorbell with index i is `!(i >> 8) & 1`. A slot whose
- * type is zero is free; all 64 bits are then `i >> 8` for the doorbell i that
- * it is free for. So all slots of a zeroed page are free for the first lap.
+ * type is zero is free for one doorbell i; its 64 bits are `i >> 8`. So all
+ * slots of a zeroed page are free for the first lap.
  */
 /* Number of slots in the ring of a page. */
 #define FAULTLINE_DB_RING_ENTRIES 0x100
@@ -310,11 +310,11 @@
 /* Shared receive queues scatter. */
 #define FAULTLINE_ODP_SRQ_RECV 0x20
 
-/* What the driver is asked for. */
+/* Behaviour that the device requests of its driver. */
 /*
- * An entry of RoCE v1 in the software's GID table before each of RoCE v2, as on
- * adapters that support both. The device knows entries of RoCE v2 only, at the
- * same indices.
+ * The driver adds an entry of RoCE v1 before each entry of RoCE v2 to the
+ * software's GID table, as adapters that support both have. The device has the
+ * entries of RoCE v2 only, at the same indices.
  */
 #define FAULTLINE_FEATURE_ROCE_V1_GIDS 1
 /*
@@ -636,11 +636,11 @@
 #define FAULTLINE_VENDOR_ERR_AH 6
 /* The work queue itself can't be read. */
 #define FAULTLINE_VENDOR_ERR_WQE_FETCH 7
-/* The page can't be reached. */
+/* DMA to the page failed. */
 #define FAULTLINE_VENDOR_ERR_DMA 8
 /* Reserved bits set. */
 #define FAULTLINE_VENDOR_ERR_RESERVED 9
-/* The peer said so. */
+/* Reported by the peer. */
 #define FAULTLINE_VENDOR_ERR_REMOTE 0xa
 /* Page fault answered with an error, or never answered. */
 #define FAULTLINE_VENDOR_ERR_FAULT 0xb
@@ -651,8 +651,8 @@
 /* The key is not of the kind, or not in the state, that the operation needs. */
 #define FAULTLINE_VENDOR_ERR_KEY_STATE 0xe
 /*
- * Raw: the frame is not one that checksums or segmentation can be done for as
- * the request says.
+ * Raw: the frame does not permit the checksums or the segmentation that the
+ * request asks for.
  */
 #define FAULTLINE_VENDOR_ERR_OFFLOAD 0xf
 
@@ -895,8 +895,8 @@
 /* MODIFY_MKEY: the region is the same and keeps its pages. */
 #define FAULTLINE_MKEY_KEEP_PAGES 2
 /*
- * For WR_REG_MR, and free until then. `length` is the largest number of pages;
- * access and address are zero.
+ * For WR_REG_MR; without access before it. `length` is the largest number of
+ * pages; access and address are zero.
  */
 #define FAULTLINE_MKEY_FAST_REG 4
 /* A memory window of type 1, not bound. Access, address and length are zero. */
@@ -1262,8 +1262,8 @@
 /* All data is in the buffer; the buffer is complete. */
 #define FAULTLINE_CQE_TM_DATA_VALID 4
 /*
- * Buffers added since then do not match before software has reported the count
- * of unexpected messages.
+ * Buffers added after this message match only when software has reported the
+ * count of unexpected messages.
  */
 #define FAULTLINE_CQE_TM_SYNC_REQ 8
 
@@ -1287,7 +1287,7 @@ struct faultline_doorbell_page {
 	/*
 	 * Written by the device: not zero while the page's context exists. When
 	 * the kernel revokes the device from a process it replaces the page by
-	 * an empty one, from which the process learns of it.
+	 * an empty one, so the process reads zero.
 	 */
 	__le32 alive;
 	/* Reserved; zero. */
@@ -1744,9 +1744,8 @@ struct faultline_cqe {
 	/* Device clock in nanoseconds when the completion was written. */
 	__le64 timestamp;
 	/*
-	 * Shared receive queue of the receive if CQE_XRC is set: `qpn` may be a
-	 * QP of another process. Also the SRQ of the completions of tag
-	 * matching.
+	 * Shared receive queue of a receive if CQE_XRC is set (`qpn` may then
+	 * be a QP of another process), and of every completion of tag matching.
 	 */
 	__le32 srqn;
 	/* Tag matching: tag of the message, low half first. */
@@ -1954,8 +1953,8 @@ struct faultline_create_mkey {
 	/* First address. */
 	__le64 iova;
 	/*
-	 * Bytes. Zero: no byte can be used, or with MKEY_FLAG_PHYSICAL all of
-	 * the address space.
+	 * Length in bytes. Zero: the key gives access to no byte, or with
+	 * MKEY_PHYSICAL to the whole address space.
 	 */
 	__le64 length;
 	/* FAULTLINE_MKEY_*. */
@@ -2006,10 +2005,7 @@ struct faultline_resize_cq {
 	__le32 consumer;
 };
 
-/*
- * ALLOC_UCTX. The process that owns the context, for diagnostics, and its user.
- * Answer: handle.
- */
+/* ALLOC_UCTX: the process and the user that own the context. Answer: handle. */
 struct faultline_alloc_uctx {
 	/*
 	 * Process id (thread group id) in the guest's initial PID namespace; 0
@@ -2017,10 +2013,10 @@ struct faultline_alloc_uctx {
 	 */
 	__le32 pid;
 	/*
-	 * Number of the user who owns the process, the same for all of the
-	 * user's contexts, which together have a limit of places for page
-	 * faults. On Linux the user id in the initial user namespace, plus 1. 0
-	 * = not told: the context has its own limit only.
+	 * Number of the user who owns the process. All contexts of one user
+	 * share a limit of outstanding page faults. On Linux: user id in the
+	 * initial user namespace, plus 1. 0 = not reported: only the context's
+	 * own limit applies.
 	 */
 	__le32 user;
 	/* Name of the process, up to the first NUL. Any bytes. */

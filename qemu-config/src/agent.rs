@@ -176,7 +176,8 @@ fn pump(
                 &port,
                 &Frame::new(kind, id, buffer.get(..length).unwrap_or_default()),
             );
-            // Tells the waiter that output still flows, so that a fast writer's last words are not lost.
+            // Reports to the waiter that output still comes, so that the last words of a fast writer are not
+            // lost.
             let _ = done.send(());
         }
     });

@@ -32,7 +32,7 @@ pub fn harness_arguments(profile: Profile) -> [&'static str; 7] {
     ]
 }
 
-/// What `cargo lab bench` reports, and how it measures without guests.
+/// The figures of `cargo lab bench`, and its measurements without guests.
 #[derive(Debug, Default, Args)]
 pub struct How {
     /// Write the figures to this file as well
@@ -50,7 +50,7 @@ pub struct How {
     /// Without guests: write all figures into docs/benchmark-results.md as well
     #[arg(long, conflicts_with_all = ["only", "counts", "against"])]
     pub docs: bool,
-    /// Without guests: this version in turns with another one, whose `faultline` this is; ratios
+    /// Without guests: this version in turns with the one of this `faultline`; ratios
     #[arg(long, value_name = "BINARY", conflicts_with = "counts")]
     pub against: Option<PathBuf>,
 }

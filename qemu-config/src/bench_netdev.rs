@@ -25,18 +25,18 @@ pub struct Amount {
     /// Measurements of each network in each direction, in turn
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// MiB of the stream in each direction through the vhost-user-net port whose every byte is compared
+    /// MiB of the stream in each direction through the vhost-user-net port; every byte is compared
     #[arg(long, default_value_t = 1024)]
     checked_mib: u32,
 }
 
-/// What connects the two guests of a pair. The second one has virtio-net.
+/// The connection between the two guests of a pair. The second one has virtio-net.
 struct Network {
     name: &'static str,
     nic: Nic,
 }
 
-/// The last one is what the others are compared with.
+/// The others are compared with the last one.
 const NETWORKS: [Network; 3] = [
     Network {
         name: "this NIC, vhost-user-net port",
@@ -190,7 +190,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-/// MiB per second that iperf3 has received in so many seconds.
+/// MiB per second that iperf3 has received in this number of seconds.
 fn iperf(cluster: &Cluster, direction: Direction, seconds: u32) -> Result<f64> {
     let server = format!("iperf3 -s -1 -p {PORT}");
     // With an amount of data instead of a time, iperf3 3.18 rounds the time up to seconds.
@@ -206,7 +206,7 @@ fn received(report: &str) -> Option<f64> {
     Some(bits / 8.0 / f64::from(1 << 20))
 }
 
-/// Sends a stream whose every byte is compared. Returns what the sender says.
+/// Sends a stream and compares every byte. Returns the output of the sender.
 fn checked(cluster: &Cluster, direction: Direction, mib: u32) -> Result<String> {
     let server = format!("lab stream-receive {PORT}");
     let bytes = u64::from(mib) << 20;

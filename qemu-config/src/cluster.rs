@@ -105,8 +105,8 @@ pub struct Plan {
     pub hardware: Hardware,
     /// MTU of the guests' network interfaces; the driver's own choice if `None`.
     pub mtu: Option<u32>,
-    /// Boot the kernel as it is packaged, and not the uncompressed one, which boots faster: QEMU copies that into memory again when
-    /// a machine wakes up from S3, over what the kernel has changed.
+    /// Boot the packaged kernel, and not the uncompressed one. That one boots faster, but QEMU copies it into memory
+    /// again, over the changes of the running kernel, when a machine wakes up from S3.
     pub packaged_kernel: bool,
     /// Additional kernel command line.
     pub append: String,
@@ -152,7 +152,7 @@ pub struct Cluster {
     pub emulator: Option<Emulator>,
     /// The program of the emulators.
     program: Option<PathBuf>,
-    /// The second guest's emulator, if it has its own, and what connects it to the first.
+    /// The second guest's emulator, if it has its own, and its connection to the first.
     second: Option<(Emulator, WireBetween)>,
     /// Logs of this run.
     pub dir: PathBuf,
@@ -369,7 +369,7 @@ impl<'a> Parts<'a> {
 
 type Guests = Arc<Mutex<Vec<Weak<Guest>>>>;
 
-/// Builds or downloads what guests of a plan need and is absent.
+/// Builds or downloads the absent parts for guests of a plan.
 pub fn prepare(workspace: &Workspace, plan: &Plan) -> Result<()> {
     let parts = Parts::obtain(workspace, plan)?;
     vmlinux::obtain(workspace, &parts.base, plan.kernel).map(|_| ())
@@ -579,7 +579,7 @@ impl Cluster {
     }
 }
 
-/// Message for a guest in whose output [`is_tcg_race`] finds the race.
+/// Message for a guest with the race that [`is_tcg_race`] finds in its output.
 pub const TCG_RACE: &str = "a guest died of QEMU's race with self-patching code";
 
 /// True if a kernel died of an error of QEMU's TCG instead of one of this project: it met a breakpoint that the kernel
@@ -588,7 +588,7 @@ pub fn is_tcg_race(text: &str) -> bool {
     !host::has_kvm() && text.contains("Oops: int3")
 }
 
-/// Message for a guest whose time passes too fast.
+/// Message for a guest with a clock that runs too fast.
 const FAST_CLOCK: &str = "a guest's clock runs too fast";
 
 /// Fails if a guest that was started then, or later, has been running for longer. On a busy host a kernel sometimes measures a time
@@ -800,7 +800,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_is_told_its_addresses_and_limits() {
+    fn a_guest_gets_its_addresses_and_limits() {
         let plan = Plan {
             nic: Nic::Rxe,
             mtu: Some(4200),

@@ -19,9 +19,9 @@ pub fn say(text: impl AsRef<str>) {
     progress::print_error(&format!("lab: {}", text.as_ref()));
 }
 
-/// Does a step of a build; says what is being done, how long it took, and how long others will take.
+/// Executes a step of a build, and prints its name, its duration, and the expected duration of the others.
 pub fn step<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    // While things are built at the same time, the line of progress says what is being done.
+    // While builds run in parallel, the line of progress shows the step.
     if progress::left_of_builds().is_none() {
         say(format!("{what} …"));
     }
@@ -75,7 +75,7 @@ fn run_into(what: &str, command: &mut Command, log: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs `command` and returns what it printed on stdout.
+/// Runs `command` and returns its output on stdout.
 pub fn capture(command: &mut Command) -> Result<String> {
     let output = command
         .stdin(Stdio::null())

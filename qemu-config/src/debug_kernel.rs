@@ -20,7 +20,7 @@ const RECIPE: &str = "3";
 /// The configuration, and the lines that replace some of its lines for the kernel that finds data races.
 const CONFIG: &str = include_str!("../debug-kernel.config");
 const RACES: &str = include_str!("../race-kernel.config");
-/// The source of the release's kernel, and what building it needs beyond the guest root's packages.
+/// The source of the release's kernel, and packages for its build beyond those of the guest root.
 const PACKAGES: [&str; 5] = ["linux-source", "flex", "bison", "bc", "libelf-dev"];
 
 /// Fills `/mnt/out` with a tree to lay over the root.
@@ -65,7 +65,7 @@ pub fn obtain(workspace: &Workspace, base: &Base, kernel: Kernel) -> Result<()> 
     result?;
     let _images = workspace.lock_cache(IMAGES)?;
     overlay(&work.join("out"), &base.root)?;
-    // They would lack the kernel's lists of what is built in.
+    // Older images do not have the kernel's lists of built-in modules.
     Image::remove_all(&cache, base)?;
     fs::write(&stamp, key).with_context(|| format!("writing {}", stamp.display()))?;
     fs::remove_dir_all(&work).with_context(|| format!("removing {}", work.display()))?;
@@ -73,7 +73,7 @@ pub fn obtain(workspace: &Workspace, base: &Base, kernel: Kernel) -> Result<()> 
     Ok(())
 }
 
-/// Builds in a copy of the root, so that what only the build needs gets into no guest.
+/// Builds in a copy of the root, so that packages for the build get into no guest.
 fn build(base: &Base, kernel: Kernel, config: &str, root: &Path, work: &Path) -> Result<()> {
     let log = work.join("build.log");
     let name = kernel.name();

@@ -22,7 +22,7 @@ const CONFIGURE_RDMA_CORE: &str = include_str!("../recipes/configure-rdma-core.s
 const BUILD_PROVIDER: &str = include_str!("../recipes/build-provider.sh");
 const BUILD_STATIC_PROVIDER: &str = include_str!("../recipes/build-static-provider.sh");
 const TEST_PROVIDER: &str = include_str!("../recipes/test-provider.sh");
-/// The script of the driver that finds out what a kernel declares; modules of tests use it too.
+/// The script of the driver that finds out the declarations of a kernel; modules of tests use it too.
 const PROBE: &str = "compat_probe.sh";
 /// Name of the module, the provider and its driver file.
 const NAME: &str = "faultline";
@@ -188,8 +188,8 @@ pub fn obtain(
     Ok(folder)
 }
 
-/// Removes the cache's entries that begin with `prefix`, but for young ones: another lab may need them that runs from other
-/// sources, and the two would build what the other has removed, in turns.
+/// Removes the cache's entries that begin with `prefix`, except young ones: a lab that runs from other sources may need
+/// them, and the two would delete and rebuild each other's entries in turns.
 pub fn remove_others(cache: &Path, prefix: &str) -> Result<()> {
     remove_older(cache, prefix, STALE)
 }
@@ -208,7 +208,7 @@ fn remove_older(cache: &Path, prefix: &str, least: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Copies a tree, keeping modification times so that incremental builds see what has not changed.
+/// Copies a tree, keeping modification times so that incremental builds recognize unchanged files.
 pub fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     for (file, target) in copy_tree_anew(from, to)? {
         let modified = fs::metadata(&file)?.modified()?;
@@ -416,7 +416,7 @@ fn module_index(
     for entry in fs::read_dir(work.join("tree").join(&modules))? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        // Only what depmod wrote; modules.order and modules.builtin are the kernel's own.
+        // Only the output of depmod; modules.order and modules.builtin are the kernel's own.
         if entry.file_type()?.is_file() && !name.contains("builtin") && name != "modules.order" {
             fs::copy(entry.path(), partial.join(&name))
                 .with_context(|| format!("copying {name}"))?;
@@ -527,7 +527,7 @@ pub fn verbs_headers(workspace: &Workspace, base: &Base) -> Result<Vec<PathBuf>>
     ];
     for kernel in Kernel::BOTH {
         let release = base.kernel_release(kernel)?;
-        // Debian keeps what does not depend on the architecture in a folder of its own.
+        // Debian keeps files that do not depend on the architecture in a separate folder.
         let version = release.strip_suffix("-amd64").unwrap_or(&release);
         headers.push(base.root.join(format!(
             "usr/src/linux-headers-{version}-common/include/rdma/ib_verbs.h"

@@ -55,7 +55,7 @@ pub struct Measured {
     pub name: String,
     /// How long it took.
     pub seconds: f64,
-    /// What the loop took in the same run.
+    /// Duration of the loop in the same run.
     pub loop_seconds: f64,
     /// Number of tests in it.
     pub count: usize,
@@ -75,14 +75,14 @@ struct Past {
 pub struct History(BTreeMap<String, Past>);
 
 impl History {
-    /// What a file has. Without it, or from another version, times are guesses.
+    /// The content of a file. Without it, or from another version, times are guesses.
     pub fn read(file: &Path) -> Self {
         let text = fs::read(file).unwrap_or_default();
         serde_json::from_slice(&text).unwrap_or_default()
     }
 
-    /// Adds the measurements of a run to what a file has now: another lab may have added its own since this one has read it. The file is
-    /// written whole or not at all, because others read it without a lock.
+    /// Adds the measurements of a run to the present content of a file: another lab may have added its own after this
+    /// one has read it. The file is written whole or not at all, because others read it without a lock.
     pub fn keep(file: &Path, measured: &[Measured]) -> Result<()> {
         let lock = File::create(file.with_extension("lock"))?;
         lock.lock()?;
@@ -132,7 +132,7 @@ impl History {
     }
 }
 
-/// What a run has taken its time for.
+/// The parts of a run's time.
 #[derive(Debug, Clone, Default)]
 pub struct Times {
     /// Name, seconds, and expected seconds if an earlier run has measured it.

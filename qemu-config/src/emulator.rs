@@ -80,8 +80,8 @@ impl Profile {
 /// Builds the `faultline` binary and returns its path. A lab builds it once in each profile: all guests of a run have the
 /// same.
 ///
-/// The lab names binaries to cargo, never packages: cargo then enables the features of all packages, so what two binaries have in
-/// common is compiled once.
+/// The lab names binaries to cargo, never packages: cargo then enables the features of all packages, so the common
+/// crates of two binaries are compiled once.
 pub fn build(workspace: &Workspace, profile: Profile) -> Result<PathBuf> {
     static BUILT: Mutex<Vec<(Profile, PathBuf)>> = Mutex::new(Vec::new());
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);

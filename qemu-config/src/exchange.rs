@@ -85,7 +85,7 @@ impl Report {
 /// Runs an exchange.
 ///
 /// # Errors
-/// Only if a guest is gone: a failed program is a [`Report`].
+/// Only if a guest has ended: a failed program is a [`Report`].
 pub fn run(server: &Guest, client: &Guest, exchange: &Exchange) -> Result<Report> {
     let script = |text: &str| Exec {
         script: text.to_owned(),

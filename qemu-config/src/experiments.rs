@@ -1,4 +1,5 @@
-//! `cargo lab experiments`: measures what `docs/experiments.md` shows beside published figures, and makes it.
+//! `cargo lab experiments`: measures the values that `docs/experiments.md` shows beside published figures, and writes
+//! that page.
 //!
 //! The lab measures at the emulator's socket and in guests. The package `faultline-experiments` chooses the figures, runs the
 //! simulations and writes the documents.

@@ -1,6 +1,6 @@
 //! Reading the figures that RDMA tools print.
 
-/// The last row of a perftest table: what it measured for the largest size.
+/// The last row of a perftest table: the values for the largest size.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bandwidth {
     /// Message size in bytes.

@@ -266,7 +266,7 @@ fn dispatch(reader: &mut UnixStream, channel: &Channel, index: usize, on_barrier
             commands.1.remove(&id);
         }
     }
-    // Dropping the senders notifies every waiter that the guest is gone.
+    // Dropping the senders notifies every waiter of the end of the guest.
     lock(&channel.commands).1.clear();
 }
 
@@ -298,7 +298,7 @@ impl Guest {
         let _ = self.channel.send(&Frame::new(Kind::Kill, id, ""));
     }
 
-    /// Runs a script to its end and returns what it printed.
+    /// Runs a script to its end and returns its output.
     pub fn run(&self, script: &str, limit: Duration) -> Result<Outcome> {
         self.start(&Exec {
             script: script.to_owned(),
@@ -412,7 +412,7 @@ impl Guest {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// The message for a guest that has gone away.
+    /// The message for a guest that has ended.
     fn gone(&self, error: anyhow::Error) -> anyhow::Error {
         let status = lock(&self.qemu)
             .ended()

@@ -131,7 +131,7 @@ impl Controller {
         }
     }
 
-    /// From the tables of mounts and of the groups of this process. `controllers` tells what a mount of version 2 has.
+    /// From the tables of mounts and of the groups of this process. `controllers`: those of a mount of version 2.
     fn find(mounts: &str, own: &str, controllers: impl Fn(&Path) -> String) -> Result<Self> {
         for line in mounts.lines() {
             let fields: Vec<&str> = line.split(' ').collect();

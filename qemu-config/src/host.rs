@@ -106,8 +106,8 @@ const ACTIONLINT: PythonPackage = PythonPackage {
     ],
 };
 
-/// The library of clang that reads headers of C for Rust libraries. The next version's names of types without a name are none that
-/// bindgen 0.59 can use.
+/// The library of clang with which Rust libraries read headers of C. In the next version, types without a name have
+/// names that bindgen 0.59 cannot use.
 const LIBCLANG: PythonPackage = PythonPackage {
     name: "libclang",
     version: "14.0.6",
@@ -221,7 +221,7 @@ pub fn mdbook(workspace: &Workspace) -> Result<PathBuf> {
     Ok(folder.join("bin/mdbook"))
 }
 
-/// What runs SQL over a trace for Perfetto.
+/// The program that executes SQL over a trace for Perfetto.
 pub struct Perfetto {
     /// The folder with the Python packages, for `PYTHONPATH`.
     pub packages: PathBuf,
@@ -293,8 +293,8 @@ fn python_packages(workspace: &Workspace, packages: &[PythonPackage]) -> Result<
     })
 }
 
-/// The folder `name` of the cache. If there is none, the programs that are missing are installed, and `fetch` makes the folder,
-/// given its path and that of a log.
+/// The folder `name` of the cache. If it is absent, the missing programs are installed, and `fetch` makes the folder
+/// from its path and the path of a log.
 fn fetched(
     workspace: &Workspace,
     name: &str,
@@ -521,8 +521,8 @@ pub fn has_kvm() -> bool {
         && std::env::var_os("LAB_NO_KVM").is_none()
 }
 
-/// The rate of the time stamp counter in kHz, which TCG passes to guests unchanged, if this host tells it. With `aperfmperf` or a
-/// frequency driver the kernel shows the present frequency of a core instead.
+/// The rate of the time stamp counter in kHz, which TCG passes to guests unchanged, if this host shows it. With
+/// `aperfmperf` or a frequency driver the kernel shows the present frequency of a core instead.
 pub fn tsc_khz() -> Option<u64> {
     if Path::new("/sys/devices/system/cpu/cpu0/cpufreq").exists() {
         return None;

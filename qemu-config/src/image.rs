@@ -262,7 +262,8 @@ impl Base {
         }
     }
 
-    /// What tells this kernel from others of its release: a kernel that is built here keeps its name when its configuration changes.
+    /// Distinguishes this kernel from others of its release: a kernel that is built here keeps its name when its
+    /// configuration changes.
     pub fn kernel_key(&self, kernel: Kernel) -> String {
         fs::read_to_string(self.stamp(kernel)).unwrap_or_else(|_| self.key.clone())
     }
@@ -464,7 +465,7 @@ pub fn copy_root(from: &Path, to: &Path, log: &Path) -> Result<()> {
     )
 }
 
-/// Installs `packages` in an unpacked root: names, paths of `.deb` files, or `src:NAME` for what upstream released as
+/// Installs `packages` in an unpacked root: names, paths of `.deb` files, or `src:NAME` for the upstream release of
 /// `NAME`, in `/usr/src/NAME/source`.
 pub fn install(root: &Path, packages: &[String], log: &Path) -> Result<()> {
     let mut arguments = Vec::new();
@@ -556,8 +557,8 @@ fn make_disk(root: &Path, disk: &Path, cache: &Path) -> Result<()> {
     fs::rename(&partial, disk).with_context(|| format!("renaming {}", partial.display()))
 }
 
-/// Removes roots with other keys than these, and what was made of them, which would only take space. Young ones stay, because
-/// another lab with that recipe may be running.
+/// Removes roots with other keys than these, and the files that are made of them, to free space. Young ones stay,
+/// because another lab with that recipe may be running.
 fn remove_stale(cache: &Path, keys: &[String]) -> Result<()> {
     for entry in fs::read_dir(cache)? {
         let entry = entry?;

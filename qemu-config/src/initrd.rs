@@ -132,7 +132,7 @@ impl Cpio {
     }
 }
 
-/// What is in a guest's initial file system.
+/// The content of a guest's initial file system.
 pub struct Contents<'a> {
     /// The root with the kernels' modules.
     pub base: &'a Base,
@@ -301,7 +301,7 @@ fn stem(path: &str) -> &str {
 }
 
 /// The paths of `wanted` modules and all they depend on, dependencies first. Unknown names are skipped: they are built
-/// into the kernel or gone from it.
+/// into the kernel or no longer in it.
 fn loading_order(modules_dep: &str, wanted: &[&str]) -> Vec<String> {
     let mut order: Vec<String> = Vec::new();
     for name in wanted {
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpio_is_what_cpio_reads() {
+    fn cpio_reads_the_archive() {
         let mut cpio = Cpio::default();
         cpio.file("a/b/c", 0o644, b"hello");
         cpio.file("a/d", 0o755, b"");

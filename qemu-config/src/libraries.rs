@@ -21,7 +21,7 @@ const BUILD: &str = include_str!("../recipes/build-rust-library.sh");
 const FOLDER: &str = "usr/local/lib/rust-libraries";
 /// Programs of a tool chain that build others.
 const PROGRAMS: &[&str] = &["bin/cargo", "bin/rustc", "bin/rustdoc"];
-/// The folder of the tool chain's libraries, and the one of what it links programs with.
+/// The folder of the tool chain's libraries, and the one of the libraries for linking programs.
 const LIBRARIES: &str = "lib";
 const TARGET: &str = "lib/rustlib/x86_64-unknown-linux-gnu";
 
@@ -162,7 +162,7 @@ impl Library {
     }
 }
 
-/// Copies what builds programs from the host's tool chain.
+/// Copies the parts of the host's tool chain that build programs.
 fn copy_tool_chain(to: &Path) -> Result<()> {
     let printed = capture(Command::new("rustc").args(["--print", "sysroot"]))?;
     let from = Path::new(printed.trim());
@@ -202,7 +202,7 @@ mod tests {
     const SCRIPT: &str = include_str!("../../tests/guest/scripts/programs_libraries.sh");
 
     #[test]
-    fn the_script_runs_what_is_built() {
+    fn the_script_runs_the_built_programs() {
         for library in ALL {
             for build in library.builds {
                 let words: Vec<&str> = build.split(' ').collect();

@@ -123,7 +123,7 @@ enum Command {
         #[command(subcommand)]
         what: Option<BenchCommand>,
     },
-    /// Measure what docs/experiments.md shows beside published figures, and make it and its pictures
+    /// Measure the values that docs/experiments.md shows beside published figures, and write it and its pictures
     Experiments {
         #[command(flatten)]
         guests: GuestOptions,
@@ -142,7 +142,7 @@ enum Command {
         #[arg(long)]
         merge: bool,
     },
-    /// Build what guests need (image, drivers, programs) and print what is in it
+    /// Build the parts of guests (image, drivers, programs) and print the contents
     Image {
         /// Packages to install on top of the base image
         #[arg(long, value_delimiter = ',')]
@@ -190,7 +190,7 @@ struct TestArguments {
     /// Print the suites and their tests, and which runs have them for which reasons
     #[arg(long)]
     list: bool,
-    /// With --list: also what each suite and test shows, as a table
+    /// With --list: also the description of each suite and test, as a table
     #[arg(long, requires = "list")]
     long: bool,
     /// Run the tests of a release: further forms of the same guarantees, and both kernels
@@ -321,11 +321,11 @@ enum BenchCommand {
         #[command(flatten)]
         amount: bench_netdev::Amount,
     },
-    /// What metrics and traces cost, without guests; the same as `--only sight`
+    /// Costs of metrics and traces, without guests; the same as `--only sight`
     Sight,
     /// One engine thread against two, without guests; the same as `--only engines`
     Engines,
-    /// What building and parsing the octets of packets costs, without guests; the same as `--only wire`
+    /// Costs of building and parsing the octets of packets, without guests; the same as `--only wire`
     Wire,
 }
 
@@ -474,7 +474,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs one command. Returns the exit status of the lab: that of the script, or whether what it ran failed.
+/// Runs one command. Returns the exit status of the lab: that of the script, or 1 if a step failed.
 fn dispatch(command: Command) -> Result<u8> {
     let passed = match command {
         Command::Agent { port } => {
@@ -578,7 +578,7 @@ fn measure(how: &bench::How, what: Option<BenchCommand>) -> Result<bool> {
     }
 }
 
-/// Builds what guests need, and prints the versions.
+/// Builds the parts of guests, and prints the versions.
 fn build_image(packages: &[String], release: Release) -> Result<()> {
     let workspace = Workspace::find()?;
     host::ensure_packages(&workspace)?;

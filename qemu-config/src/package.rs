@@ -47,7 +47,7 @@ const NAMES: &[&str] = &[
 /// Size in MiB of a disk on which they are installed. It is sparse.
 const DISK_SIZE: u32 = 6144;
 
-/// What builds the packages, checks them, and lets a guest boot and install them.
+/// Packages with which the lab builds the packages, checks them, and lets a guest boot and install them.
 const TOOLS: &[&str] = &[
     "apparmor",
     "chrpath",
@@ -120,7 +120,8 @@ impl Packages {
         self.check("manual pages", work, CHECK_MANUAL, &["/mnt"], log)
     }
 
-    /// The host's package is installed, serves NICs to its group, explains what is wrong, and leaves nothing when it is removed.
+    /// The host's package is installed, serves NICs to its group, explains mistakes, and leaves nothing when it is
+    /// removed.
     pub fn check_host_package(&self, log: &Path) -> Result<()> {
         let file = self.file("faultline")?;
         let file = in_root(file);
@@ -129,7 +130,7 @@ impl Packages {
         self.check(name, &self.folder, CHECK_HOST_PACKAGE, &arguments, log)
     }
 
-    /// What the archive installs is what the packages do. `rdma_core` is the source for which they are.
+    /// The archive installs the same files as the packages. `rdma_core` is their source.
     pub fn check_tarball(
         &self,
         rdma_core: &Path,
@@ -260,7 +261,7 @@ fn in_root(file: &Path) -> String {
     format!("/mnt/{}", name.to_string_lossy())
 }
 
-/// Makes the packages and prints what they are.
+/// Makes the packages and prints their names.
 pub fn run(workspace: &Workspace, profile: Profile) -> Result<()> {
     let packages = make(workspace, profile)?;
     for file in packages.files.iter().chain([&packages.tarball]) {
@@ -353,8 +354,8 @@ fn stage(workspace: &Workspace, base: &Base, program: &Path, source: &Path) -> R
     stage_provider(workspace, base, &folder("provider")?)
 }
 
-/// Makes the archive for other distributions of what the packages are made of, but with the provider's source instead of the provider:
-/// that is for Debian's rdma-core only.
+/// Makes the archive for other distributions from the parts of the packages, but with the provider's source instead of
+/// the provider, which is for Debian's rdma-core only.
 fn archive(workspace: &Workspace, work: &Path) -> Result<PathBuf> {
     let version = env!("CARGO_PKG_VERSION");
     let name = format!("faultline-{version}");

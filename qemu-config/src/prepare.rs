@@ -1,7 +1,8 @@
-//! Makes what a cluster is booted from, each part if its sources have changed: QEMU, the emulator, the image, and what is laid over it.
+//! Makes the parts from which a cluster is booted, each if its sources have changed: QEMU, the emulator, the image, and
+//! the files that are laid over it.
 //!
-//! Parts that do not depend on each other are made at the same time: most of the time goes into compiling the emulator, beside
-//! which the network is waited for.
+//! Independent parts are made at the same time: most of the time goes into compiling the emulator, and downloads run
+//! beside it.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -29,7 +30,7 @@ const FIRST_BUILD: &[(&str, u64)] = &[
     (image::PACKING, 8),
     ("indexing modules", 5),
 ];
-/// The same for what depends on the guests' kernel, of which the name follows.
+/// The same for parts that depend on the guests' kernel; its name follows.
 const FIRST_DRIVER: (&str, u64) = (driver::BUILDING, 35);
 /// The same for the emulator.
 const FIRST_EMULATOR: u64 = 200;
@@ -66,7 +67,7 @@ pub struct Needs<'a> {
     pub emulator: Option<Profile>,
 }
 
-/// What a cluster is booted from. The emulator is not here: [`emulator::build`] knows it.
+/// The parts from which a cluster is booted. The emulator is not here: [`emulator::build`] knows it.
 #[derive(Debug)]
 pub struct Prepared {
     /// QEMU.
@@ -137,7 +138,7 @@ fn beside_the_emulator(workspace: &Workspace, needs: &Needs<'_>) -> Result<Prepa
     })
 }
 
-/// The disk, and what is laid over it.
+/// The disk, and the files that are laid over it.
 fn from_root(
     workspace: &Workspace,
     base: &Base,
@@ -207,7 +208,7 @@ fn expected(workspace: &Workspace, needs: &Needs<'_>) -> Result<Vec<Item>> {
     Ok(items)
 }
 
-/// Lets the line of progress show what this thread does.
+/// Lets the line of progress show the work of this thread.
 fn shown<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     let _shown = progress::take_part();
     work()

@@ -3,8 +3,8 @@
 use std::fs;
 use std::iter;
 
-/// A process and its descendants. The children of each are looked up when the next item is asked for, so those that it starts after it
-/// was given to the caller have what the caller has given it.
+/// A process and its descendants. The children of each are looked up at the request for the next item. If the caller
+/// changes each process at once, children that it starts later inherit the change.
 pub fn with_descendants(process: i32) -> impl Iterator<Item = i32> {
     let mut left = vec![process];
     let mut last = None;

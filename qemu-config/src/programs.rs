@@ -85,7 +85,7 @@ fn build(
         &workspace.guest_driver().join("examples"),
         &work.join("examples"),
     )?;
-    // Some use what the provider offers beyond libibverbs.
+    // Some use functions of the provider beyond libibverbs.
     Provider::obtain(workspace, base)?.copy(&work)?;
     let mut command = base.chroot(&work, BUILD);
     for target in targets {

@@ -1,4 +1,4 @@
-//! Progress of `cargo lab test`, and of what is built before guests boot: the number of tests that have ended, the expected
+//! Progress of `cargo lab test`, and of builds before guests boot: the number of tests that have ended, the expected
 //! remaining time, and the current steps.
 //!
 //! On a terminal this is one line below all others, rewritten each second. Elsewhere (CI) it is plain lines, few enough
@@ -404,7 +404,7 @@ fn tick() {
 /// The part of a thread in the run; it ends when this is dropped.
 pub struct Part(());
 
-/// From now on, what this thread does is shown.
+/// From now on, the steps of this thread are shown.
 pub fn take_part() -> Part {
     if let Some(run) = run().as_mut() {
         run.threads.push(thread::current().id());
@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_side_by_side_takes_half_the_time() {
+    fn parallel_work_takes_half_the_time() {
         let history = past(&[("a", 600.0, 1), ("b", 600.0, 1)]);
         let mut both = items(&["a", "b"]);
         both.iter_mut().for_each(|item| item.beside = 2);
@@ -603,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_expected_counts_too() {
+    fn unexpected_work_counts_too() {
         let mut meter = Meter::new(&items(&["a"]), History::default(), LOOP);
         meter.end(this(), "leaks", seconds(7), seconds(7), 1);
         assert_eq!((meter.ended, meter.total), (1, 2));
@@ -678,7 +678,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_wait_is_told_ever_less_often() {
+    fn a_long_wait_is_reported_at_increasing_intervals() {
         let mut meter = Meter::new(&items(&["a", "b"]), History::default(), LOOP);
         meter.begin(this(), "a", seconds(10));
         let told: Vec<u64> = (10..1000)

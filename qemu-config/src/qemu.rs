@@ -357,7 +357,7 @@ impl Machine {
         words.add("-initrd", self.initrd.display().to_string());
         let mut line = command_line(self.kvm).to_owned();
         if self.viommu {
-            // Debian's kernels do not use one unasked. Strict: what is unmapped is out of reach at once.
+            // Debian's kernels do not use one unasked. Strict: an unmapped page is out of reach at once.
             line += " intel_iommu=on iommu.strict=1";
         }
         line = format!("{line} {}", self.append);
@@ -473,8 +473,8 @@ impl Words {
     }
 }
 
-/// QEMU ends the connection if an access to a register has no answer for so long, by default after five seconds. An emulator that is
-/// stopped for a minute shall survive.
+/// QEMU ends the connection if an access to a register has no answer for this time, by default five seconds. An
+/// emulator that is stopped for a minute shall survive.
 pub const ANSWER_LIMIT_MS: u16 = 65_000;
 
 /// Arguments that users add to their own QEMU command line to attach one NIC.

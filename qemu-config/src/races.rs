@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 const HEADLINE: &str = "BUG: KCSAN: ";
 /// Part of the last line.
 const END: &str = "====================";
-/// What follows a function of the driver under test.
+/// The text behind a function of the driver under test.
 const DRIVER: &str = "[faultline]";
 
 /// Data races between two functions of the kernel, and why a driver that calls one of them is not at fault.
@@ -90,7 +90,7 @@ mod tests {
         [ 9.2] ==================================================================\n";
 
     #[test]
-    fn reports_of_the_driver_and_of_others_are_told_apart() {
+    fn reports_of_the_driver_are_distinguished_from_others() {
         let of_others = |serial: &str| of_others(serial).into_iter().collect::<Vec<_>>();
         assert_eq!(of_others(OF_DRIVER), []);
         let both = [OF_OTHERS, OF_DRIVER, OF_OTHERS].concat();

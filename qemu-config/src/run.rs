@@ -19,7 +19,7 @@ use crate::workspace::{Workspace, check_writable};
 /// The exit status of a script that was killed because it exceeded its time limit, as of `timeout`.
 const TIMED_OUT: u8 = 124;
 
-/// What to run, and where its results go.
+/// The commands of a run, and the place of its results.
 #[derive(Debug, Args)]
 pub struct Request {
     /// The script

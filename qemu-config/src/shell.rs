@@ -52,7 +52,8 @@ impl Keys {
     }
 }
 
-/// The terminal in raw mode, restored when dropped. `stty` does what would need unsafe code here.
+/// The terminal in raw mode, restored when dropped. `stty`, because system calls would need unsafe
+/// code here.
 struct RawTerminal(Option<String>);
 
 impl RawTerminal {
@@ -159,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn escapes_are_told_from_text() {
+    fn escapes_are_distinguished_from_text() {
         let mut keys = Keys::default();
         assert_eq!(keys.key(b'q'), Key::Pass(b'q'));
         assert_eq!(keys.key(ESCAPE), Key::Pending);

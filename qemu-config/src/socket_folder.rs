@@ -52,7 +52,7 @@ impl SocketFolder {
 impl Drop for SocketFolder {
     fn drop(&mut self) {
         drop(self.pipe.take());
-        // The folder may be gone then, which is as well.
+        // It is no error if the folder was removed before.
         let _ = self.watch.wait();
     }
 }

@@ -1,4 +1,4 @@
-//! A TCP stream whose every byte depends on its position, checked as it arrives.
+//! A TCP stream in which every byte depends on its position. Bytes are checked as they arrive.
 //!
 //! A checksum at the end would be slower under TCG and would not say where the first wrong byte was.
 

@@ -1,5 +1,5 @@
-//! What connects the guests' NICs: the switch of one emulator, links between its engine threads, or a wire between the emulators of two
-//! guests.
+//! The connection between the guests' NICs: the switch of one emulator, links between its engine threads, or a wire
+//! between the emulators of two guests.
 
 use std::path::Path;
 use std::process::Command;
@@ -30,7 +30,7 @@ pub enum Wiring {
 
 /// UDP port of VXLAN (RFC 7348).
 const VXLAN_PORT: &str = "4789";
-/// MTU of what is between the emulators: that of the largest frames that guests send, and room for VXLAN.
+/// MTU between the emulators: that of the largest frames that guests send, and room for VXLAN.
 const MTU: &str = "9100";
 const OUTER_MTU: &str = "9200";
 /// Frames that wait in a TAP device for the emulator.
@@ -51,7 +51,7 @@ impl Wiring {
     }
 }
 
-/// A wire between two emulators. Dropping it removes what it has made on the host.
+/// A wire between two emulators. Dropping it removes its devices on the host.
 #[derive(Debug)]
 pub struct WireBetween {
     kind: Wiring,
@@ -164,7 +164,7 @@ impl WireBetween {
     }
 
     fn join(&self, space: Option<&str>, bridge: &str, device: &str) -> Result<()> {
-        // A queue for what is posted at once: tests without retransmission expect that nothing is lost.
+        // A queue for requests that are posted at once: tests without retransmission expect no losses.
         let join = format!(
             "link set {device} mtu {MTU} txqueuelen {QUEUE} addrgenmode none master {bridge} up"
         );

@@ -1,4 +1,4 @@
-//! Where the lab finds the project and where it keeps what it makes.
+//! The folders in which the lab finds the project and keeps its results.
 //!
 //! Caches live under `target/lab-cache/`, logs of runs under `target/lab/`, always in the repository's own `target/`
 //! even when `CARGO_TARGET_DIR` points elsewhere: images are large and belong to one checkout.

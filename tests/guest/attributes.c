@@ -131,7 +131,7 @@ static void no_event(void)
 	WANT(!readable(device.context->async_fd, 0));
 }
 
-/* A peer that only listens is told when the connection is there. */
+/* A peer that only listens gets an event when the connection is established. */
 static void test_established(void)
 {
 	struct pair p;
@@ -271,7 +271,7 @@ static void test_broken_ring(void)
 	/* proves: post_srq_recv */
 	WANT(next_status(&p.a) == IBV_WC_SUCCESS && next_status(&p.b) == IBV_WC_SUCCESS);
 	__atomic_store_n(posted_of_ring(ring, 16, 3), htole32(1000), __ATOMIC_RELEASE);
-	/* The device reads the index again when it has taken what it knows of. */
+	/* The device reads the index again when it has taken all entries up to the last one. */
 	for (int i = 0; status == IBV_WC_SUCCESS; i++) {
 		WANT(i < 4);
 		send_flagged(&p.a, 10, 0);

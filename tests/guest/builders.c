@@ -21,7 +21,7 @@
 
 static struct device device;
 static struct ibv_mr *mr;
-/* What is sent is in the first half, what is received in the second. */
+/* The first half is for sent data, the second for received data. */
 static uint8_t *memory;
 static struct ibv_cq_ex *cq;
 /* Two ends of a connection, whose requests and receives share that queue. */
@@ -171,7 +171,7 @@ static void no_completion(void)
 	WANT(ibv_start_poll(cq, &attr) == ENOENT);
 }
 
-/* Inline data is copied at once: what was there may be something else when the request goes. */
+/* Inline data is copied at once: the program may change the buffer before the request is sent. */
 static void test_inline(void)
 {
 	uint8_t data[INLINE];
@@ -349,7 +349,7 @@ static void test_invalidations(void)
 	WANT(!ibv_dealloc_mw(mw));
 }
 
-/* A datagram tells where it came from; of InfiniBand's identifiers there are none. */
+/* A datagram reports its source; InfiniBand's identifiers are zero. */
 static void test_datagram(void)
 {
 	struct ibv_ah_attr to_self = {
@@ -386,7 +386,7 @@ static void test_datagram(void)
 		WANT(seen.id == 7 && seen.length == 40 + 333 && seen.flags & IBV_WC_GRH);
 		/* proves: read_src_qp, IBV_WC_EX_WITH_SRC_QP */
 		WANT(seen.src_qp == qp->qp_num);
-		/* The packet's type, as ConnectX tells it: IPv4 or IPv6 over UDP. */
+		/* The packet's type, as ConnectX reports it: IPv4 or IPv6 over UDP. */
 		/* proves: read_sl, IBV_WC_EX_WITH_SL */
 		WANT(seen.sl == 9 || seen.sl == 10);
 		/* proves: read_slid, read_dlid_path_bits, IBV_WC_EX_WITH_SLID */

@@ -25,7 +25,7 @@
 #define ROUNDS 20
 #define BLOCK (16UL << 10)
 #define MOST_QPS 1000
-/* For all of what is posted at once; it takes some hundred milliseconds. */
+/* For all requests that are posted at once; it takes some hundred milliseconds. */
 #define TIMEOUT_MS 30000
 /* Nothing more comes after this time. */
 #define QUIET_MS 200
@@ -114,7 +114,7 @@ static void datagrams_destroy(struct datagrams *d)
 	WANT(!ibv_dereg_mr(d->mr));
 }
 
-/* All in one list, of which the last one tells when it has been sent. */
+/* All in one list; only the last one is signalled. */
 static void datagrams_send(struct datagrams *d, uint64_t round)
 {
 	static struct ibv_send_wr work[DATAGRAMS];
@@ -224,7 +224,7 @@ static void post(struct endpoint *end, uint32_t i, enum operation operation, con
 	endpoint_post(end, &request);
 }
 
-/* Posts everything, waits for everything, and compares what was read back. */
+/* Posts everything, waits for everything, and compares the data that was read back. */
 static void connections_send(struct endpoint *ends, struct ibv_cq *cq, uint32_t count,
 			     const struct ibv_mr *mr, const struct offer *offer)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Tests of what becomes of work whose memory changes or goes; each is a pair of functions. */
+/* Tests of work on memory that changes or is unmapped; each is a pair of functions. */
 #ifndef FAULTLINE_GUEST_COHERENCE_H
 #define FAULTLINE_GUEST_COHERENCE_H
 
@@ -14,7 +14,7 @@ struct side {
 	int link;
 };
 
-/* What one side tells the other about a region. */
+/* Data that one side sends to the other about a region. */
 struct place {
 	uint64_t at;
 	uint32_t rkey;
@@ -31,7 +31,7 @@ void meet(const struct side *side);
 /* Posts one request and returns how it ended; ends the program if it does not end. */
 enum ibv_wc_status ask(struct endpoint *end, enum ibv_wr_opcode opcode, void *local,
 		       uint32_t length, uint32_t lkey, uint64_t remote, uint32_t rkey);
-/* Says what was found and ends the program if it is not what was wanted. */
+/* Prints the result, and ends the program if it is not the expected one. */
 void want(const char *what, enum ibv_wc_status seen, enum ibv_wc_status wanted);
 void want_content(const char *what, const void *at, uint64_t key, uint64_t offset, size_t length);
 

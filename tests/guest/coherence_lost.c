@@ -103,7 +103,7 @@ static struct place remote, other;
 static uint8_t *local, *landing;
 static struct ibv_mr *local_mr, *landing_mr;
 
-/* All that must go on whatever has failed. */
+/* Work that must continue after any failure. */
 static void unharmed(void)
 {
 	memset(landing, 0x5a, LENGTH);

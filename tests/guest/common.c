@@ -118,7 +118,7 @@ uint64_t content_key(uint64_t seed, uint64_t area, uint64_t generation)
 	return mix64(mix64(mix64(seed) ^ area) ^ generation);
 }
 
-/* Never a zero byte: absent memory reads as zero and must be told from content. */
+/* Never a zero byte: absent memory reads as zero and must differ from content. */
 static uint64_t content_word(uint64_t key, uint64_t index)
 {
 	return mix64(key + index * 0xd1342543de82ef95) | 0x0101010101010101;
@@ -326,7 +326,7 @@ unsigned int kmsg_complaints(int fd)
 		ssize_t length = read(fd, record, sizeof(record) - 1);
 
 		if (length < 0 && errno == EPIPE) {
-			/* The log has overtaken us: what was lost may have been a complaint. */
+			/* The log has overtaken us: a lost message may have been a complaint. */
 			say("the kernel log overflowed while the test ran");
 			found++;
 			continue;
@@ -496,7 +496,7 @@ long device_counter(const struct device *device, const char *name)
 {
 	char path[256];
 
-	/* Else the kernel shows what it has read 10 ms ago. */
+	/* Else the kernel shows values that are up to 10 ms old. */
 	sleep_ms(20);
 	snprintf(path, sizeof(path), "/sys/class/infiniband/%s/ports/1/hw_counters/%s",
 		 ibv_get_device_name(device->context->device), name);

@@ -103,7 +103,7 @@ int connect_to(const char *host, uint16_t port, unsigned int ms);
 #define SERVER_FILLS_MS 280000
 void send_all(int fd, const void *data, size_t length);
 void receive_all(int fd, void *data, size_t length);
-/* The same, but false instead of the program's end when the peer is gone. */
+/* The same, but false instead of the program's end when the peer has ended. */
 bool try_send(int fd, const void *data, size_t length);
 bool try_receive(int fd, void *data, size_t length);
 
@@ -164,7 +164,7 @@ void endpoint_meet(struct endpoint *end, int fd);
 void endpoint_listen(struct endpoint *end);
 /* The same, and then to RTS. */
 void endpoint_start(struct endpoint *end);
-/* To RESET, from whatever state. */
+/* To RESET, from any state. */
 void endpoint_stop(struct endpoint *end);
 void endpoint_destroy(struct endpoint *end);
 /*

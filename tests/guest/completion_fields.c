@@ -19,7 +19,7 @@
 #define SLOT 2048
 #define SOON_MS 20000
 
-/* What a receive completion has told. */
+/* Content of a receive completion. */
 struct seen {
 	uint64_t id;
 	uint32_t length;
@@ -93,7 +93,7 @@ static void receive_in_all(struct ibv_qp *qp)
 	}
 }
 
-/* Posts what is at the start of the memory, and waits until it has left. */
+/* Posts the data at the start of the memory, and waits until it is sent. */
 static void send_out(struct ibv_qp *qp, uint32_t length, struct ibv_ah *ah)
 {
 	struct ibv_sge piece = { (uintptr_t)memory, length, mr->lkey };
@@ -246,7 +246,7 @@ static void wants_frame(uint16_t port, uint16_t tci, uint32_t tag)
 	/* proves: read_flow_tag, IBV_WC_EX_WITH_FLOW_TAG, IBV_FLOW_SPEC_ACTION_TAG */
 	if (seen.tag != tag)
 		die("a frame to port %u has the tag %#x", port, seen.tag);
-	/* What has not been taken from a frame is not told either, as other adapters have it. */
+	/* Headers that stay in a frame are not reported either, as with other adapters. */
 	WANT(seen.vlan == 0);
 	WANT(seen.length == length);
 	WANT(!memcmp(slot_of(seen.id), expected, length));
@@ -270,7 +270,7 @@ static void test_flows(void)
 	steered = device_counter(&device, "rx_steered");
 	WANT(drops >= 0 && steered >= 0);
 
-	/* Frames keep their order: whatever was dropped would have come before the last. */
+	/* Frames keep their order: dropped frames would have come before the last. */
 	send_frame(sender, DROPPED_PORT, 0);
 	send_frame(sender, TAGGED_PORT, 0);
 	send_frame(sender, PLAIN_PORT, 0);
@@ -381,7 +381,7 @@ static void test_vlan(const char *address, uint16_t vid)
 	struct ibv_gid_entry entry = gid_of(address);
 	struct ibv_ah *tagged = to_gid(&entry.gid, entry.gid_index, 5);
 	struct ibv_ah *plain = to_gid(&device.gid, device.gid_index, 5);
-	/* As ibv_init_ah_from_wc() makes it from what the first one's completion says. */
+	/* As ibv_init_ah_from_wc() makes it from the completion of the first one. */
 	struct ibv_ah *reply = to_gid(&entry.gid, entry.gid_index, TYPE_IPV4);
 	struct ibv_qp *qp = make_qp(IBV_QPT_UD);
 	struct seen seen;

@@ -180,7 +180,7 @@ static void test_keep(struct bench *bench)
 	lkey = mr->lkey;
 	rkey = mr->rkey;
 	fetch_wants(bench, mr, at, 1);
-	/* Rights of the process are not what the device works by. */
+	/* The device does not use the rights of the process. */
 	WANT(!mprotect(at, LENGTH, PROT_READ));
 	WANT(!mprotect(at, LENGTH, PROT_READ | PROT_WRITE));
 	WANT(!events_wait(events, 0));
@@ -232,7 +232,7 @@ static void test_fence(struct bench *bench)
 	wants_event(events, FAULTLINEDV_EVENT_MR, FAULTLINEDV_REASON_UNMAP, 8);
 	content_fill(at, 2, 0, LENGTH);
 
-	/* What is still there works; what is gone fails, and only that. */
+	/* Requests to mapped memory work; those to unmapped memory fail, and only those. */
 	WANT(fetch(bench, mr, at, 2 * PAGE) == IBV_WC_SUCCESS);
 	WANT(!content_wrong(bench->safe, 2, 0, 2 * PAGE));
 	WANT(fetch(bench, mr, at + 2 * PAGE, PAGE) == IBV_WC_LOC_PROT_ERR);
@@ -282,7 +282,7 @@ static void *answer_lease(void *argument)
 
 	if (faultlinedv_read_events(me->events, &me->event, 1) != 1)
 		die("cannot read an event: %m");
-	/* Nothing has happened yet: bring to an end what is under way. */
+	/* Nothing has happened yet: finish the request under way. */
 	if (me->event.type == FAULTLINEDV_EVENT_LEASE && me->answer != IGNORE)
 		fetch_wants(me->bench, me->mr, me->at, me->old);
 	sleep_ms(me->delay_ms);

@@ -253,7 +253,7 @@ static uint64_t faults(void)
 	snprintf(path, sizeof(path),
 		 "/sys/class/infiniband/%s/ports/1/hw_counters/page_faults",
 		 ibv_get_device_name(device.context->device));
-	/* The kernel keeps what it has read for 10 ms. */
+	/* The kernel keeps the values for 10 ms. */
 	sleep_ms(20);
 	return read_number(path, 0);
 }

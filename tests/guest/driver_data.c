@@ -41,7 +41,7 @@ struct verb {
 	size_t driver_len;
 	size_t response_len;		/* of the core */
 	size_t driver_response_len;
-	/* The header tells the driver's parts from those of the core. */
+	/* The header separates the driver's parts from those of the core. */
 	bool extended;
 };
 

@@ -605,7 +605,7 @@ static bool is_of_allocation(int error)
 	/* Routes have a name of their own for ENOMEM. */
 	if (error == ENOBUFS)
 		return true;
-	/* uverbs copies what it does not know to see whether it is zero, and else does not support it. */
+	/* uverbs copies unknown fields and refuses the request unless they are zero. */
 	if (error == EOPNOTSUPP)
 		return true;
 	return error == ENOMEM || error == EFAULT || error == EAGAIN || error == ENODEV;

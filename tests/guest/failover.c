@@ -206,7 +206,7 @@ static bool poll_nic(struct nic *nic)
 	return true;
 }
 
-/* Ends the queue pair, and takes what had come before. */
+/* Ends the queue pair, and takes earlier completions. */
 static void leave(struct nic *nic)
 {
 	struct ibv_qp_attr error = { .qp_state = IBV_QPS_ERR };

@@ -135,7 +135,7 @@ static void test_read(struct bench *bench, const struct policy *policy)
 		loop_restart(&bench->loop);
 }
 
-/* A requester waits for its own buffer, whatever its policy. */
+/* A requester waits for its own buffer under every policy. */
 static void test_own(struct bench *bench, const struct policy *policy)
 {
 	struct absent absent = absent_create(&bench->device);

@@ -4,7 +4,7 @@
  * pairs; the owner removes the pages, and so on. Each request meets a page fault.
  *
  *	fault_storm			the owner of the memory
- *	fault_storm HOST PAGES		writes to so many pages, and reads as many
+ *	fault_storm HOST PAGES		writes to this number of pages, and reads as many
  */
 #include <stdio.h>
 #include <stdlib.h>

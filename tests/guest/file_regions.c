@@ -90,7 +90,7 @@ static void wants_file(struct file *file, size_t offset, uint64_t key, size_t at
 	WANT(!content_wrong(got, key, at, PART));
 }
 
-/* A peer's WRITE is the file's content, and what others write to the file is what a peer reads. */
+/* A peer's WRITE changes the file's content, and a peer's READ returns the writes of others to the file. */
 static void test_shared(struct bench *bench, const char *folder)
 {
 	uint64_t key = content_key(8, 1, 0), written = content_key(8, 1, 1), more = content_key(8, 1, 2);

@@ -196,7 +196,7 @@ static void test_huge(struct device *device, struct loop *loop)
 	say("a region with the hint of huge pages has each where it is");
 }
 
-/* --- a prefetch of what is only reserved ------------------------------------------ */
+/* --- a prefetch of reserved memory ------------------------------------------------ */
 
 #define RESERVED (64UL << 30)
 
@@ -256,7 +256,7 @@ static void visit_all(struct device *device, const struct ibv_mr *mr)
 	}
 }
 
-/* The driver keeps nothing of pieces that are gone, one after the other or all at once. */
+/* The driver keeps nothing of unmapped pieces, one after the other or all at once. */
 static void test_visits(struct device *device)
 {
 	struct ibv_mr *mr = ibv_reg_mr(device->pd, NULL, SIZE_MAX,

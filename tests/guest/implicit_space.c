@@ -50,7 +50,7 @@ static long grown(const struct kept *before)
 	return kept_now().device - before->device;
 }
 
-/* Exactly so many parts were made since then. */
+/* Exactly this number of parts was made since then. */
 static void made(const char *what, const struct kept *before, long parts)
 {
 	if (counts && parts_made(&before->parts) != parts)

@@ -182,7 +182,7 @@ static void test_ended(struct bench *bench)
 	endpoint_destroy(&end);
 }
 
-/* A new size is not taken with a limit that does not fit to it, and the queue goes on as before. */
+/* A new size is refused with a limit that does not fit to it, and the queue continues as before. */
 static void test_queue(struct bench *bench)
 {
 	struct ibv_srq_init_attr init = { .attr = { .max_wr = 8, .max_sge = 1 } };

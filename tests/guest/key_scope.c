@@ -76,7 +76,7 @@ static void test_domains(int more)
 	reaches(&loop, &own, own.at + PAGE, own.mr->rkey);
 	reaches(&elsewhere, &foreign, foreign.at + PAGE, foreign.mr->rkey);
 	refused(&loop, &own, foreign.at, foreign.mr->rkey);
-	/* As its own buffer, too: what is sent, what a response comes to, what is received. */
+	/* As its own buffer, too: for sent data, for a response, for received data. */
 	memset(foreign.at, 0x77, PAGE);
 	memset(own.at, 0x66, PAGE);
 	/* proves: IBV_WC_LOC_PROT_ERR */
@@ -103,7 +103,7 @@ static void test_domains(int more)
 
 /* --- rights ----------------------------------------------------------------- */
 
-/* What a region's rights leave out is refused, and what they have is done. */
+/* Accesses beyond a region's rights are refused, and those within them are executed. */
 static void test_rights(int more)
 {
 	static const struct {

@@ -151,7 +151,7 @@ static void windows(unsigned int round)
 	long one = 1, *counter;
 	MPI_Win window;
 
-	/* What the other one puts, what is got from here, a counter. */
+	/* The data that the other one puts, the data that it gets from here, a counter. */
 	MPI_Win_allocate(2 * 65536 + sizeof(long), 1, MPI_INFO_NULL, MPI_COMM_WORLD, &base, &window);
 	counter = (long *)(base + 2 * 65536);
 	MPI_Win_lock(MPI_LOCK_EXCLUSIVE, rank, 0, window);

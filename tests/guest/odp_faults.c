@@ -79,7 +79,7 @@ static uint8_t *freed(void)
 	return memory;
 }
 
-/* The device reads pages that it has written: because it is told to, or because it misses the first one. */
+/* The device reads pages that it has written: because of a prefetch, or because it misses the first one. */
 static void read_by_prefetch(struct bench *bench, struct ibv_mr *mr)
 {
 	struct ibv_sge all = { .addr = (uintptr_t)mr->addr, .length = LENGTH, .lkey = mr->lkey };
@@ -412,7 +412,7 @@ static uint8_t *huge(struct bench *bench, const char *name, uint8_t *(*make)(voi
 	return memory;
 }
 
-/* A part of a huge page goes, gets other rights, or is shared with a child: the rest stays what it is. */
+/* A part of a huge page is unmapped, gets other rights, or is shared with a child: the rest does not change. */
 static void huge_parts(struct bench *bench, uint8_t *memory)
 {
 	struct ibv_mr *mr = region(&bench->device, memory, HUGE_LENGTH, true);
@@ -444,7 +444,7 @@ static void huge_parts(struct bench *bench, uint8_t *memory)
 		     bench->mr->rkey) == IBV_WC_SUCCESS);
 	WANT(!memcmp(other, bench->buffer + PAGE, PAGE));
 
-	/* What the child has is not what the device writes after the fork. */
+	/* The child does not see the device's writes after the fork. */
 	other = memory + 2 * HUGE_PAGE + 9 * PAGE;
 	memset(saved, 0x77, PAGE);
 	memcpy(other, saved, PAGE);

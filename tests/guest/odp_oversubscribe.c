@@ -23,10 +23,10 @@
 
 #define CHUNK (64 * PAGE)
 #define DEPTH 4
-/* What an ordinary user may lock on a system that was not told otherwise. */
+/* Default limit of memory that an ordinary user may lock. */
 #define MEMLOCK (8UL << 20)
 #define NOBODY 65534
-/* Swapping in what a READ wants may take a while. */
+/* Swapping in the pages of a READ may take a while. */
 #define TIMEOUT_MS 120000
 
 struct deal {
@@ -43,7 +43,7 @@ static unsigned int times = 10;
 /* For rdma_rxe, which ignores the offset into an on-demand page: one packet at each page's start. */
 static bool aligned;
 
-/* The kernel's SHA-256 of a stream: what is sent to the socket is hashed. */
+/* The kernel's SHA-256 of a stream: it hashes the data that is sent to the socket. */
 static int sha256_begin(void)
 {
 	struct sockaddr_alg address = {

@@ -17,10 +17,10 @@
 #define PORT 18610
 #define PAGES 4096UL
 #define LENGTH (PAGES * PAGE)
-/* MADV_PAGEOUT leaves some for later; then reclaim goes on by itself. */
+/* MADV_PAGEOUT leaves some for later; then reclaim continues by itself. */
 #define PAGEOUT_ROUNDS 50
 
-/* What the owner of the memory tells. All in its own byte order: both are alike. */
+/* Message of the owner of the memory. All in its own byte order: both are alike. */
 struct facts {
 	uint64_t address;
 	uint32_t rkey;

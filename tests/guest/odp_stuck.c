@@ -26,7 +26,7 @@
 /* Faults that the device takes at once, and a larger number of targets. */
 #define PLACES 1024
 #define STUCK_TARGETS 1100
-/* Without a limit for users, as many contexts could take all places: each can have half of what is free. */
+/* Without a limit for users, as many contexts could take all places: each can have half of the free ones. */
 #define CONTEXTS 12
 /* Of the neighbour, if it is another user. */
 #define OTHER_UID 1000

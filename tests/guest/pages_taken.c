@@ -87,7 +87,7 @@ static size_t wrong_bytes(const uint8_t *at, const struct area *area, size_t pag
 	return wrong;
 }
 
-/* Reads what it has written before, and writes anew. */
+/* Reads its earlier data, and writes anew. */
 static void *make_traffic(void *unused)
 {
 	struct rng rng = { 7 };
@@ -110,7 +110,7 @@ static void *make_traffic(void *unused)
 	return NULL;
 }
 
-/* --- what the kernel does --------------------------------------------------- */
+/* --- actions of the kernel -------------------------------------------------- */
 
 static void reclaim(void)
 {
@@ -139,7 +139,7 @@ static void migrate(void)
 
 /*
  * Moves what can be moved into single free pages between pages of other memory.
- * When that memory is gone, there is something to compact.
+ * After that memory is freed, there is something to compact.
  */
 static void scatter(void)
 {

@@ -141,7 +141,7 @@ static uint32_t watched_cache(uint8_t *at, size_t length)
 	return entry->mr->lkey;
 }
 
-/* The registration stands: what has changed the counter were other positions of this program. */
+/* The registration stands: other positions of this program have changed the counter. */
 static void renew(uint8_t *at, size_t length)
 {
 	struct entry *entry = look_up(at, length);

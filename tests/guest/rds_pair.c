@@ -263,7 +263,7 @@ static void rdma(int fd, const struct sockaddr_in *peer, rds_rdma_cookie_t windo
 		die("RDMA %s: status %d", write ? "write" : "read", extra.status);
 }
 
-/* What was read is wrong: where, and what is there instead. */
+/* The data is wrong: prints the place, and the data there. */
 static void explain(const uint8_t *local, uint64_t key, uint64_t before)
 {
 	size_t first = WINDOW, last = 0, wrong = 0, unread = 0, old = 0;

@@ -27,7 +27,7 @@ static void *fresh(size_t length)
 	return memory;
 }
 
-/* Median over several registrations; `locked` gets what the last one has added to VmPin, in KiB. */
+/* Median over several registrations; `locked` gets the increase of VmPin by the last one, in KiB. */
 static uint64_t registration(struct device *device, size_t length, bool on_demand, long *locked)
 {
 	uint64_t took[TIMES];
@@ -47,7 +47,7 @@ static uint64_t registration(struct device *device, size_t length, bool on_deman
 	return median(took, TIMES);
 }
 
-/* Whether an ordinary user may register twice of what he may lock. */
+/* Whether an ordinary user may register twice as much as the limit of locked memory. */
 static bool is_allowed(struct device *device, bool on_demand)
 {
 	const size_t length = 64 * PAGE;

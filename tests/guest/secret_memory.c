@@ -26,7 +26,7 @@ static uint8_t *make_memory(void)
 	WANT(mmap(memory + LENGTH, LENGTH, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) !=
 	     MAP_FAILED);
 	WANT(!close(fd));
-	/* Present pages: none is absent because nobody has touched it. */
+	/* Present pages: each was touched. */
 	content_fill(memory, content_key(7, 0, 0), 0, 3 * LENGTH);
 	return memory;
 }

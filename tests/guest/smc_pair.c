@@ -89,7 +89,7 @@ static const char *name_of(uint8_t mode)
 	       mode == SMC_DIAG_MODE_FALLBACK_TCP ? "tcp" : "another mode";
 }
 
-/* Sends what the peer sends, at the same time, in parts of odd length. */
+/* Sends the same data as the peer, at the same time, in parts of odd length. */
 static void exchange(int fd, uint64_t key)
 {
 	size_t sent = 0, received = 0;
@@ -119,7 +119,7 @@ static void exchange(int fd, uint64_t key)
 	WANT(!memcmp(content, got, LENGTH));
 }
 
-/* Until the peer has closed, so that neither loses what the other still reads. */
+/* Until the peer has closed, so that neither loses data that the other still reads. */
 static void end(int fd)
 {
 	char byte;

@@ -20,7 +20,7 @@
 #define SEED 4
 #define ROUNDS 3
 
-/* What the attacker is told. */
+/* Data for the attacker. */
 struct secret {
 	struct address victim;
 	uint32_t psn;
@@ -52,7 +52,7 @@ static long bad_sources(struct device *device)
 	return count;
 }
 
-/* The owner's next message, while the attacker has sent what it can. */
+/* The owner's next message, after all forged packets of the attacker. */
 static void receive(struct endpoint *end, struct ibv_mr *mr, uint8_t *buffer, unsigned int round,
 		    int owner)
 {

@@ -80,7 +80,7 @@ static void test_length(void)
 	loop_destroy(&loop);
 }
 
-/* No receive: so many retries and no more; seven means for ever, and a receive that comes is in time. */
+/* No receive: this number of retries and no more; seven means for ever, and a later receive is in time. */
 static void test_not_ready(void)
 {
 	struct request request = {
@@ -178,7 +178,7 @@ static void test_reads_outstanding(void)
 	loop_destroy(&loop);
 }
 
-/* More READs at once than the far end has agreed to: it refuses the second one. In drain it may be told another number. */
+/* More READs at once than the far end has agreed to: it refuses the second one. In drain it may be set to another number. */
 static void test_reads_agreed(void)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_SQD, .max_dest_rd_atomic = 1 };
@@ -382,7 +382,7 @@ struct lie {
 	enum ibv_wc_status status;
 };
 
-/* What a request asks for, and what the peer says instead; a few true ones, to show that the others are refused for a reason. */
+/* A request, and a false response of the peer; a few true ones, to show that the others are refused for a reason. */
 static const struct lie lies[] = {
 	{ IBV_WR_RDMA_READ, 64, { { READ_ONLY, 64 } }, IBV_WC_SUCCESS },
 	{ IBV_WR_RDMA_READ, 64, { { READ_ONLY, 60 } }, IBV_WC_BAD_RESP_ERR },
@@ -503,7 +503,7 @@ static void test_bind(void)
 	loop_destroy(&loop);
 }
 
-/* A datagram whose buffer is not the sender's to send: only the send queue stops, and goes on when it is told to. */
+/* A datagram from a buffer without rights: only the send queue stops, and continues on request. */
 static void test_send_queue(void)
 {
 	struct ibv_cq *cq = ibv_create_cq(device.context, 16, NULL, NULL, 0);

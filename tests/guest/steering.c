@@ -179,7 +179,7 @@ static uint16_t ipv4_sum(const struct frame *frame)
 	return sum_of(ip + 1, length, sum_of(&ip->saddr, 8, ip->protocol + length));
 }
 
-/* To this address; the checksums are wrong. The payload tells frames apart. */
+/* To this address; the checksums are wrong. The payload identifies frames. */
 static struct frame frame_to(const uint8_t *mac, const struct flow_of *flow, uint64_t number)
 {
 	size_t payload = 100 + number % 50;
@@ -278,7 +278,7 @@ static unsigned int arrived(struct receiver *receiver, const struct frame *frame
 	return count;
 }
 
-/* Frames keep their order: what was sent before the marker has arrived when it does. */
+/* Frames keep their order: all frames before the marker arrive before it. */
 static void mark(void)
 {
 	static uint64_t number;
@@ -676,7 +676,7 @@ static void test_broken_queue(void)
 
 /* --- checksums -------------------------------------------------------------------- */
 
-/* Sends it; what has arrived is in the frame, and whether its checksums were found right. */
+/* Sends it; returns the frame that has arrived, and the result of its checksum check. */
 static bool sums_right(struct receiver *receiver, struct frame *frame, uint32_t flags)
 {
 	uint64_t deadline = now_ms() + SOON_MS;
@@ -692,7 +692,7 @@ static bool sums_right(struct receiver *receiver, struct frame *frame, uint32_t 
 	return wc.wc_flags & IBV_WC_IP_CSUM_OK;
 }
 
-/* Checksums are filled in for who asks for it, and each receiver is told whether they are right. */
+/* Checksums are filled in on request, and each receiver learns whether they are right. */
 static void test_checksums(void)
 {
 	struct flow_of flow = { .src = { 10, 99, 9, 1 }, .dst = { 10, 99, 9, 2 },

@@ -318,7 +318,7 @@ static void receive_round(struct receiver *r, int fd, unsigned int round)
 		for (left = 0, number = 0; number < MESSAGES; number++)
 			left += !r->done[number];
 	}
-	/* Until the device knows what we have handled it does not match what is new. */
+	/* The device does not match new messages before it knows which ones we have handled. */
 	handle = post_op(r, IBV_WR_TAG_ADD, 79, IBV_OPS_SIGNALED, 0, 0, 1);
 	/* proves: IBV_WC_TM_SYNC_REQ, read_wc_flags */
 	WANT(expect(r, IBV_WC_TM_ADD, 79).flags == IBV_WC_TM_SYNC_REQ);

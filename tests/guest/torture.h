@@ -70,7 +70,7 @@ enum use { USE_READ, USE_WRITE, USE_SEND, USES };
 #define PART (32 * PAGE)
 
 #define HISTORY 64
-/* More states than this between two looks cannot be told apart any more. */
+/* More states than this between two looks cannot be distinguished. */
 #define WINDOW (HISTORY - 8)
 
 /* The numbers of one area, in the victim's memory. Each is there twice, once inverted: a torn read shows. */

@@ -41,7 +41,7 @@ struct area *area_of(enum kind kind);
 
 struct event {
 	const char *name;
-	/* Does it once; returns how much of it took effect, in pages or whatever it counts. */
+	/* Does it once; returns the amount that took effect, in pages or its own unit. */
 	size_t (*run)(struct event *event);
 	/* Runs in one thread with the others that keep contents. */
 	bool keeps;

@@ -270,7 +270,7 @@ static void keep_run(struct lane *lane)
 {
 	bool alive = true;
 
-	/* The area begins with what the victim has put there. */
+	/* The area begins with the victim's data. */
 	if (lane->kind == KEEP_PAIRS)
 		for (uint64_t page = 0; page < lane->offer.length / PAGE; page++)
 			content_fill(lane->shadow + page * PAGE,
@@ -726,7 +726,7 @@ static void lane_start(struct lane *lane, struct device *device, const struct op
 	receive_all(lane->link, &(char){ 0 }, 1);
 }
 
-/* Compares what the victim has counted and what it holds with what this side knows. */
+/* Compares the counts and the memory of the victim with the records of this side. */
 static void lane_finish(struct lane *lane)
 {
 	char command = COMMAND_FINISH;

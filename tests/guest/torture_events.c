@@ -292,7 +292,7 @@ static void refill(struct area *area)
 /*
  * Between two states traffic needs time to meet them; sometimes it gets none.
  * Meanwhile pages that were taken from an area belong to something else, which
- * must not change: the kernel gives a thread first what it has freed last.
+ * must not change: the kernel gives a thread first the page that it has freed last.
  */
 static void pause_lose(void)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* A lane of the client: a queue pair to an area of the victim, its requests, and what they may find there. */
+/* A lane of the client: a queue pair to an area of the victim, its requests, and the content that they may find there. */
 #ifndef FAULTLINE_GUEST_TORTURE_LANE_H
 #define FAULTLINE_GUEST_TORTURE_LANE_H
 
@@ -94,7 +94,7 @@ void lane_post(struct lane *lane, struct endpoint *end, struct slot *slot, enum 
 	       uint64_t offset, uint32_t length);
 /* A place for `length` bytes, which may become fewer. */
 uint64_t lane_place(struct lane *lane, uint32_t *length);
-/* Waits for so many completions, all of which must succeed. */
+/* Waits for this number of completions; all must succeed. */
 bool lane_expect(struct lane *lane, struct endpoint *end, unsigned int count);
 /* The same for requests that may fail: their completions must come in the order of `slots`. */
 bool lane_statuses(struct lane *lane, struct slot **slots, enum ibv_wc_status *status,

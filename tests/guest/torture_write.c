@@ -109,7 +109,7 @@ static bool burst_judge(struct lane *lane, const struct burst *burst, const stru
 	return true;
 }
 
-/* While the memory stayed as it was, what comes back is what was written. */
+/* If the memory was not changed, a READ returns the written data. */
 static void burst_compare(struct lane *lane, const struct burst *burst)
 {
 	const struct slot *read = burst->slots[READ];

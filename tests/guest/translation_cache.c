@@ -73,7 +73,7 @@ int main(void)
 	buffer = anonymous(PAGE);
 	mr = region(&device, buffer, PAGE, false);
 	madvise(at, PAGES * PAGE, MADV_NOHUGEPAGE);
-	/* There: the driver tells the device of them when it registers. */
+	/* Present: the driver reports them to the device when it registers. */
 	memset(at, 1, PAGES * PAGE);
 	far = region(&device, at, PAGES * PAGE, true);
 
@@ -93,7 +93,7 @@ int main(void)
 	WANT(warm.hits >= 2L * PAGES * ROUNDS);
 	WANT(warm.misses < NOISE && warm.shootdowns == 0 && warm.faults == 0);
 
-	/* One shoot-down of the region, whatever its number of pages, and all of them are looked up again. */
+	/* One shoot-down of the region, for any number of pages, and all of them are looked up again. */
 	before = count();
 	WANT(!madvise(at, PAGES * PAGE, MADV_DONTNEED));
 	gone = since(&before);

@@ -31,7 +31,7 @@
 /* Longer than all retries. */
 #define TIMEOUT_MS 20000
 
-/* What the owner of the memory tells the other guest, in its own byte order. */
+/* Message of the memory's owner to the other guest, in its own byte order. */
 struct memory {
 	uint64_t address;
 	uint32_t rkey;

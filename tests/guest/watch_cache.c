@@ -41,7 +41,7 @@ struct cache {
 	bool naive;
 };
 
-/* Registers what is mapped now: neither what was before nor what is between. */
+/* Registers the present mappings: neither earlier ones nor gaps. */
 static void cache_register(struct cache *cache, struct cached *entry)
 {
 	do {
@@ -109,7 +109,7 @@ static void cache_clear(struct cache *cache)
 	pthread_mutex_destroy(&cache->lock);
 }
 
-/* --- what is sent -------------------------------------------------------- */
+/* --- sent data ----------------------------------------------------------- */
 
 struct bench {
 	struct device device;
@@ -207,7 +207,7 @@ static void test_threads(struct bench *bench)
 	WANT(!munmap(at, LENGTH));
 }
 
-/* --- what a watch notices --------------------------------------------------- */
+/* --- events of a watch ------------------------------------------------------ */
 
 static struct faultlinedv_watch *watch_create(struct faultlinedv_events *events, const void *at,
 					      size_t length, uint64_t cookie)
@@ -361,7 +361,7 @@ static void test_many(struct device *device)
 	WANT(event_read(events).type == FAULTLINEDV_EVENT_RANGE);
 	WANT(!events_wait(events, 0));
 
-	/* More than the queue holds: the reader is told, and no counter is wrong. */
+	/* More than the queue holds: the reader gets an event, and no counter is wrong. */
 	WANT(!munmap(at, MANY * PAGE));
 	for (unsigned int i = 0; i < MANY; i++)
 		WANT(faultlinedv_watch_value(watches[i]) != values[i]);

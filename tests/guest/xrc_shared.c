@@ -223,7 +223,7 @@ static void share(int sender)
 	WANT(qp->qp_context == &side.device);
 	/* proves: IBV_QPS_RTR, IBV_QP_INIT_ATTR_XRCD */
 	WANT(state_of(qp, &peer) == IBV_QPS_RTR && peer == target[1]);
-	/* What only this device knows works on what was opened, too. */
+	/* Own features of this device work on opened objects, too. */
 	if (faultlinedv_is_supported(side.device.context->device)) {
 		WANT(!faultlinedv_set_fault_policy(qp, FAULTLINEDV_FAULT_DROP));
 		WANT(!faultlinedv_query_fault_policy(qp, &policy));

@@ -32,7 +32,7 @@ static void refused(struct bench *bench, uint32_t length, uint64_t offset, uint3
 	loop_restart(&bench->loop);
 }
 
-/* What is written to an offset is there, and what is there is read. */
+/* A WRITE to an offset changes that place, and a READ returns its content. */
 static void moves(struct bench *bench, uint8_t *memory, uint32_t length, uint64_t offset,
 		  uint32_t rkey)
 {

@@ -15,7 +15,7 @@
 //! - [`check`]: capture files against the rules of the specification
 
 #![forbid(unsafe_code)]
-// Values of guests, peers and files get here, and none of them may stop the process. Tests may.
+// Values of guests, peers and files reach this crate; arithmetic on them must not panic, except in tests.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 pub mod capture;

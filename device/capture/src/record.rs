@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_rules_do_is_told_from_what_links_do() {
+    fn changes_by_rules_and_by_links_are_distinguished() {
         let rule = |kind| Some(ByRule { rule: 2, kind });
         let links = comments(Fate::Passed, Effects::CORRUPTED, None);
         assert_eq!(

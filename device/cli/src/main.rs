@@ -1,7 +1,7 @@
 //! `faultline serve`: RDMA NICs for virtual machines.
 
 #![forbid(unsafe_code)]
-// Values of users and sockets get here, and none of them may stop the process. Tests may.
+// Values of users and sockets reach this crate; arithmetic on them must not panic, except in tests.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 mod commands;
@@ -87,7 +87,8 @@ struct Serve {
     /// Check the configuration, and end.
     #[arg(long)]
     check: bool,
-    /// Serve in a second process, and start it again when it has ended: guests go on with a device that was reset.
+    /// Serve in a second process, and start it again when it has ended: the guests continue with a device that was
+    /// reset.
     #[arg(long, conflicts_with = "kept_in")]
     supervisor: bool,
     /// Serve the clients of the supervisor that has this directory.
@@ -176,7 +177,7 @@ fn main() -> ExitCode {
     if !is_read {
         return ExitCode::FAILURE;
     }
-    // It may repeat what a server or a file says.
+    // It may repeat text of a server or a file.
     let text = match format!("{error:#}") {
         // A problem of a file, with the line where it is.
         drawn if drawn.starts_with("error: ") => drawn,
@@ -186,7 +187,8 @@ fn main() -> ExitCode {
     commands::status::of_error(&error)
 }
 
-/// Lets each option take a negative number, which its parser refuses with what is allowed. By default it would be an unknown option.
+/// Lets each option take a negative number, so that its parser refuses it and names the allowed values. By default it
+/// would be an unknown option.
 fn with_negative_numbers(command: clap::Command) -> clap::Command {
     let command = command.mut_args(|arg| match arg.get_action().takes_values() {
         true => arg.allow_negative_numbers(true),

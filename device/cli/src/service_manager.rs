@@ -11,7 +11,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 /// Environment variable with the address of the service manager's socket.
 pub(crate) const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 
-/// Tells the service manager at this address that the sockets of this process exist.
+/// Reports to the service manager at this address that the sockets of this process exist.
 pub(crate) fn notify_ready(address: &OsStr) -> io::Result<()> {
     // An address that begins with @ is an abstract one.
     let address = match address.as_bytes().strip_prefix(b"@") {

@@ -10,7 +10,7 @@ use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Unexpected, Visitor
 /// An address, or a range of them as `ADDRESS/BITS`.
 struct Range(AddressRange);
 
-/// Reads a range. `None`: it is none.
+/// Reads a range. `None`: the text is no range.
 fn parse(text: &str) -> Option<AddressRange> {
     let (address, bits) = match text.split_once('/') {
         Some((address, bits)) => (address, Some(bits.parse::<u8>().ok()?)),

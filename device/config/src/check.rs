@@ -1,4 +1,4 @@
-//! What the NICs and ports of a configuration must obey together, whether the file or the command line has them.
+//! Rules for the NICs and ports of a configuration together, from the file or the command line.
 //!
 //! Values that are wrong by themselves are refused where they are read.
 
@@ -17,7 +17,7 @@ use crate::engine::MOST_ENGINES;
 use crate::port::{PortEntry, PortKind};
 
 impl Config {
-    /// Refuses what can't work.
+    /// Refuses configurations that can't work.
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.nics.is_empty() {
             return Err(self.refused(
@@ -72,7 +72,7 @@ impl Config {
         }
     }
 
-    /// Nothing that can have one user only has two.
+    /// Refuses resources with one user that two entries claim.
     fn check_claims(&self) -> Result<(), ConfigError> {
         let mut users: HashMap<Claim, Place> = HashMap::new();
         for (claim, place) in self.claims() {
@@ -105,7 +105,7 @@ impl Config {
         }
     }
 
-    /// What the control server, the NICs and the ports claim for themselves.
+    /// Resources that the control server, the NICs and the ports claim.
     fn claims(&self) -> impl Iterator<Item = (Claim, Place)> {
         let control = &self.control;
         let socket = control.socket.as_deref().map(Claim::socket);
@@ -175,7 +175,7 @@ impl Claim {
         (address.port() != 0).then_some(Self::Address(address))
     }
 
-    /// What a port claims besides its name, and by which key.
+    /// The claims of a port besides its name, and the key of each.
     fn of_port(port: &PortEntry) -> Option<(Self, &'static str)> {
         match &port.kind {
             PortKind::Listen(StreamAddress::Unix(path)) => Some((Self::socket(path), "listen")),
@@ -311,7 +311,7 @@ mod tests {
             refusal(&control, &[]),
             taken("3:10: nic[0].socket", "the control server")
         );
-        // What the command line has given is not sought in the file.
+        // Values of the command line have no place in the file.
         let file = nics(["a", "b"], ["/run/x", "/run/a"]);
         assert_eq!(
             refusal(&file, &["a=/run/a"]),
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nic_that_is_one_engine_too_many_is_located() {
+    fn the_nic_on_one_engine_too_many_is_located() {
         let nics = (0..65)
             .map(|n| format!("[[nic]]\nname = \"n{n}\"\nsocket = \"/{n}\"\nengine = \"e{n}\"\n"));
         assert_eq!(

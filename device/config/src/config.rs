@@ -39,12 +39,12 @@ pub enum ConfigError {
     /// The text is not TOML, or has an unknown key, a wrong value, or a value that does not fit others.
     #[error("{}{error}", path.as_ref().map(|path| format!("{}:", path.display())).unwrap_or_default())]
     Malformed {
-        /// The file; `None`: the text is of none.
+        /// The file; `None`: the text is not from a file.
         path: Option<PathBuf>,
         /// Position, key and reason.
         error: Malformed,
     },
-    /// As [`ConfigError::Malformed`], of something that is in no text: where it was said, and what is wrong.
+    /// As [`ConfigError::Malformed`], without a text: the origin of the value, and the problem.
     #[error("{0}")]
     Refused(String),
     /// `--nic` without an equals sign.
@@ -80,7 +80,7 @@ impl ConfigError {
     }
 }
 
-/// When the engine looks for work, and when it sleeps.
+/// The look of the engine for work, and its sleep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum PollMode {
     /// Always look: lowest latency, one core is busy for ever.
@@ -106,7 +106,7 @@ pub struct NicEntry {
     pub present: bool,
     /// MAC address; derived from the name if not given.
     pub mac: Option<MacAddr>,
-    /// Settings; those of `[defaults]` hold where this has none.
+    /// Settings. A setting without a value is that of `[defaults]`.
     pub settings: NicSettings,
     /// Files of a supervisor for this process and those after it. Not in configuration files.
     pub supervised: Option<SupervisedFiles>,
@@ -190,7 +190,7 @@ macro_rules! nic_settings {
 }
 
 nic_settings! {
-    /// Regions on demand are offered; `false` is an adapter whose memory must be pinned.
+    /// On-demand regions are offered; `false` is an adapter whose memory must be pinned.
     on_demand: bool,
     /// Fault policy of queue pairs that do not choose one.
     fault_policy: NamedFaultPolicy,
@@ -200,7 +200,7 @@ nic_settings! {
     /// Longest pause of the ingress by fault policy `stall`, in milliseconds: a longer one is taken for a deadlock.
     #[serde(deserialize_with = "file::optional_number")]
     stall_timeout_ms: u64,
-    /// Peers that get READY packets when a fault is repaired, and whose READY packets are accepted.
+    /// Peers with which READY packets are exchanged.
     ready: NamedReadyMode,
     /// Protocol of the RDMA queue pairs: RoCEv2 or iWARP.
     transport: NamedTransport,
@@ -369,7 +369,7 @@ impl clap::ValueEnum for NamedTransport {
     }
 }
 
-/// With which peers a NIC exchanges READY; the configuration gives it by its name.
+/// Peers with which a NIC exchanges READY; the configuration gives them by a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamedReadyMode(ReadyMode);
 
@@ -479,7 +479,7 @@ impl NicEntry {
         ]
     }
 
-    /// What the firmware is told.
+    /// The configuration for the firmware.
     pub fn nic_config(&self, defaults: &NicSettings) -> NicConfig {
         let mut config = NicConfig::new(self.mac_address());
         // Settings win over profiles, those of `[defaults]` too.
@@ -509,8 +509,8 @@ pub struct Config {
     /// Events that the trace keeps, of each NIC an equal part; 0: none.
     #[serde(default = "default_trace_records", deserialize_with = "file::number")]
     pub trace_records: usize,
-    /// Frames, doorbells, interrupts and diagnostics are counted for the metrics; `false`: `/metrics` has only what the NICs count
-    /// themselves.
+    /// Frames, doorbells, interrupts and diagnostics are counted for the metrics; `false`: `/metrics` has only the
+    /// NICs' own counters.
     #[serde(default = "default_metrics")]
     pub metrics: bool,
     /// Group whose members can connect to the unix sockets of NICs and ports that name none; `None`: only the user of the process.
@@ -625,7 +625,8 @@ impl Config {
         Some((name.clone(), profile.clone()?))
     }
 
-    /// What the firmware of one of these NICs is told: its settings, and with how many it shares the pauses of a sender.
+    /// The configuration for the firmware of one of these NICs: its settings, and the number of NICs with which it
+    /// shares the pauses of a sender.
     pub fn nic_config(&self, nic: &NicEntry) -> NicConfig {
         let others = self.nics.len().saturating_sub(1);
         NicConfig {
@@ -682,7 +683,7 @@ impl Config {
         self.nics.append(&mut nics);
     }
 
-    /// `adaptive`: for how long to look after the last work.
+    /// `adaptive`: time for which the engine looks for work after the last work.
     pub fn poll_time(&self) -> Duration {
         Duration::from_micros(self.poll_time_us)
     }
@@ -755,9 +756,9 @@ mod tests {
         assert!(b.pitfalls.flood && !b.pitfalls.damming);
     }
 
-    /// TOML has integers up to 2^63 - 1.
+    /// Larger numbers than TOML's largest, 2^63 - 1, have the same meaning.
     #[test]
-    fn numbers_beyond_what_can_be_said_are_the_largest_that_can() {
+    fn numbers_beyond_the_largest_of_toml_mean_the_largest() {
         let largest = i64::MAX;
         let text = format!(
             "[defaults]\ntable_mib = {largest}\nfault_timeout_ms = {largest}\nstall_timeout_ms = {largest}\n\
@@ -785,7 +786,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_nic_is_not_told_it_takes_from_the_defaults() {
+    fn settings_that_a_nic_lacks_are_those_of_the_defaults() {
         let text =
             "[defaults]\non_demand = false\nlookup_ns = 7\n[[nic]]\nname = \"a\"\nlookup_ns = 9\n";
         let mut config = Config::from_toml(text).unwrap();

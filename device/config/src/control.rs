@@ -1,4 +1,4 @@
-//! Where the control server listens: the `[control]` table of the configuration.
+//! Addresses of the control server: the `[control]` table of the configuration.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
@@ -70,7 +70,7 @@ pub enum ControlConfigError {
 }
 
 impl ControlSettings {
-    /// Refuses what can't work.
+    /// Refuses settings that can't work.
     pub fn check(&self) -> Result<(), ControlConfigError> {
         match (self.listen, &self.token_file) {
             (Some(address), None) => Err(ControlConfigError::NoToken(address)),
@@ -79,7 +79,7 @@ impl ControlSettings {
     }
 }
 
-/// True if a file of this user is as good as one's own.
+/// True if a file of this user can be trusted like an own file.
 fn is_trusted(owner: u32, own: u32) -> bool {
     owner == own || owner == 0
 }

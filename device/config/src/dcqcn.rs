@@ -136,7 +136,7 @@ mod tests {
             refusal_of_nic("dcqcn = { cnp_dscp = 64 }\n"),
             "3:22: nic[0].dcqcn.cnp_dscp: invalid value: integer `64`, expected an integer from 0 to 63"
         );
-        // A default that does not fit what is given has the place of the table.
+        // A default that does not fit the given values has the place of the table.
         assert_eq!(
             refusal_of_nic("dcqcn = { line_rate_mbps = 5 }\n"),
             "3:9: nic[0].dcqcn.min_rate_mbps: invalid value: integer `10`, expected an integer from 1 to 5"

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_values_are_refused_with_what_is_allowed() {
+    fn wrong_values_are_refused_with_the_allowed_ones() {
         let refused = |text: &str, message: &str| {
             let error = Config::from_toml(text).unwrap_err();
             assert_eq!(error.to_string(), message);

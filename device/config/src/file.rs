@@ -1,6 +1,6 @@
-//! The configuration file as text: where in it something is wrong, and what is allowed there.
+//! The configuration file as text: places of its problems, and allowed values.
 //!
-//! Knows no setting: what the keys are is in [`crate::config`]. Places and words are those of scenario files.
+//! This module knows no setting: the keys are in [`crate::config`]. Places and words are those of scenario files.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use faultline_scenario::problem::{Problem, position};
 use serde::de::{DeserializeOwned, Deserializer, Error, Unexpected, Visitor};
 
-/// A configuration file that can't be used: position, key, and what is wrong.
+/// A configuration file that can't be used: position, key, and problem.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{line}:{column}: {}{problem}", .key.as_ref().map(|key| format!("{key}: ")).unwrap_or_default())]
 pub struct Malformed {
@@ -21,7 +21,7 @@ pub struct Malformed {
     pub column: usize,
     /// Path of the key or of the table, such as `nic[1].mac`; `None` in the top-level table and where the text is not TOML.
     pub key: Option<String>,
-    /// What is wrong, with the value, and what is allowed.
+    /// The problem, with the value, and the allowed values.
     pub problem: String,
 }
 
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_no_toml_is_located() {
+    fn missing_keys_and_invalid_toml_are_located() {
         refused(
             "poll = \"busy\"\n[[nic]]\nsocket = \"/a\"\n",
             2,

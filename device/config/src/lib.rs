@@ -1,6 +1,6 @@
 //! The configuration of a process: its NICs, ports, engines and control server, from a file or the command line.
 //!
-//! Knows no socket, thread or engine: it reads the settings, and says what is wrong with them and where.
+//! Without sockets, threads and engines: it reads the settings, and reports problems with their places.
 //!
 //! - [`config`]: the NICs to serve and their settings
 //! - `check`: what NICs and ports must obey together
@@ -14,7 +14,7 @@
 //! - `vlan`: the VLANs of a NIC or port
 
 #![forbid(unsafe_code)]
-// Values of users get here, and none of them may stop the process. Tests may.
+// Values of users reach this crate; arithmetic on them must not panic, except in tests.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 mod addresses;

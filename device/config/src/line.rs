@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_located() {
+    fn problems_are_located() {
         assert_eq!(
             refusal_of_nic("link_tx = { loss = 1.5 }\n"),
             "3:20: nic[0].link_tx.loss: invalid value: floating point `1.5`, expected a number from 0 to 1"

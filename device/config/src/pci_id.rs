@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn problems_are_reported() {
         let refused = |value: &str| refusal_of_nic(&format!("pci_id = {value}\n"));
         for text in [
             "1af4",

@@ -15,7 +15,7 @@ use crate::{line, vlan};
 /// Pause between two attempts to connect unless another one is set.
 const RECONNECT: Duration = Duration::from_secs(1);
 
-/// How long connections wait for a peer that takes too slowly, unless another time is set.
+/// Default time for which connections wait for a peer that takes frames too slowly.
 const HOLD: Duration = Duration::from_millis(100);
 
 /// A port that leads out of the process: a `[[port]]` table.
@@ -24,7 +24,7 @@ const HOLD: Duration = Duration::from_millis(100);
 pub struct PortEntry {
     /// Name, for messages and metrics. No NIC has it.
     pub name: String,
-    /// What is at its other end.
+    /// Its other end.
     pub kind: PortKind,
     /// Group whose members can connect to its unix socket; `None`: that of the process.
     pub socket_group: Option<String>,
@@ -34,7 +34,8 @@ pub struct PortEntry {
     pub pvid: Option<u16>,
     /// VLANs of frames with a tag.
     pub vlans: Option<VlanSet>,
-    /// How long connections wait for a peer that takes too slowly, before frames to it are dropped. Zero: not at all.
+    /// Time for which connections wait for a peer that takes frames too slowly, before frames to it are dropped.
+    /// Zero: not at all.
     pub hold: Duration,
     /// Model of the link to the peer.
     pub link_tx: Option<LinkModel>,
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_port_is_refused_with_what_is_allowed() {
+    fn a_wrong_port_is_refused_with_the_allowed_values() {
         refused(
             "kind = \"tun\"\n",
             3,

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_located() {
+    fn problems_are_located() {
         assert_eq!(
             refusal_of_nic("pvid = 4095\n"),
             "3:8: nic[0].pvid: invalid value: integer `4095`, expected a VLAN from 1 to 4094"

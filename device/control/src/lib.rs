@@ -18,7 +18,7 @@
 //! - [`serve()`]: a process with its control server
 
 #![forbid(unsafe_code)]
-// Values of clients get here, and none of them may stop the process. Tests may.
+// Values of clients reach this crate; arithmetic on them must not panic, except in tests.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 mod access;

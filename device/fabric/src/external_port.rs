@@ -62,7 +62,7 @@ enum Hold {
 pub struct ExternalPort<P> {
     name: String,
     mtu: Option<u16>,
-    /// What it has passed and dropped.
+    /// Counts of passed and dropped frames.
     pub counts: ExternalCounts,
     peer: P,
     /// The peer has not been woken for a frame yet.

@@ -6,7 +6,8 @@ use crate::link_model::Effects;
 
 macro_rules! fates {
     ($($(#[doc = $doc:literal])* $name:ident,)*) => {
-        /// The fate of a frame at an interface: whether its way ends there, and why. What changes a frame that goes on is in [`Effects`].
+        /// The fate of a frame at an interface: passed, or dropped for a reason. [`Effects`] are changes of a frame
+        /// that passes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub enum Fate {

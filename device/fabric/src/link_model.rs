@@ -297,7 +297,8 @@ impl<T: Copy + Ord> ModelledLink<T> {
         effects
     }
 
-    /// Sends two copies of a frame. Each has its own effects; those of both are returned, as of one frame: it is lost if both are.
+    /// Sends two copies of a frame, each with its own effects. Returns the effects on both, as of one frame: it is lost
+    /// if both copies are.
     fn send_twice(&mut self, now: u64, frame: &[u8], mark: T) -> Effects {
         count(&mut self.counts.duplicated);
         let first = self.queue(now, frame, mark, Effects::DUPLICATED);
@@ -935,7 +936,7 @@ mod tests {
     }
 
     #[test]
-    fn a_priority_that_is_not_paused_takes_no_room_from_others() {
+    fn an_unpaused_priority_takes_no_room_from_others() {
         let mut line = ModelledLink::new(LinkModel {
             queue_bytes: 0,
             ..with_pfc().model

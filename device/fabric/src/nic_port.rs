@@ -53,8 +53,8 @@ impl NicPort {
         std::mem::replace(&mut self.was_up, is_up) && !is_up
     }
 
-    /// True if it has nothing to do before its next deadline, unless something happens. No event wakes a queue pair that waits for the end of
-    /// a pause: the NIC has to be told in its turns which priorities are paused.
+    /// True if it has nothing to do before its next deadline, unless something happens. No event wakes a queue pair
+    /// that waits for the end of a pause: the owner sets the paused priorities in each turn of the NIC.
     #[inline]
     pub(crate) fn may_rest(&self) -> bool {
         let nic = &self.nic;
@@ -83,7 +83,8 @@ impl NicPort {
         self.bus_master && self.nic.is_stalled()
     }
 
-    /// Returns true if a frame, of so many packets, is dropped because the link is down, or because the function may not access memory.
+    /// Returns true if a frame of this number of packets is dropped because the link is down, or because the function
+    /// may not access memory.
     #[inline]
     pub(crate) fn drops_as_down(&mut self, packets: u32) -> bool {
         let is_down = !self.bus_master || !self.nic.is_link_up();

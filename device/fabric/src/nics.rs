@@ -1,9 +1,9 @@
 //! The NICs of a fabric, and which of them rest.
 //!
-//! A NIC that has nothing to do but to wait for a doorbell, a frame, a request or a deadline *rests*: a pass asks for its doorbells and
-//! nothing else. Whoever may change a NIC ends its rest, because [`Nics::get_mut`] and the like do: a NIC that was changed has a turn in the
-//! next pass, and rests again only when it had nothing to do in it. A NIC that waits for the switch to grant its address does not
-//! rest ([`Fabric::let_rest`](crate::Fabric::let_rest)).
+//! A NIC that waits for nothing but a doorbell, a frame, a request or a deadline *rests*: a pass looks at its doorbells
+//! only. [`Nics::get_mut`] and the other functions that give access to a NIC end its rest: a NIC that was changed has a
+//! turn in the next pass, and rests again if it had nothing to do in that turn. A NIC that waits for the switch to
+//! grant its address does not rest ([`Fabric::let_rest`](crate::Fabric::let_rest)).
 
 use faultline_nic::Instant;
 
@@ -27,7 +27,7 @@ pub struct Nics {
 }
 
 impl Nics {
-    /// For a process with so many NICs. It has none yet.
+    /// Creates an empty table for a process with this number of NICs.
     pub(crate) fn new(ports: usize) -> Self {
         Self {
             ports: ByPort::new(ports),

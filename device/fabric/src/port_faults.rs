@@ -36,7 +36,7 @@ pub struct PortFaults {
     interrupt_losses: u32,
     /// There is an MTU, or there are packets to drop.
     impaired: bool,
-    /// What it has dropped.
+    /// Counts of dropped packets and interrupts.
     pub counts: FaultCounts,
 }
 

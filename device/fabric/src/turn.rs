@@ -22,10 +22,11 @@ use crate::turn_limit::TurnLimit;
 /// and its time is not much older than the frames that it sends.
 const FURTHER_TURNS: u32 = 15;
 
-/// Turns for which a NIC prepares what follows in a message. What is not taken then is prepared again.
+/// Turns for which a NIC prepares the next run of a message. Packets that the receiver does not take are prepared
+/// again.
 const TURNS_AT_ONCE: u32 = 8;
 
-/// What a NIC may still send in a pass.
+/// The rest of the turns of a NIC in a pass.
 #[derive(Debug)]
 struct Turns {
     /// The rest of its turn.
@@ -34,7 +35,7 @@ struct Turns {
     further: u32,
 }
 
-/// The turn of a NIC up to what it sends.
+/// The first part of a NIC's turn, before it sends.
 #[derive(Debug)]
 pub struct Turn<'a, M> {
     id: PortId,
@@ -72,8 +73,8 @@ impl<M: Dma> Turn<'_, M> {
 }
 
 impl<O: Outside> Fabric<O> {
-    /// Finds out what link models pause and external ports hold. Once for each pass: what a sender adds in its turn takes no turn of the
-    /// same pass from others. Returns true if other fabrics have to be woken for it.
+    /// Updates the pauses of link models and the holds of external ports. Called once for each pass, so frames that a
+    /// sender adds in its turn do not pause others in the same pass. Returns true if other fabrics must be woken.
     #[inline(always)]
     pub fn begin_pass(&mut self, out: &O, now: Instant) -> bool {
         if !self.links.is_empty() {
@@ -135,7 +136,7 @@ impl<O: Outside> Fabric<O> {
             port.nic.may_send()
         });
         // A NIC whose ingress is paused pauses all other NICs, as Ethernet PAUSE frames do: the destination of the next
-        // frame is not known before it is built. Without a frame to send nothing is asked, for there may be many NICs.
+        // frame is not known before it is built. Only a NIC with a frame to send asks, because there may be many NICs.
         let pauses = |(other, port): (PortId, &NicPort)| other != id && port.pauses_senders();
         if may_send && self.nics.iter().any(pauses) {
             return false;
@@ -194,9 +195,9 @@ impl<O: Outside> Fabric<O> {
         begins
     }
 
-    /// Passes what follows a frame in its message to the NIC that has just received the frame, a turn at a time. Switch and ports need not be
-    /// asked again: with rules, link models or captures on the path a NIC has no further turns ([`Fabric::others_wait`]). Returns false if
-    /// the turns of the sender are over.
+    /// Passes the next runs of a message to the NIC that has just received the last frame, turn by turn. Switch and
+    /// ports are not asked again: a NIC with rules, link models or captures on the path has no further turns
+    /// ([`Fabric::others_wait`]). Returns false if the turns of the sender are over.
     #[inline(never)]
     fn pass_next_runs(
         &mut self,
@@ -232,7 +233,8 @@ impl<O: Outside> Fabric<O> {
         }
     }
 
-    /// Lets a NIC receive a run turn by turn. Returns how many packets of it it has received, and whether the next turn of the sender has begun.
+    /// Lets a NIC receive a run turn by turn. Returns the number of received packets, and whether the next turn of the
+    /// sender has begun.
     #[inline]
     fn receive_next_runs(
         &mut self,

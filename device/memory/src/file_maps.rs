@@ -1,6 +1,6 @@
-//! The files behind the memory of one guest. Each file is mapped once for a NIC and as a whole, however many DMA maps refer to
-//! it: with a virtual IOMMU a guest makes and removes tens of thousands of maps, while the mappings of all NICs of the process
-//! count against `vm.max_map_count`.
+//! The files behind the memory of one guest. Each file is mapped once for a NIC and as a whole, whatever the number of
+//! DMA maps that refer to it: with a virtual IOMMU a guest makes and removes tens of thousands of maps, while the
+//! mappings of all NICs of the process count against `vm.max_map_count`.
 
 use crate::backing::{Backing, HUGETLBFS, Identity};
 use crate::map::{Map, MapError, NewMap, Rights};
@@ -144,8 +144,8 @@ impl FileMaps {
         })
     }
 
-    /// Maps a file as a whole; or only the range, if it is not a regular file or the whole does not fit the address space.
-    /// The error is that of the system, or `None` if there are too many files.
+    /// Maps a file as a whole. Maps only the range if the file is not a regular one, or if the whole does not fit the
+    /// address space. The error is that of the system, or `None` if there are too many files.
     fn add(
         &mut self,
         fd: OwnedFd,

@@ -63,7 +63,8 @@ impl ForeignMap {
         let _ = unsafe { sigbus::restore(page, len, file.file().as_fd(), offset, true) };
     }
 
-    /// True if accesses of this thread have met a page that is not there since the last call. Later accesses look for the page again.
+    /// True if accesses of this thread have met an absent page since the last call. Later accesses look for the page
+    /// again.
     pub fn has_lost<'a>(maps: impl Iterator<Item = &'a Self> + Clone) -> bool {
         if sigbus::none_lost() {
             return false;
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_is_not_there_is_reported_and_found_again() {
+    fn an_absent_page_is_reported_and_found_again() {
         let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, 4 * PAGE_SIZE as u64).unwrap();
         let handle = file.try_clone().unwrap();

@@ -106,7 +106,7 @@ impl PersistentRange {
         (self.offset, self.len)
     }
 
-    /// Writes the range back to the file; blocks until that is durable.
+    /// Writes the range back to the file; blocks until it is durable.
     ///
     /// # Errors
     ///
@@ -268,9 +268,9 @@ impl GuestMemory {
             .map(|map| (map.start, map.last(), map.backing.is_some(), map.writable))
     }
 
-    /// True if a map has no descriptor. That alone is no error: QEMU maps ROMs (read-only) and
-    /// the mmapped BAR areas of this device (writable) without one in every VM. RAM that is not
-    /// shared is a large writable map in [`GuestMemory::maps`].
+    /// True if a map has no descriptor. This is no error by itself: QEMU maps ROMs (read-only) and the mmapped BAR
+    /// areas of this device (writable) without one in every VM. RAM that is not shared is a large writable map in
+    /// [`GuestMemory::maps`].
     pub fn has_unreachable(&self) -> bool {
         self.unreachable_maps() != 0
     }

@@ -40,7 +40,7 @@
     unsafe_code,
     reason = "the only crate that maps and accesses the memory of guests; each block states why it is sound"
 )]
-// Values of guests, peers and sockets get here, and none of them may stop the process. Tests may.
+// Values of guests, peers and sockets reach this crate; arithmetic on them must not panic, except in tests.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 #[cfg(not(target_endian = "little"))]

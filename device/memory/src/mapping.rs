@@ -110,7 +110,7 @@ impl Mapping {
         self.len == 0
     }
 
-    /// Writes back to the file what has been written to these bytes; blocks until that is durable.
+    /// Writes the changes of these bytes back to the file; blocks until they are durable.
     pub fn sync(&self, offset: u64, len: usize) -> io::Result<()> {
         let before = to_usize(offset) & (PAGE_SIZE - 1);
         let (start, len) = (offset - before as u64, len.saturating_add(before));

@@ -1,7 +1,7 @@
 //! Copies between pointers of which at least one side is shared with another process.
 //!
-//! The functions take raw pointers and lengths, never slices, and check nothing: bounds are
-//! the business of the callers in this crate.
+//! The functions take raw pointers and lengths, never slices, and check nothing: the callers in this crate check
+//! bounds.
 
 #![expect(
     clippy::arithmetic_side_effects,
@@ -11,7 +11,7 @@
 use std::ptr;
 use std::sync::atomic::{Ordering, fence};
 
-/// A length or an offset, which are 64 bits wide in guests and in messages, as the host has it.
+/// A length or an offset of a guest or a message, which has 64 bits, as a number of the host.
 #[inline(always)]
 #[expect(
     clippy::cast_possible_truncation,
@@ -106,8 +106,8 @@ pub(crate) unsafe fn load(dst: *mut u8, src: *const u8, len: usize) {
     }
 }
 
-/// Number of those of `len` bytes (at least one) at `dst` that are stored before the tail. The tail begins at the last
-/// multiple of 8 before the end; if that is before `dst`, it is everything.
+/// Number of bytes, of `len` (at least one) at `dst`, that are stored before the tail. The tail begins at the last
+/// multiple of 8 before the end; if that is before `dst`, the tail is the whole copy.
 #[inline(always)]
 fn body(dst: usize, len: usize) -> usize {
     let tail = match dst.wrapping_add(len) & 7 {

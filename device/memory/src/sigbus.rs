@@ -12,9 +12,10 @@
 //! A page is replaced for the time of one access only, so few mappings of the process are split at a time
 //! (`vm.max_map_count`). Bytes written to the zero page are lost; nothing else ever sees them.
 //!
-//! The record has room for any number of pages. It has a limited number of parts, each of adjacent pages of a mapping. If these are
-//! not enough, a part also has the pages between those that were lost, or it says that all pages of all mappings may be lost. That costs more,
-//! but only accesses of ports get so far: the longest of an engine is a frame of 64 KiB on each of two sides.
+//! The record has room for any number of pages. It has a limited number of parts, each of adjacent pages of a mapping.
+//! If these are not enough, a part also has the pages between those that were lost, or it says that all pages of all
+//! mappings may be lost. That costs more, but only accesses of ports are long enough: the longest access of an engine
+//! is a frame of 64 KiB on each of two sides.
 //!
 //! # Constraints of the handler
 //!
@@ -68,13 +69,13 @@ struct Part {
 
 /// Pages that the access of this thread has lost so far.
 struct Lost {
-    /// Parts in use; more than there are: there was no room for one.
+    /// Parts in use; a number above their limit means that there was no room for one.
     count: AtomicUsize,
     parts: [Part; MAX_PARTS],
 }
 
 thread_local! {
-    // Without a destructor and a first use: the handler may touch it at any time.
+    // Without a destructor and a lazy start, because the handler may access it at any time.
     static LOST: Lost = const {
         Lost {
             count: AtomicUsize::new(0),
@@ -119,7 +120,7 @@ impl Lost {
 /// The previous action of SIGBUS.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Permission to replace the pages of a mapping, until it is dropped. That must be before the mapping is.
+/// Permission to replace the pages of a mapping. It must be dropped before the mapping.
 #[derive(Debug)]
 pub(crate) struct Registration(usize);
 
@@ -178,8 +179,8 @@ pub(crate) fn take_lost() -> Vec<std::ops::Range<usize>> {
     })
 }
 
-/// Where the lost pages of a mapping are in it, if `lost` has some of it: offset and length. Huge pages are mapped again with the whole
-/// mapping, because the kernel does not merge their mappings.
+/// Range of the lost pages in a mapping, if `lost` has any of it: offset and length. Huge pages are mapped again with
+/// the whole mapping, because the kernel does not merge their mappings.
 pub(crate) fn part_of(
     lost: &std::ops::Range<usize>,
     (start, len): (usize, usize),
@@ -239,8 +240,8 @@ fn replace(address: usize) -> bool {
     let page = address & !page_size.wrapping_sub(1);
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-    // SAFETY: the page belongs to a registered mapping of guest memory, which this thread borrows, and to nothing
-    // else; it is not there now, so nothing is lost by mapping another in its place.
+    // SAFETY: the page belongs to a registered mapping of guest memory, which this thread borrows, and to nothing else;
+    // it is absent, so mapping another page in its place loses no data.
     let mapped = unsafe { mmap_anonymous(page as *mut c_void, page_size, prot, flags) };
     if mapped.is_err() {
         return false;
@@ -264,7 +265,8 @@ extern "C" fn on_sigbus(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_voi
     // SAFETY: sigaction and raise are async-signal-safe; `previous` is what sigaction returned.
     unsafe {
         libc::sigaction(signal, previous, ptr::null_mut());
-        // The access is made again when this returns, and raises it again. One of kill(2) must be sent again.
+        // The access is made again when this returns, and raises the signal again. A signal of kill(2) must be sent
+        // again.
         if code <= 0 {
             libc::raise(signal);
         }
@@ -279,7 +281,7 @@ fn install() -> io::Result<()> {
         return Ok(());
     }
     let mut previous = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: asks what is in force; all fields may be zero before.
+    // SAFETY: only reads the present action; all fields may be zero before.
     let previous = unsafe {
         if libc::sigaction(libc::SIGBUS, ptr::null(), previous.as_mut_ptr()) != 0 {
             return Err(io::Error::last_os_error());

@@ -8,8 +8,8 @@ use rustix::ioctl;
 /// TUNSETVNETHDRSZ of `linux/if_tun.h`.
 const SET_HEADER_LENGTH: ioctl::Opcode = ioctl::opcode::write::<libc::c_int>(b'T', 216);
 
-/// Sets the length in octets of the virtio header that is before each frame of a TAP device with IFF_VNET_HDR. A device that outlasts its
-/// programs keeps the length that another one has set, as QEMU does.
+/// Sets the length in octets of the virtio header before each frame of a TAP device with IFF_VNET_HDR. A device that
+/// outlasts its programs keeps the length that another program has set, such as QEMU.
 ///
 /// # Errors
 ///
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_tap_device_is_an_error() {
+    fn other_files_than_tap_devices_are_refused() {
         let file = std::fs::File::open("/dev/null").unwrap();
         let error = set_tap_header(file, 10).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENOTTY));

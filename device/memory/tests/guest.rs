@@ -1,4 +1,4 @@
-//! Guest memory against a plain byte vector, and what must be refused.
+//! Guest memory compared with a plain byte vector, and accesses that must be refused.
 
 #![cfg(test)]
 #![expect(
@@ -59,7 +59,7 @@ fn accesses_land_where_the_file_says() {
 
 /// A guest can have many maps, and a peer can ask with every packet.
 #[test]
-fn where_nothing_lasts_no_map_is_looked_at() {
+fn without_persistent_maps_no_map_is_looked_at() {
     const MAPS: u64 = 60_000;
     let mut memory = GuestMemory::new();
     for at in 0..MAPS {
@@ -79,7 +79,7 @@ fn where_nothing_lasts_no_map_is_looked_at() {
 }
 
 #[test]
-fn what_lasts_is_what_a_disk_keeps() {
+fn only_files_on_disks_are_persistent() {
     let (mut memory, ram) = two_maps();
     assert!(
         memory.persistent_ranges(None).is_empty(),
@@ -190,7 +190,7 @@ fn failures_name_the_first_bad_address_and_change_nothing() {
 }
 
 #[test]
-fn maps_without_descriptor_and_read_only_maps_are_told_apart() {
+fn maps_without_descriptor_differ_from_read_only_maps() {
     let ram = MemFd::new(PAGE_SIZE).unwrap();
     let mut memory = GuestMemory::new();
     memory.map(0, P, dup(&ram), 0, Rights::READ_ONLY).unwrap();
@@ -303,7 +303,8 @@ fn mappings(name: &str) -> usize {
     maps.lines().filter(|line| line.contains(name)).count()
 }
 
-/// However many maps lead into a file, it is one mapping of the process, and it goes with the last of them.
+/// A file has one mapping of the process, whatever the number of maps, and it is removed with the last of
+/// them.
 #[test]
 fn a_file_is_mapped_once() {
     const PAGES: u64 = 1000;
@@ -311,7 +312,7 @@ fn a_file_is_mapped_once() {
     let ram = MemFd::named(name, PAGES as usize * PAGE_SIZE).unwrap();
     let mut files = FileMaps::new(2);
     let mut memory = GuestMemory::new();
-    // Neighbours here are none in the file, as under a virtual IOMMU.
+    // Neighbours are at distant places of the file, as under a virtual IOMMU.
     let place = |page: u64| page * 7 % PAGES * 2 * P;
     for page in 0..PAGES {
         let new = files.prepare(place(page), P, dup(&ram), page * P, Rights::READ_WRITE);
@@ -344,7 +345,7 @@ fn a_file_is_mapped_once() {
     let error = error.unwrap_err();
     assert_eq!(error, MapError::TooManyFiles(2));
     assert!(error.to_string().contains("vm.max_map_count"), "{error}");
-    // Those that are mapped are still good for more, and what goes makes room.
+    // A mapped file can have further maps, and the removal of a file makes room.
     let new = files
         .prepare(3 * P, P, dup(&other), 0, Rights::READ_WRITE)
         .unwrap();
@@ -359,7 +360,7 @@ fn a_file_is_mapped_once() {
     memory.insert(new).unwrap();
 }
 
-/// A file that has grown is mapped again; what was mapped of it stays as it is.
+/// A file that has grown is mapped again; its earlier mapping stays unchanged.
 #[test]
 fn a_file_may_grow() {
     let dir = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));

@@ -1,4 +1,4 @@
-//! Pages that a file does not have any more, or cannot get: an access fails, and the process lives.
+//! Pages that a file has lost, or cannot get: an access fails, and the process continues.
 
 #![cfg(test)]
 
@@ -46,7 +46,7 @@ fn mappings(name: &str) -> usize {
 }
 
 #[test]
-fn every_kind_of_access_fails_and_the_others_go_on() {
+fn every_kind_of_access_fails_and_the_others_continue() {
     let name = "lost-kinds";
     let (memory, fd) = truncated(name);
     let other = {
@@ -67,7 +67,7 @@ fn every_kind_of_access_fails_and_the_others_go_on() {
         assert_eq!(lost(memory.store_u64(at, 1)), Some(at));
         assert_eq!(lost(memory.fetch_add_u64(at, 1)), Some(at));
         assert_eq!(lost(memory.compare_exchange_u64(at, 0, 1)), Some(at));
-        // From a page that is there, over several that are not and over both maps.
+        // From a present page, over several absent ones and over both maps.
         let from = gone - P + round;
         assert_eq!(lost(memory.read(from, &mut buf)), Some(from));
         assert_eq!(lost(memory.write(from, &buf)), Some(from));
@@ -91,7 +91,7 @@ fn every_kind_of_access_fails_and_the_others_go_on() {
             (3, 0)
         );
 
-        // What is there works, in both tables.
+        // Present pages work, in both tables.
         memory.write(AT + round, &round.to_le_bytes()).unwrap();
         other.copy_from(AT + 1, &memory, AT + round, 8).unwrap();
         let mut word = [0; 8];
@@ -101,7 +101,7 @@ fn every_kind_of_access_fails_and_the_others_go_on() {
     assert_eq!(memory.faults().lost, 200 * 12);
     assert_eq!(mappings(name), 1, "no mapping stays split");
 
-    // With the pages there again, what is written is in the file, and nothing of what was lost.
+    // With the pages present again, written data is in the file, and nothing of the lost data.
     ftruncate(&fd, 8 * P).unwrap();
     let view = MappedFile::map(&fd, 0, 8 * PAGE_SIZE).unwrap();
     let mut rest = vec![0xff; 4 * PAGE_SIZE];
@@ -184,7 +184,7 @@ fn threads_do_not_see_each_others_losses() {
 
 const CHILD: &str = "FAULTLINE_TEST_SIGBUS";
 
-/// Only guest memory is mended: a mistake of this process elsewhere, or a signal, ends it as ever.
+/// Only guest memory is restored: a mistake of this process elsewhere, or a signal, ends it as before.
 #[test]
 fn any_other_sigbus_ends_the_process() {
     if let Ok(how) = std::env::var(CHILD) {

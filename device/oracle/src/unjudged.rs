@@ -33,18 +33,6 @@ pub struct Unjudged {
 }
 
 impl Unjudged {
-    /// Its row in the documentation.
-    pub fn row(&self) -> String {
-        let Self {
-            part,
-            field,
-            packets,
-            reason,
-            ..
-        } = self;
-        format!("| {} {field} | {packets} | {reason} |", part.name())
-    }
-
     const fn new(
         (part, field): (Part, &'static str),
         (packets, applies): Packets,

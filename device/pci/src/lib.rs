@@ -20,7 +20,7 @@
 //! INTx and MSI (RDMA devices need MSI-X vectors), I/O BARs, expansion ROM, AER, SR-IOV.
 
 #![forbid(unsafe_code)]
-// Values of guests, peers and sockets get here, and none of them may stop the process. Tests may.
+// Values of guests, peers and sockets reach this crate; arithmetic on them must not panic, except in tests.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 mod config;

@@ -231,7 +231,7 @@ fn without_msix_the_list_skips_it() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn layouts_that_do_not_fit_are_refused() {
     let bar = |index, size, wide| {
         [Bar {
             index,
@@ -275,7 +275,7 @@ fn what_does_not_fit_is_refused() {
 }
 
 proptest! {
-    /// Whatever is written where, read-only bytes stay, and a wide access equals the same
+    /// Whatever is written, read-only bytes keep their values, and a wide access equals the same
     /// bytes one by one.
     #[test]
     fn writes_are_bytewise_and_masked(

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Where a stream socket listens, or what it connects to: `unix:PATH` or `tcp:ADDRESS:PORT`.
+/// Address on which a stream socket listens, or to which it connects: `unix:PATH` or
+/// `tcp:ADDRESS:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamAddress {
     /// A unix socket.

@@ -4,9 +4,9 @@
 //! socket: its length in four octets, big-endian, then the frame without FCS. A frame that does not fit is refused as a whole;
 //! whether that loses it or holds up its sender is the decision of the producer.
 //!
-//! Nobody waits for the other side. The engine polls; a port's thread sleeps in poll(2), and tells in [`Bell`] what for. Of two
-//! threads that each store and then load, with a full barrier between, at least one sees the other's store: so either the thread
-//! finds the frame in its last look, or the engine finds the thread waiting.
+//! Neither side waits for the other. The engine polls; a port's thread sleeps in poll(2), and stores in [`Bell`] the
+//! events for which it waits. Of two threads that each store and then load, with a full barrier between, at least one
+//! sees the other's store: either the thread finds the frame in its last look, or the engine finds the thread waiting.
 
 use std::fmt;
 use std::sync::Arc;
@@ -128,11 +128,11 @@ impl FrameReceiver {
     }
 }
 
-/// What a port's thread waits for, apart from its own descriptors.
+/// Events for which a port's thread waits, apart from its own descriptors.
 const FRAMES: u8 = 1;
 const ROOM: u8 = 2;
 
-/// Wakes the thread of a port, and says whether the engine wants to be woken.
+/// Wakes the thread of a port, and has the flag that the engine wants to be woken.
 #[derive(Debug)]
 pub struct Bell {
     waits_for: AtomicU8,
@@ -168,8 +168,8 @@ impl Bell {
         self.running.load(Ordering::Acquire) == 0
     }
 
-    /// Waits until one of `fds` is ready, an engine rings for `what`, or the time in milliseconds is over; not at all if `is_ready`
-    /// returns true once it is known for what the thread waits.
+    /// Waits until one of `fds` is ready, an engine rings for `what`, or the time in milliseconds is over. Does not
+    /// wait if `is_ready` returns true after the events of the wait were stored.
     fn wait<const N: usize>(
         &self,
         fds: [(BorrowedFd<'_>, PollFlags); N],
@@ -218,18 +218,20 @@ impl Bell {
     }
 }
 
-/// What both sides know of a port, for those who look at it.
+/// The state of a port for observers, which both sides update.
 #[derive(Debug, Default)]
 pub struct PortStatus {
     /// There is a peer. A port that needs none, such as a TAP device, always has one.
     pub is_connected: AtomicBool,
     /// Peers since the start.
     pub connections: AtomicU64,
-    /// Frames of the peer that the system has lost because the engine took too slowly. Only a TAP device has such a peer.
+    /// Frames of the peer that the system has lost because the engine took frames too slowly. Only a TAP device has
+    /// such a peer.
     pub lost: AtomicU64,
     /// Frames to the peer that were lost because the system or the peer took none.
     pub not_sent: AtomicU64,
-    /// Connections that were closed because of what the peer sent, frames of a guest or of a TAP device that were refused, and rings of a guest.
+    /// Connections that were closed because of invalid octets, refused frames of a guest or of a TAP device, and
+    /// refused rings of a guest.
     pub malformed: AtomicU64,
 }
 
@@ -250,7 +252,7 @@ impl PortStatus {
 #[derive(Debug)]
 pub struct EngineEnd {
     to_port: FrameSender,
-    /// Octets that have gone into that ring since the start, with the lengths of frames.
+    /// Octets that were written into that ring since the start, with the lengths of frames.
     sent: u64,
     from_port: FrameReceiver,
     bell: Arc<Bell>,
@@ -260,7 +262,7 @@ pub struct EngineEnd {
 }
 
 impl EngineEnd {
-    /// Hands a frame to the port. Returns false if its ring is full: the frame is lost, as on a wire.
+    /// Passes a frame to the port. Returns false if its ring is full: the frame is lost, as on a wire.
     pub fn send(&mut self, frame: &[u8]) -> bool {
         let fits = self.to_port.push(frame);
         if fits {
@@ -318,8 +320,8 @@ impl EngineEnd {
         !self.from_port.is_empty()
     }
 
-    /// Wakes the port's thread if it waits for what the engine has done since the last call. Costs a system call, so it is
-    /// called once for many frames.
+    /// Wakes the port's thread if it waits for events that the engine has caused since the last call. Costs a system
+    /// call, so it is called once for many frames.
     pub fn flush(&mut self) {
         if std::mem::take(&mut self.has_sent) {
             self.bell.ring_for(FRAMES);
@@ -329,12 +331,12 @@ impl EngineEnd {
         }
     }
 
-    /// What is known of the port.
+    /// The state of the port.
     pub fn status(&self) -> &PortStatus {
         &self.status
     }
 
-    /// What stops the thread at the other end.
+    /// The bell that stops the thread at the other end.
     pub fn bell(&self) -> Arc<Bell> {
         Arc::clone(&self.bell)
     }
@@ -342,8 +344,9 @@ impl EngineEnd {
 
 /// The end of the port's thread, which
 ///
-/// - says with [`PortStatus`] whether there is a peer: frames to a port without one are dropped;
-/// - takes frames in turns of limited length, with [`PortEnd::flush`] after each turn: queue pairs that wait for room go on then;
+/// - sets in [`PortStatus`] whether there is a peer: frames to a port without one are dropped;
+/// - takes frames in turns of limited length, with [`PortEnd::flush`] after each turn: queue pairs that wait for room
+///   continue then;
 /// - sleeps in [`PortEnd::wait`] only, and ends when [`PortEnd::is_stopped`] is true.
 pub struct PortEnd {
     from_engine: FrameReceiver,
@@ -363,7 +366,7 @@ impl fmt::Debug for PortEnd {
 }
 
 impl PortEnd {
-    /// Hands a frame of the peer to the engine. Returns false if the ring is full.
+    /// Passes a frame of the peer to the engine. Returns false if the ring is full.
     pub fn send(&mut self, frame: &[u8]) -> bool {
         let fits = self.to_engine.push(frame);
         self.has_sent |= fits;
@@ -382,7 +385,7 @@ impl PortEnd {
         self.to_engine.has_room()
     }
 
-    /// Wakes the engine if it has not seen what was sent since the last call, or waits for the room that was made.
+    /// Wakes the engine if it has not seen the frames sent since the last call, or if it waits for room that was made.
     pub fn flush(&mut self) {
         let is_awaited = std::mem::take(&mut self.has_taken) && self.has_made_room();
         if std::mem::take(&mut self.has_sent) || is_awaited {
@@ -396,7 +399,7 @@ impl PortEnd {
         self.bell.engine_waits.load(Ordering::Relaxed) && self.from_engine.has_most_of_room()
     }
 
-    /// What stops the thread that has this end.
+    /// The bell that stops the thread of this end.
     pub fn bell(&self) -> Arc<Bell> {
         Arc::clone(&self.bell)
     }
@@ -406,7 +409,7 @@ impl PortEnd {
         self.bell.is_stopped()
     }
 
-    /// What is known of the port.
+    /// The state of the port.
     pub fn status(&self) -> &PortStatus {
         &self.status
     }
@@ -437,7 +440,7 @@ pub struct EnginesEnd {
     bell: Arc<Bell>,
 }
 
-/// Makes the ends of as many rings of so many octets. Only engines send frames through them.
+/// Makes the ends of `count` rings of `octets` octets. Only engines send frames through them.
 ///
 /// # Errors
 ///
@@ -547,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_as_a_whole() {
+    fn a_frame_without_room_is_refused_as_a_whole() {
         let (mut engine, mut port) = pair(|| {}).unwrap();
         assert!(!engine.send(&vec![0; MAX_FRAME + 1]));
         let frame = vec![7; 60_000];

@@ -3,7 +3,7 @@
 //! Each has a thread, which passes frames as octets between the engine and a stream socket, a TAP device or a vhost-user front-end.
 //! [`owned`] is a ring of frames between two engines of the process.
 #![forbid(unsafe_code)]
-// Values of guests, peers and sockets get here, and none of them may stop the process. Tests may.
+// Values of guests, peers and sockets reach this crate; arithmetic on them must not panic, except in tests.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 #![cfg_attr(
     test,

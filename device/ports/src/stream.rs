@@ -2,12 +2,14 @@
 //! big-endian, then the frame without FCS (QEMU, net/stream.c). The peer is another process of Faultline, an emulator's netdev, or
 //! passt.
 //!
-//! A stream holds up its sender: while the engine has no room, nothing is read from the socket. The engine holds connections to a slow
-//! peer. Its frames are lost while there is no peer, and when the ring is full all the same. A connection that ends, or whose octets
-//! cannot be frames, is closed, and the next one is awaited or made.
+//! A stream holds up its sender: while the engine has no room, nothing is read from the socket. The engine holds
+//! connections to a slow peer. Frames to the peer are lost while there is none, and when the ring is full in spite of
+//! that. A connection that ends, or sends octets that are no frames, is closed, and the port waits for the next one or
+//! makes it.
 //!
-//! A peer cannot keep a port from others: a connection that waits replaces one of which nothing has come for a while, or not the rest of a
-//! frame. Without another connection a peer may be silent for ever, as a guest without traffic is, and one that is stopped.
+//! A peer cannot keep a port from others: a waiting connection replaces a peer that has sent nothing for a while, or
+//! that does not complete a frame. Without another connection a peer may be silent for ever, like a guest without
+//! traffic or a stopped one.
 
 use std::io;
 use std::os::unix::net::UnixListener;
@@ -30,11 +32,12 @@ const INPUT: usize = 256 << 10;
 const OUTPUT: usize = 64 << 10;
 /// Octets of the length in front of a frame.
 const LENGTH: usize = 4;
-/// If a frame is not complete so long after its first octet, its peer is replaced by one that waits.
+/// Time limit of a frame from its first octet on: then a waiting connection replaces its peer.
 const FRAME_TIME: Duration = Duration::from_secs(10);
-/// After so long without an octet a peer is replaced by one that waits. As long as keep-alive needs to find that a peer has vanished.
+/// Time without an octet after which a waiting connection replaces the peer: as long as keep-alive needs to find that a
+/// peer has vanished.
 const SILENCE: Duration = Duration::from_secs(25);
-/// Time between looks for another peer, while this one has exceeded a limit and the port never waits.
+/// Time between two checks for another connection, while the peer has exceeded a limit and the port never waits.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 /// Pause after an attempt to accept a connection that the system has refused, most likely for lack of descriptors.
 const ACCEPT_PAUSE_MS: u32 = 100;
@@ -61,7 +64,7 @@ impl Peers {
     }
 }
 
-/// How long a port waits for its peer.
+/// Time limits of a port for its peer.
 #[derive(Clone, Copy, Debug)]
 struct TimeLimits {
     frame: Duration,
@@ -154,7 +157,7 @@ impl StreamPort {
         }
     }
 
-    /// Drops the frames for a peer that is no more.
+    /// Drops the frames for a peer that has disconnected.
     fn discard(&mut self) {
         let mut frame = Vec::new();
         while self.end.take(&mut frame).is_some() {
@@ -293,13 +296,13 @@ struct Connection {
     /// The engine had no room for the frame at `start`.
     is_held_up: bool,
     limits: TimeLimits,
-    /// When octets came last, or could have come again after the engine had no room.
+    /// Time of the last octets, or of the end of a time in which the engine had no room.
     heard: Instant,
-    /// Since when the frame at `start` is incomplete, if the engine has room.
+    /// Time since which the frame at `start` is incomplete, if the engine has room.
     incomplete: Option<Instant>,
     /// Another connection waits for this one to end.
     has_rival: bool,
-    /// When another one was looked for, if a limit was exceeded.
+    /// Time of the last check for another connection, if a limit was exceeded.
     looked: Instant,
     /// Frames with their lengths, written up to `written`.
     output: Vec<u8>,
@@ -362,7 +365,7 @@ impl Connection {
         if for_rival.contains(PollFlags::IN) && rival.contains(PollFlags::IN) {
             self.has_rival = true;
             tracing::info!(
-                "another peer has connected: it waits until this one has gone, or has been silent for {:?}",
+                "another peer has connected: it waits until this one disconnects, or has been silent for {:?}",
                 self.limits.silence
             );
         }
@@ -383,7 +386,7 @@ impl Connection {
         Some(u32::try_from(ms).unwrap_or(u32::MAX).saturating_add(1))
     }
 
-    /// Ends a connection whose peer keeps the port from another one.
+    /// Ends a connection whose peer keeps another connection waiting.
     fn check_time(&mut self, listener: Option<BorrowedFd<'_>>) -> Result<(), End> {
         let TimeLimits { frame, silence } = self.limits;
         let Some(listener) = listener.filter(|_| !self.is_held_up) else {
@@ -404,7 +407,7 @@ impl Connection {
         self.looked = Instant::now();
         match accept_one(listener) {
             Ok(Some(rival)) if !is_closed(&rival) => return Err(End::Replaced(rival, limit)),
-            // It has gone. Another one may wait behind it.
+            // It has disconnected. Another one may wait behind it.
             Ok(Some(_)) => {}
             Ok(None) => self.has_rival = false,
             // The system lacks descriptors: later.
@@ -708,7 +711,7 @@ mod tests {
         assert!(matches!(ended, End::Replaced(_, Duration::ZERO)), "{ended}");
     }
 
-    /// What waits for the engine, and the part of a frame behind it, is no fault of the peer.
+    /// Frames that wait for the engine, and a part of a frame behind them, do not count against the peer.
     #[test]
     fn a_peer_has_time_while_the_engine_has_no_room() {
         let (listener, path, _folder) = listening();
@@ -738,7 +741,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_silent_peer_is_replaced_and_only_by_one_that_is_there() {
+    fn only_a_silent_peer_is_replaced_and_only_by_a_present_one() {
         let (listener, path, _folder) = listening();
         let (mut connection, _peer, ..) = connection();
         connection.has_rival = true;
@@ -792,7 +795,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_is_silent_is_replaced_by_one_that_waits() {
+    fn a_silent_peer_is_replaced_by_a_waiting_one() {
         let folder = tempfile::tempdir().unwrap();
         let (peers, path) = unix(&folder);
         let silence = Duration::from_millis(50);
@@ -816,14 +819,14 @@ mod tests {
         }
     }
 
-    /// The first one is silent for longer than it may be, were there another one.
+    /// The first connection is silent for longer than the limit, but no other one waits.
     #[test]
     fn a_peer_may_be_silent_while_none_waits() {
         let folder = tempfile::tempdir().unwrap();
         let (peers, path) = unix(&folder);
         let mut silent = UnixStream::connect(&path).unwrap();
         for _ in 0..3 {
-            // It has gone before the port looks.
+            // It disconnects before the port looks.
             drop(UnixStream::connect(&path).unwrap());
         }
         let silence = Duration::from_millis(1);
@@ -841,7 +844,7 @@ mod tests {
         assert_eq!(port.engine.status().connections.load(Ordering::Relaxed), 1);
     }
 
-    /// Nothing is lost and nothing is kept without bound: the sender is held up.
+    /// No frame is lost, and memory is bounded: the sender is held up.
     #[test]
     fn a_peer_that_sends_faster_than_the_engine_takes_is_held_up() {
         let folder = tempfile::tempdir().unwrap();

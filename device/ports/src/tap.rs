@@ -1,8 +1,9 @@
 //! A port on a TAP device: the host's network stack, a bridge, a VXLAN tunnel, another host.
 //!
-//! Frames wait in the queue of the device while the engine has no room for them. The kernel is not held up: a full queue loses frames, as
-//! a wire does, and the kernel counts them. Checksums, and segments of what its applications send, are left to this port: a frame has a
-//! header of virtio before it (`IFF_VNET_HDR`). What goes to the kernel has its checksum, and is as long as on the wire.
+//! Frames wait in the queue of the device while the engine has no room for them. The kernel is not held up: a full
+//! queue loses frames, as a wire does, and the kernel counts them. Checksums, and segments of what its applications
+//! send, are left to this port: a frame has a header of virtio before it (`IFF_VNET_HDR`). Frames to the kernel have
+//! their checksums, and are as long as on the wire.
 
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
@@ -19,7 +20,7 @@ use crate::virtio_net::{LEGACY_HEADER, Transmission};
 
 /// Frames that are taken in one direction before the other has its turn.
 const BURST: usize = 64;
-/// Pause after a look at what the kernel has lost, or after an error of the device.
+/// Pause after a look at the kernel's count of lost frames, or after an error of the device.
 const PAUSE_MS: u32 = 100;
 
 /// A port on a TAP device.
@@ -58,7 +59,7 @@ impl TapPort {
     }
 }
 
-/// What passes whole frames behind a header of virtio, and does not block.
+/// A device that passes whole frames behind a header of virtio, and does not block.
 trait Device: AsFd {
     fn receive(&self, buffer: &mut [u8]) -> io::Result<usize>;
     fn send(&self, frame: &[u8]) -> io::Result<usize>;
@@ -77,7 +78,7 @@ impl Device for SyncDevice {
 /// Frames that the queue of the device had no room for: a counter of the kernel.
 struct Losses {
     counter: PathBuf,
-    /// What the counter was when it was read first.
+    /// The counter at the first reading.
     before: Option<u64>,
     /// When it was read last.
     read: Instant,
@@ -94,7 +95,7 @@ impl Losses {
         losses
     }
 
-    /// `None` if the kernel does not tell: the device is gone, or in another network namespace.
+    /// `None` if the kernel has no counter: the device is removed, or in another network namespace.
     fn read(&mut self) -> Option<u64> {
         self.read = Instant::now();
         let text = std::fs::read_to_string(&self.counter).ok()?;
@@ -125,7 +126,7 @@ struct Passage<D> {
     has_warned: bool,
 }
 
-/// What a turn of receiving has brought.
+/// The result of a turn of receiving.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Received {
     Frames,
@@ -151,7 +152,7 @@ impl<D: Device> Passage<D> {
         self.end.status().set_connected(true);
         let mut frame = Vec::with_capacity(LEGACY_HEADER.saturating_add(MAX_FRAME));
         let mut has_failed = false;
-        // Frames have come in, or wait, since the last look at what the kernel has lost.
+        // Frames have come in, or wait, since the last look at the kernel's count of lost frames.
         let mut has_news = false;
         while !self.end.is_stopped() {
             has_news = has_news && !self.losses.update(self.end.status());
@@ -169,7 +170,7 @@ impl<D: Device> Passage<D> {
                     self.end
                         .wait(fds, (true, false), has_news.then_some(PAUSE_MS));
                 }
-                // Without the device, whose errors would end the wait at once.
+                // Without the device, because its errors would end the wait at once.
                 Ok(Received::NoRoom) => {
                     self.end.wait([], (true, true), Some(PAUSE_MS));
                 }
@@ -212,7 +213,7 @@ impl<D: Device> Passage<D> {
         Ok(Received::Frames)
     }
 
-    /// Takes what is in the buffer as the next frame to the engine.
+    /// Takes the contents of the buffer as the next frame to the engine.
     fn start(&mut self, length: usize) {
         let received = self.buffer.get(..length).unwrap_or_default();
         self.transmission.buffer().extend_from_slice(received);
@@ -266,7 +267,7 @@ mod tests {
         frame
     }
 
-    /// A frame as the device passes it, if it leaves nothing to the other side.
+    /// A frame as the device passes it, without offloads.
     fn with_header(frame: &[u8]) -> Vec<u8> {
         [&[0; LEGACY_HEADER], frame].concat()
     }

@@ -1,7 +1,8 @@
 //! The device of a vhost-user connection as its front end sets it up: features, memory and rings (QEMU, docs/interop/vhost-user.rst).
 //!
-//! `vhost` reads and answers the messages; this keeps what they say. The thread of the port ([`crate::vhost_net`]) moves the frames.
-//! Not offered: migration (dirty pages are not logged), packed rings, a virtual IOMMU, buffers in flight across connections.
+//! `vhost` reads and answers the messages; this type keeps their state. The thread of the port ([`crate::vhost_net`])
+//! moves the frames. Not offered: migration (dirty pages are not logged), packed rings, a virtual IOMMU, buffers in
+//! flight across connections.
 
 use std::fs::File;
 use std::io;
@@ -43,8 +44,8 @@ const RING_INDIRECT_DESC: u64 = 1 << 28;
 const RING_EVENT_IDX: u64 = 1 << 29;
 const VERSION_1: u64 = 1 << 32;
 
-/// What is offered. `NET_GUEST_CSUM` is not: frames have full checksums that nothing here has verified, since they may have come
-/// over a wire, so the guest verifies them itself. The control queue is QEMU's own.
+/// Offered features. `NET_GUEST_CSUM` is not offered: frames have full checksums that nothing here has verified, since
+/// they may have come over a wire, so the guest verifies them itself. The control queue is QEMU's own.
 const FEATURES: u64 = NET_CSUM
     | NET_HOST_TSO4
     | NET_HOST_TSO6
@@ -63,7 +64,7 @@ pub(crate) struct Ring {
     pub(crate) kick: Option<File>,
     call: Option<File>,
     is_enabled: bool,
-    /// The driver has written what no driver writes. Nothing is read until the ring is started again.
+    /// The driver has written an invalid ring. It is not read until it is started again.
     pub(crate) is_broken: bool,
 }
 
@@ -107,7 +108,7 @@ pub(crate) struct Region {
     map: ForeignMap,
 }
 
-/// True if accesses have met pages that the host does not have since the last call.
+/// True if accesses have met pages that the host cannot provide since the last call.
 pub(crate) fn has_lost(regions: &[Region]) -> bool {
     ForeignMap::has_lost(regions.iter().map(|region| &region.map))
 }
@@ -133,7 +134,7 @@ fn unsupported<T>() -> Result<T> {
     Err(Error::InvalidOperation("not offered by this device"))
 }
 
-/// No descriptor of a front end may stop the thread of the port.
+/// No descriptor of a front end may block the thread of the port.
 fn without_blocking(file: Option<File>) -> Result<Option<File>> {
     if let Some(file) = &file {
         let flags = fcntl_getfl(file).map_err(other)?;
@@ -180,7 +181,7 @@ impl Device {
             .ok_or(Error::InvalidParam)
     }
 
-    /// Where an address of the front end is in the guest.
+    /// The guest address of an address of the front end.
     fn guest_address(&self, front_end: u64) -> Result<u64> {
         let found = self.regions.iter().find_map(|region| {
             let offset = front_end.checked_sub(region.front_end)?;
@@ -293,7 +294,7 @@ impl VhostUserBackendReqHandlerMut for Device {
             .and_then(|()| queue.try_set_used_ring_address(used))
             .and_then(|()| queue.try_set_avail_ring_address(available));
         set.map_err(|_| Error::InvalidParam)?;
-        // The front end only says what is next of the available ring. The driver knows the rest.
+        // The front end only gives the next index of the available ring. The driver has the rest.
         let used = queue.used_idx(&memory, std::sync::atomic::Ordering::Acquire);
         queue.set_next_used(used.map_err(|_| Error::InvalidParam)?.0);
         Ok(())

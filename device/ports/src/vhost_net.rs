@@ -1,13 +1,13 @@
-//! A port for the virtio network device of a guest of any QEMU: the back end of a vhost-user connection. QEMU connects to the socket of
-//! the port, sets up the rings of its guest with messages, and is out of the way.
+//! A port for the virtio network device of a guest of any QEMU: the back end of a vhost-user connection. QEMU connects
+//! to the socket of the port and sets up the rings of its guest with messages; frames do not pass through QEMU.
 //!
-//! One thread handles everything: messages, the rings of all queue pairs, and this end of the engine's rings. So a ring never changes while
-//! it is used. `vhost` reads the messages, `virtio-queue` and `vm-memory` the rings; docs/decisions/011-vhost-user.md says why
-//! `vhost-user-backend` does not put them together.
+//! One thread handles everything: messages, the rings of all queue pairs, and this end of the engine's rings. So a ring
+//! never changes while it is used. `vhost` reads the messages, `virtio-queue` and `vm-memory` the rings;
+//! docs/decisions/011-vhost-user.md gives the reasons against `vhost-user-backend`.
 //!
-//! A guest that sends faster than the engine takes is held up: its frames stay in its ring. Frames to a guest that takes too slowly wait in
-//! the engine's ring; what does not fit is lost. What the guest writes may be anything: a chain that cannot be a frame
-//! is returned unsent and counted, and a ring that cannot be one is not looked at until it is started again.
+//! A guest that sends faster than the engine takes is held up: its frames stay in its ring. Frames to a guest that
+//! takes them too slowly wait in the engine's ring, and further ones are lost. The guest may write anything: an invalid
+//! chain is returned unsent and counted, and an invalid ring is not read until it is started again.
 
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -35,7 +35,7 @@ const MAX_BODY: usize = 4096;
 const SET_VRING_ENABLE: u32 = 18;
 const NEED_REPLY: u32 = 8;
 const REPLY: u32 = 4 | 1;
-/// How long a message may take from its first to its last octet, and a front end to make room for an answer.
+/// Time limit of a message from its first to its last octet, and of a front end for making room for an answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Pause between two looks at a message that is not complete.
 const MESSAGE_PAUSE_MS: u32 = 10;
@@ -123,7 +123,7 @@ impl VhostNetPort {
     }
 }
 
-/// Drops the frames for a guest that is no more.
+/// Drops the frames for a guest that has disconnected.
 fn discard(end: &mut PortEnd) {
     let mut frame = Vec::new();
     while end.take(&mut frame).is_some() {
@@ -147,7 +147,7 @@ struct Traffic {
     space: Space,
     /// The pair of queues whose turn it is to send first.
     first: usize,
-    /// The guest has sent something wrong: only the first of it is logged.
+    /// The guest has sent an invalid frame: only the first one is logged.
     has_warned: bool,
 }
 
@@ -157,7 +157,7 @@ struct Connection {
     messages: BackendReqHandler<Mutex<Device>>,
     device: Arc<Mutex<Device>>,
     traffic: Traffic,
-    /// Since when the front end has been in the middle of a message.
+    /// Time since which the front end is in the middle of a message.
     stuck_since: Option<Instant>,
 }
 
@@ -189,7 +189,7 @@ impl Connection {
             let has_received = self.traffic.receive(&mut device, port);
             port.flush();
             let worked = had_message || has_sent || has_received;
-            // Looked at once: what is waited for depends on it, and the engine may make room at any time.
+            // Read once: the events of the wait depend on it, and the engine may make room at any time.
             let has_room = port.has_room();
             if !worked && self.traffic.may_sleep(&mut device, has_room) {
                 self.wait(&device, port, has_room);
@@ -262,7 +262,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Sleeps until there is something to do: if the engine had no room, until it has.
+    /// Sleeps until there is work; if the engine had no room, until it has.
     fn wait(&self, device: &Device, port: &PortEnd, has_room: bool) {
         let is_stuck = self.stuck_since.is_some();
         let message = match is_stuck {
@@ -305,7 +305,7 @@ impl Traffic {
     /// Passes frames of the guest to the engine. Returns false if there are none, or the engine has no room.
     fn transmit(&mut self, device: &mut Device, port: &mut PortEnd) -> bool {
         let mut budget = BURST;
-        // Of the rings, which nothing else asks about.
+        // Forgets pages that reads of the rings have lost, which have no other effect.
         let _ = has_lost(&device.regions);
         self.send_pending(port, &mut budget);
         self.first = self.first.wrapping_add(1);
@@ -367,7 +367,7 @@ impl Traffic {
             }
             self.send_pending(port, budget);
         }
-        // The driver need not tell about more frames for now.
+        // The driver need not notify of further frames for now.
         let _ = ring.queue.disable_notification(memory);
         if wants_interrupt(&ring.queue, memory, from) {
             ring.interrupt();
@@ -400,7 +400,7 @@ impl Traffic {
         count > 0
     }
 
-    /// Returns false if the frame has to wait for buffers.
+    /// Returns false if the frame must wait for buffers.
     fn receive_frame(&mut self, device: &mut Device, port: &PortEnd) -> bool {
         let (is_mergeable, header_len) = (device.is_mergeable(), device.header());
         let Some(index) = receive_ring(device, &self.frame) else {
@@ -428,7 +428,7 @@ impl Traffic {
             }
             Err(fault) => Err(fault),
         };
-        // Pages that the host does not have: the guest has received something else.
+        // Pages that the host cannot provide: the guest has not received the frame.
         if has_lost(&device.regions) {
             self.refuse(port, &"memory that the host does not have");
         }
@@ -439,8 +439,8 @@ impl Traffic {
         true
     }
 
-    /// Asks the drivers to tell about what the next look would find. Returns false if there is something already. If the engine has no
-    /// room, nothing of the guest can be sent, so its drivers need not tell.
+    /// Asks the drivers to notify of new frames and buffers. Returns false if there are some already. If the engine has
+    /// no room, no frame of the guest can be sent, so its drivers need not notify.
     fn may_sleep(&self, device: &mut Device, has_room: bool) -> bool {
         let waiting = match self.frame.is_empty() {
             true => None,
@@ -476,7 +476,9 @@ impl Traffic {
     fn refuse(&mut self, port: &PortEnd, reason: &dyn std::fmt::Display) {
         PortStatus::count(&port.status().malformed);
         if !std::mem::replace(&mut self.has_warned, true) {
-            tracing::warn!("refused what the guest sent: {reason}; further cases are only counted");
+            tracing::warn!(
+                "refused a frame or a ring of the guest: {reason}; further ones are only counted"
+            );
         }
     }
 }

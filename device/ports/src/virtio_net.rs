@@ -1,9 +1,9 @@
-//! Frames as a virtio network device has them: what their header asks for, done in software (VIRTIO 1.3, 5.1.6).
+//! Frames of a virtio network device: the offloads that their header requests, in software (VIRTIO 1.3, 5.1.6).
 //!
-//! A guest may leave the checksum of a frame to the device, and the division of a long TCP segment or of several UDP datagrams. The same
-//! holds for the host's kernel and a TAP device. Frames on the rings of this process have full checksums and are as long as they are on
-//! the wire, so both are done before a frame gets there. Nothing of the header is trusted: the lengths of headers are read from the
-//! frame.
+//! A guest may leave the checksum of a frame to the device, and the division of a long TCP segment or of several UDP
+//! datagrams. The same holds for the host's kernel and a TAP device. Frames on the rings of this process have full
+//! checksums and are as long as they are on the wire, so this module does both before. It does not trust the header:
+//! the lengths of headers are read from the frame.
 //!
 //! UDP segmentation is not offered to guests. Segmentation of tunnels is not supported.
 
@@ -68,7 +68,7 @@ pub enum Malformed {
     /// Segments without payload, or longer than IP allows.
     #[error("gso_size {0} is not a length of a segment")]
     SegmentSize(u16),
-    /// What is to be divided is not what `gso_type` says.
+    /// The frame is not of the kind that `gso_type` says.
     #[error("headers of a frame to be segmented are not those of its gso_type, or fragmented")]
     Headers,
 }
@@ -91,7 +91,7 @@ fn put(bytes: &mut [u8], at: usize, value: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// Type and place of the network header of a frame, behind VLAN tags.
+/// EtherType and offset of the network header of a frame, behind VLAN tags.
 fn network(frame: &[u8]) -> Option<(u16, usize)> {
     let mut at = ETHERNET;
     for _ in 0..=MAX_TAGS {
@@ -104,7 +104,7 @@ fn network(frame: &[u8]) -> Option<(u16, usize)> {
     None
 }
 
-/// Place of the transport header of an IPv4 packet, and its protocol; `None` for a fragment.
+/// Offset of the transport header of an IPv4 packet, and its protocol; `None` for a fragment.
 fn transport_v4(frame: &[u8], network: usize) -> Option<(usize, u8)> {
     let ip = frame.get(network..)?;
     let length = usize::from(ip.first()? & 0xf).checked_mul(4)?;
@@ -115,7 +115,7 @@ fn transport_v4(frame: &[u8], network: usize) -> Option<(usize, u8)> {
     Some((network.checked_add(length)?, *ip.get(9)?))
 }
 
-/// Place of the transport header of an IPv6 packet, and its protocol.
+/// Offset of the transport header of an IPv6 packet, and its protocol.
 fn transport_v6(frame: &[u8], network: usize) -> Option<(usize, u8)> {
     let ip = frame.get(network..)?;
     if ip.first()? >> 4 != 6 {
@@ -170,7 +170,7 @@ pub fn flow(frame: &[u8]) -> u32 {
     hash ^ hash >> 16
 }
 
-/// What the segments of a frame have of its transport header.
+/// Fields of the transport header that the segments of a frame share.
 #[derive(Clone, Copy, Debug)]
 enum Transport {
     Tcp { sequence: u32, flags: u8 },
@@ -226,7 +226,7 @@ impl Segments {
             return Err(Malformed::Headers);
         }
         let payload = frame.len().saturating_sub(segments.headers);
-        // What the length field of IP counts.
+        // The octets that the length field of IP counts.
         let counted_from = match segments.is_v6 {
             true => segments.network.saturating_add(IPV6),
             false => segments.network,
@@ -334,7 +334,7 @@ impl Segments {
     }
 }
 
-/// What is still to be sent of a frame.
+/// The unsent part of a frame.
 #[derive(Clone, Copy, Debug)]
 enum Rest {
     Nothing,
@@ -364,18 +364,18 @@ impl Default for Transmission {
 }
 
 impl Transmission {
-    /// Where the next frame of the guest is written, behind its header. Drops what is left of the one before.
+    /// Buffer for the next frame of the guest, behind its header. Drops the rest of the previous frame.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
         self.rest = Rest::Nothing;
         self.buffer.clear();
         &mut self.buffer
     }
 
-    /// Reads the header of what is in the buffer, which has `header` octets.
+    /// Reads the header of the frame in the buffer, which has `header` octets.
     ///
     /// # Errors
     ///
-    /// The header asks for what cannot be done. Nothing is sent then.
+    /// The header requests an offload that cannot be done. The frame is not sent then.
     pub fn start(&mut self, header: usize) -> Result<(), Malformed> {
         self.rest = Rest::Nothing;
         self.header = header;

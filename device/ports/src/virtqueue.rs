@@ -1,7 +1,7 @@
 //! Buffers of a split virtqueue, as a network device takes and returns them (VIRTIO 1.3, 2.7).
 //!
-//! `virtio-queue` reads the rings. What is here bounds the work that a chain of descriptors can cause, and publishes several buffers
-//! at once: a driver must not see the first of the buffers of a frame without the others.
+//! `virtio-queue` reads the rings. This module bounds the work that a chain of descriptors can cause, and publishes
+//! several buffers at once: a driver must not see the first of the buffers of a frame without the others.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -20,7 +20,7 @@ const RING_HEADER: u64 = 4;
 const AVAILABLE: u64 = 2;
 const USED: u64 = 8;
 
-/// What a driver has done wrong.
+/// An error of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// A chain that is unusable. It can be returned.
@@ -35,7 +35,7 @@ struct Chain<'a> {
     descriptors: DescriptorChain<&'a Memory>,
 }
 
-/// True if a ring can be looked at: the front end starts a ring before it says where it is.
+/// True if a ring can be read: the front end starts a ring before it gives the ring's address.
 pub(crate) fn is_set_up(queue: &Queue) -> bool {
     queue.ready() && queue.avail_ring() != 0
 }
@@ -119,7 +119,7 @@ pub(crate) struct Space {
     chains: Vec<(u16, u32)>,
     parts: Vec<(GuestAddress, usize)>,
     octets: usize,
-    /// What the driver had made available when it was too little.
+    /// The number of available buffers when they were too few.
     seen: u16,
 }
 
@@ -179,7 +179,7 @@ impl Space {
         }
     }
 
-    /// Asks the driver to tell about more buffers than there were when they were too few. Returns true if there are more already.
+    /// Asks the driver to notify when it has more buffers than there were. Returns true if it has more already.
     pub(crate) fn ask_for_more(&self, queue: &mut Queue, memory: &Memory) -> bool {
         let next = queue.next_avail();
         queue.set_next_avail(self.seen);
@@ -226,7 +226,7 @@ impl Space {
     }
 }
 
-/// Returns chains to the driver, all at once: heads, and how much was written into each.
+/// Returns chains to the driver, all at once: heads, and the number of octets written into each.
 ///
 /// # Errors
 ///
@@ -265,7 +265,7 @@ pub(crate) fn wants_interrupt(queue: &Queue, memory: &Memory, from: u16) -> bool
     if from == to {
         return false;
     }
-    // Either the driver sees the entries, or this sees what it wants.
+    // Either the driver sees the entries, or this load sees the driver's wish for interrupts.
     fence(Ordering::SeqCst);
     let offset = match queue.event_idx_enabled() {
         true => u64::from(queue.size())
@@ -341,7 +341,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a guest writes: no panic, no endless work, nothing beyond the limit, and each chain is returned at most once.
+        /// Whatever a guest writes: no panic, bounded work, no octet beyond the limit, and each chain is returned at
+        /// most once.
         #[test]
         fn any_ring_is_read_within_bounds(
             descriptors in prop::collection::vec(descriptor(), usize::from(SIZE)),
@@ -385,7 +386,7 @@ mod tests {
                         let buffers = space.buffers();
                         prop_assert!(is_mergeable || buffers == 1);
                         let used = queue.next_used();
-                        // The frame may be written over the rings. The process has to bear it.
+                        // The frame may be written over the rings; this must not harm the process.
                         let _ = space.fill(&mut queue, &memory, &[0; 12], &frame);
                         prop_assert_eq!(queue.next_used(), used + buffers);
                         let octets: u32 = space.chains.iter().map(|(_, octets)| octets).sum();
@@ -439,7 +440,7 @@ mod tests {
         driver.join().unwrap();
     }
 
-    /// A driver that has seen one entry of a frame finds the others.
+    /// A driver that has seen one entry of a frame finds the others, too.
     #[test]
     fn several_chains_are_returned_at_once() {
         let (memory, mut queue) = ring(&[], &[], 0);

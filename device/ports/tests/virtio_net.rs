@@ -169,7 +169,8 @@ fn any_flow() -> impl Strategy<Value = Flow> {
 }
 
 proptest! {
-    /// Each segment is what a stack would have sent without the offload: so the payloads in sequence are the original one.
+    /// Each segment is equal to the frame of a stack without the offload, so the payloads in sequence are the original
+    /// one.
     #[test]
     fn segments_are_the_frames_of_a_stack_without_offload(
         flow in any_flow(),
@@ -219,7 +220,7 @@ proptest! {
         }
     }
 
-    /// Any header and any octets: no panic, no end that never comes, no frame that is longer than the guest's.
+    /// Any header and any octets: no panic, bounded work, and no frame longer than the guest's.
     #[test]
     fn anything_is_sent_or_refused(
         flow in any_flow(),
@@ -320,7 +321,7 @@ fn checksums_of_tcp_and_udp_are_completed() {
 }
 
 #[test]
-fn a_frame_that_asks_for_nothing_is_sent_as_it_is() {
+fn a_frame_without_offloads_is_sent_unchanged() {
     let frame = payload(1514);
     assert_eq!(
         sent(Header::default(), &frame).unwrap(),
@@ -335,7 +336,7 @@ fn a_frame_that_asks_for_nothing_is_sent_as_it_is() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_with_the_value() {
+fn impossible_offloads_are_refused_with_the_value() {
     let flow = Flow {
         is_v6: false,
         tags: 0,
@@ -406,7 +407,7 @@ fn what_cannot_be_done_is_refused_with_the_value() {
     assert_eq!(refused(good, &frame[..13]), Malformed::TooShort(13));
 }
 
-/// One segment would be longer than the length field of IP can say.
+/// One segment would be longer than the length field of IP permits.
 #[test]
 fn a_segment_that_ip_cannot_carry_is_refused() {
     let flow = Flow {

@@ -1,7 +1,7 @@
-//! What a scenario does: the key `do`.
+//! Actions of a scenario: the key `do`.
 //!
-//! There are two sorts of actions. Some change the thing that the rule has matched: the packet, the fault record, the completion,
-//! and so on. Others act on the NIC.
+//! There are two sorts of actions. Some change the matched thing: the packet, the fault record, the completion, and so
+//! on. Others act on the NIC.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -27,7 +27,7 @@ pub enum Action {
     Fail(Fail),
     /// Its queue (CQ, event queue, fault queue) is treated as full.
     Overrun(Often),
-    /// The packet is sent after so many later packets of its direction, at the latest after 10 ms.
+    /// The packet is sent after this number of later packets of its direction, at the latest after 10 ms.
     Reorder(Reorder),
     /// Octets at the end of the packet are cut off.
     Truncate(Truncate),
@@ -41,7 +41,8 @@ pub enum Action {
     // On the NIC.
     /// The port goes down, and up again.
     PortDown(PortDown),
-    /// The port has another speed. On a running daemon it only reports it; in the simulator, frames take as long as it says.
+    /// The port has another speed. On a running daemon it only reports the speed; in the simulator, it is also the rate
+    /// of its frames.
     Speed(Speed),
     /// The port drops packets that are longer, without their Ethernet header.
     Mtu(Mtu),
@@ -54,7 +55,7 @@ pub enum Action {
     /// The device is removed, as by surprise hot-unplug: registers read as ones, it accesses no memory, and its packets are lost. Only a
     /// client that connects again brings it back.
     Remove(Nothing),
-    /// All NICs of the process stand still, with the device clock.
+    /// All NICs of the process stop, and so does the device clock.
     Pause(For),
     /// All outstanding faults fail, as if the driver had not answered them in time.
     FailFaults(Nothing),
@@ -66,7 +67,7 @@ pub enum Action {
     Evict(Evict),
     /// The NIC raises faults for pages that no packet needs.
     Prefetch(Evict),
-    /// Each page-table look-up takes so long.
+    /// Each page-table look-up takes this time.
     Lookup(Lookup),
     /// A queue pair fails.
     FailQp(QueuePair),
@@ -84,7 +85,7 @@ pub enum Action {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Often {
-    /// At most so many times on each NIC. By default once if the trigger has `nth` and not `every`, else without limit.
+    /// Limit of the effects on each NIC. By default 1 if the trigger has `nth` and not `every`, else none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub times: Option<u64>,
 }
@@ -98,7 +99,7 @@ pub struct Nothing {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Delay {
-    /// How much later.
+    /// Length of the delay.
     pub by: Time,
     /// As in `drop`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -132,8 +133,9 @@ pub enum Part {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Fail {
-    /// How: of a completion its status, such as `LOC_PROT_ERR`; of a command its status, such as `no_resources`; of a request `rnr`
-    /// or the NAK code: `psn`, `invalid_request`, `remote_access`, `remote_op`, `invalid_rd_request`. Faults fail without it.
+    /// The error: of a completion its status, such as `LOC_PROT_ERR`; of a command its status, such as `no_resources`;
+    /// of a request `rnr` or the NAK code: `psn`, `invalid_request`, `remote_access`, `remote_op`,
+    /// `invalid_rd_request`. Faults fail without it.
     #[serde(default, rename = "with", skip_serializing_if = "Option::is_none")]
     pub status: Option<String>,
     /// As in `drop`.
@@ -145,7 +147,7 @@ pub struct Fail {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Reorder {
-    /// How many packets overtake it, 1 to 1000.
+    /// Number of packets that overtake it, 1 to 1000.
     pub by: u32,
     /// As in `drop`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -187,7 +189,7 @@ pub struct For {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PortDown {
-    /// How long; by default until the end of the run.
+    /// Duration; by default until the end of the run.
     #[serde(default, rename = "for", skip_serializing_if = "Option::is_none")]
     pub time: Option<Time>,
     /// The entries of the GID table move by one place, as after an interface went down and up with its addresses in another order.
@@ -235,7 +237,7 @@ pub struct Evict {
 pub struct Lookup {
     /// How long each takes.
     pub takes: Time,
-    /// How long this lasts; by default until the end of the run.
+    /// Duration; by default until the end of the run.
     #[serde(default, rename = "for", skip_serializing_if = "Option::is_none")]
     pub time: Option<Time>,
 }

@@ -1,4 +1,4 @@
-//! What must hold at the end of a run: the tables `expect`.
+//! Expected results of a run: the tables `expect`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,19 +10,19 @@ use crate::value::{Range, Time};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Expectation {
-    /// So many completions with a status.
+    /// The number of completions with a status.
     Completion(Completion),
-    /// A counter of a NIC has increased by so much.
+    /// The increase of a counter of a NIC.
     Counter(Counter),
-    /// So many diagnostics of a kind.
+    /// The number of diagnostics of a kind.
     Diagnostic(Diagnostic),
-    /// So many asynchronous events.
+    /// The number of asynchronous events.
     Event(Event),
-    /// So many packets.
+    /// The number of packets.
     Packets(Packets),
-    /// So many violations of the rules of the specification by packets that the NICs have sent (docs/capture.md). In the
-    /// simulator, `violation = { count = 0 }` is expected of each file that has no other expectation of violations, whose rules make no
-    /// packet illegal, and whose NICs imitate no defect.
+    /// The number of violations of the specification by packets that the NICs have sent (docs/capture.md). In the
+    /// simulator, `violation = { count = 0 }` is expected of each file that has no other expectation of violations,
+    /// whose rules make no packet illegal, and whose NICs imitate no defect.
     Violation(Violation),
     /// The traffic of the simulation, or the programs, have ended by this time.
     Ends(Ends),
@@ -30,7 +30,7 @@ pub enum Expectation {
     Latency(Latency),
     /// Messages of one part of the simulated traffic.
     Traffic(TrafficResult),
-    /// How much slower one part of the simulated traffic is with the rules and all other traffic than alone.
+    /// The time of one part of the simulated traffic with the rules and all other traffic, relative to its time alone.
     Slowdown(Slowdown),
 }
 
@@ -59,7 +59,7 @@ pub struct Counter {
     pub nic: Option<String>,
     /// Name, as `rdma statistic` and the control API have it.
     pub name: String,
-    /// By how much it has increased since the start of the run.
+    /// The increase since the start of the run.
     pub value: Range,
 }
 
@@ -140,10 +140,10 @@ pub struct Latency {
     pub traffic: Option<String>,
     /// Which percentile, such as 50 or 99.9; 100 is the maximum.
     pub percentile: f64,
-    /// At least so long.
+    /// Shortest time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<Time>,
-    /// At most so long.
+    /// Longest time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<Time>,
 }
@@ -164,10 +164,10 @@ pub struct TrafficResult {
 pub struct Slowdown {
     /// Name of the traffic.
     pub traffic: String,
-    /// At least so many times as long.
+    /// Smallest ratio of the times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<f64>,
-    /// At most so many times as long.
+    /// Largest ratio of the times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<f64>,
 }

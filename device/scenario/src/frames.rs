@@ -20,7 +20,7 @@ const OVERTAKING: Nanos = Nanos(10_000_000);
 /// Most frames that wait for others to overtake them: each frame that is passed looks at all of them.
 const MAX_OVERTAKEN: usize = 64;
 
-/// What a rule does to a packet.
+/// A change of a packet by a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taking {
     /// Index of the rule; with [`LIVE`]: the number of a live rule.
@@ -30,7 +30,7 @@ pub struct Taking {
 }
 
 impl Taking {
-    /// What frames say of it.
+    /// The mark of the changed frames.
     pub fn by(self) -> ByRule {
         ByRule {
             rule: u16::try_from(self.rule).unwrap_or(u16::MAX),
@@ -39,12 +39,12 @@ impl Taking {
     }
 }
 
-/// What a rule has done to a frame.
+/// The change of a frame by a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByRule {
     /// Index of the rule in the scenario; with [`LIVE`]: the number of a live rule.
     pub rule: u16,
-    /// What it has done.
+    /// The kind of the change.
     pub kind: ChangeKind,
 }
 
@@ -64,16 +64,16 @@ impl fmt::Display for ByRule {
 /// A frame on its way: octets from the Ethernet header to the iCRC.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HeldFrame {
-    /// Where a rule has taken it: the index of the NIC, or the number of NICs and the index of the port.
+    /// The place of the rule that has taken it: the index of the NIC, or the number of NICs and the index of the port.
     pub site: usize,
-    /// Its direction there. At a NIC, `Tx` goes on to the switch and `Rx` to the NIC; at a port, `Tx` goes on to the peer and `Rx` to
-    /// the switch.
+    /// Its direction there. At a NIC, `Tx` continues to the switch and `Rx` to the NIC; at a port, `Tx` continues to
+    /// the peer and `Rx` to the switch.
     pub dir: Direction,
     /// The last rule that has changed it, or the one that has spoilt it.
     pub by: Option<ByRule>,
-    /// What was known of its sender.
+    /// The known origin of the frame.
     pub origin: Origin,
-    /// What else the caller knows of it, for itself.
+    /// Data of the caller about the frame.
     pub note: u8,
     /// Octets, without FCS.
     pub bytes: Vec<u8>,
@@ -101,7 +101,7 @@ pub(crate) struct HeldFrames {
 }
 
 impl HeldFrames {
-    /// Changes a frame. What becomes of it comes out of [`HeldFrames::pop`], at `now` or later.
+    /// Changes a frame. [`HeldFrames::pop`] returns the results, at `now` or later.
     pub(crate) fn take(
         &mut self,
         now: Instant,
@@ -126,7 +126,7 @@ impl HeldFrames {
         self.keep(now, frame);
     }
 
-    /// A frame is passed that no rule has taken: those that it overtakes may be due.
+    /// A frame that no rule has taken is passed: frames that wait until it has overtaken them may be due.
     #[inline]
     pub(crate) fn passed(&mut self, now: Instant, site: usize, dir: Direction) {
         if !self.overtaken.is_empty() {
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded() {
+    fn kept_frames_are_bounded() {
         let (mut held, mut random) = (HeldFrames::default(), Rng::new(1));
         let large = HeldFrame {
             bytes: vec![0; 1 << 20],

@@ -13,10 +13,10 @@
 //! - [`negation`]: the opposite of expectations and rules, for tests of scenarios
 //! - [`verdict`]: whether rules have fired and expectations hold
 //!
-//! Nothing here knows sockets, files or threads: the simulator and the daemon run the same rules.
+//! This crate has no sockets, files or threads: the simulator and the daemon run the same rules.
 
 #![forbid(unsafe_code)]
-// Values of scenario files get here, and none of them may stop the process. Tests may.
+// Values of scenario files reach this crate; arithmetic on them must not panic, except in tests.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 pub mod action;

@@ -5,8 +5,8 @@
 //! ("iteration") of that message, and what happens. An event applies to each message of its connection. Here each event becomes
 //! one rule for each message, and the parameters of the traffic become tables `traffic`.
 //!
-//! What describes Lumina's test bed (hosts, switch, capture) has no equivalent and is a warning. An event or parameter of the
-//! traffic that cannot be kept is an error. Lumina's checks of its captures are not imported.
+//! The description of Lumina's test bed (hosts, switch, capture) has no equivalent and is a warning. An event or
+//! parameter of the traffic that cannot be kept is an error. Lumina's checks of its captures are not imported.
 
 mod events;
 mod report;
@@ -26,7 +26,7 @@ pub const MAX_BYTES: usize = 256 << 10;
 pub struct Imported {
     /// The scenario's file (TOML).
     pub text: String,
-    /// What has no equivalent and was left out.
+    /// Warnings: keys that have no equivalent and were left out.
     pub warnings: Problems,
 }
 
@@ -44,7 +44,7 @@ const TEST_BED: [&str; 7] = [
 /// Makes a scenario of the text of a Lumina file. `name` is the file's, for messages.
 ///
 /// # Errors
-/// What is wrong in the file, or what this project cannot do.
+/// The problems of the file, and its parts that this project cannot do.
 pub fn import(name: &str, text: &str) -> Result<Imported, Problems> {
     let wrong = |problems| Problems::new(name, text, problems);
     if text.len() > MAX_BYTES {
@@ -99,7 +99,7 @@ impl Report {
         Some((traffic, rules))
     }
 
-    /// Warns of what a host of the test bed has and a simulated one has not.
+    /// Warns of properties of a host of the test bed that a simulated host does not have.
     fn host(&mut self, path: &Path, node: &Node) {
         let Some(host) = self.table(path.clone(), node) else {
             return;

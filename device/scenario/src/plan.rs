@@ -48,7 +48,7 @@ pub struct PlannedRule {
     pub port: Option<usize>,
     /// The kind of things that match.
     pub thing: Thing,
-    /// What else must hold.
+    /// Further conditions.
     pub conditions: Conditions,
     /// Which of the matches count.
     pub choice: Choice,
@@ -65,7 +65,8 @@ pub struct PlannedRule {
 pub enum Thing {
     /// Packets on the wire.
     Packet(PacketMatch),
-    /// Passes through a point inside the NIC, with this code; `None`: any. [`faultline_nic::injection`] says what the codes are.
+    /// Passes through a point inside the NIC, with this code; `None`: any. [`faultline_nic::injection`] defines the
+    /// codes.
     Point(Point, Option<u16>),
     /// Interrupts of one vector, or of all.
     Interrupt(Option<u16>),
@@ -86,7 +87,7 @@ pub struct PacketMatch {
     pub dir: Direction,
     /// Their opcodes.
     pub opcodes: Opcodes,
-    /// What the AETH must say.
+    /// The condition on the AETH.
     pub answer: Option<Answer>,
     /// PSN relative to the first of the connection.
     pub psn: Option<Range>,
@@ -136,7 +137,7 @@ impl Opcodes {
     }
 }
 
-/// What an AETH says.
+/// The kind of an AETH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// ACK.
@@ -148,7 +149,7 @@ pub enum Answer {
 }
 
 impl Plan {
-    /// True if an expectation is about what the packet checker finds.
+    /// True if an expectation is about violations, so that a packet checker is needed.
     pub fn checks_packets(&self) -> bool {
         let mut all = self.expectations.iter();
         all.any(|planned| matches!(planned.expectation, Expectation::Violation(_)))
@@ -161,8 +162,8 @@ impl Plan {
         illegal.map(|rule| rule.name.as_str())
     }
 
-    /// Expects that no NIC violates a rule of the specification, unless a rule of the plan makes packets illegal, or the plan expects
-    /// something of violations already.
+    /// Expects that no NIC violates a rule of the specification, unless a rule of the plan makes packets illegal, or
+    /// the plan has an expectation about violations.
     pub fn expect_legal_packets(&mut self) {
         if self.checks_packets() || self.illegal_rule().is_some() {
             return;
@@ -181,7 +182,7 @@ impl Plan {
 }
 
 impl Answer {
-    /// What the AETH of a packet says.
+    /// The kind of the AETH of a packet.
     pub fn of(header: &RoceHeader) -> Option<Self> {
         match header.aeth?.syndrome {
             Syndrome::Ack { .. } => Some(Self::Ack),
@@ -192,7 +193,7 @@ impl Answer {
     }
 }
 
-/// What must hold besides the kind of the thing.
+/// Conditions besides the kind of the thing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conditions {
     /// The N-th connection of the NIC, from 0.
@@ -222,24 +223,24 @@ pub struct Choice {
     pub skip: u64,
     /// From the first that counts on, each N-th counts.
     pub every: u64,
-    /// At most so many matches count.
+    /// At most this number of matches counts.
     pub times: u64,
     /// Probability of each, in millionths.
     pub per_million: u32,
 }
 
-/// What a rule does.
+/// The effect of a rule.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Only counts.
     Count,
     /// Changes the packet.
     Packet(PacketChange),
-    /// Changes what happens inside the NIC.
+    /// Changes an event inside the NIC.
     Inject(Outcome),
     /// Changes an interrupt or a doorbell.
     Boundary(BoundaryChange),
-    /// Acts on the NIC: one of the actions that have nothing to do with what was matched.
+    /// Acts on the NIC: an action that does not change the matched thing.
     Nic(Action),
 }
 
@@ -254,9 +255,9 @@ pub enum PacketChange {
     Duplicate,
     /// An octet is inverted.
     Corrupt(Part),
-    /// So many packets overtake it.
+    /// This number of packets overtakes it.
     Reorder(u32),
-    /// It ends after so many octets.
+    /// It ends after this number of octets.
     Truncate(u16),
     /// Its ECN field says "congestion experienced".
     EcnMark,
@@ -280,7 +281,7 @@ macro_rules! change_kinds {
             /// All of them, by their numbers.
             const ALL: &'static [Self] = &[$(Self::$name),*];
 
-            /// What it has done to a packet, as a participle.
+            /// Its effect on a packet, as a participle.
             pub fn done(self) -> &'static str {
                 match self {
                     $(Self::$name => $done,)*
@@ -387,7 +388,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_of_opcodes_contains_what_was_inserted() {
+    fn a_set_of_opcodes_contains_the_inserted_ones() {
         let inserted = [Opcode::ALL[0], Opcode::ALL[Opcode::ALL.len() - 1]];
         let mut set = Opcodes::default();
         inserted.into_iter().for_each(|opcode| set.insert(opcode));

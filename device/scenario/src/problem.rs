@@ -1,6 +1,7 @@
-//! What is wrong in a TOML file: the place, the value, and what is allowed there.
+//! Problems of TOML files: the place, the value, and the allowed values.
 //!
-//! Knows no key of any file. Scenarios, profiles and the daemon's configuration use the same words and the same drawing.
+//! This module knows no key of any file. Scenarios, profiles and the daemon's configuration use the same words and the
+//! same drawing.
 
 use std::fmt;
 use std::ops::Range;
@@ -63,7 +64,7 @@ impl fmt::Display for Path {
     }
 }
 
-/// What a problem points at.
+/// The place of a problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Place {
     /// The file as a whole.
@@ -81,7 +82,7 @@ enum Place {
 pub struct Problem {
     /// Where; empty in the top-level table, and where the text is not TOML.
     pub path: Path,
-    /// What is wrong, with the value, and what is allowed.
+    /// The problem, with the value, and the allowed values.
     pub message: String,
     /// A name that is close to the wrong one.
     pub suggestion: Option<String>,
@@ -204,7 +205,7 @@ pub struct Problems {
     name: String,
     text: String,
     problems: Vec<Problem>,
-    /// Nothing is wrong, but something was left out.
+    /// They are warnings: a part of the file was left out.
     are_warnings: bool,
 }
 
@@ -337,7 +338,7 @@ fn path_in_table(table: &DeTable<'_>, span: &Range<usize>) -> Option<Path> {
     })
 }
 
-/// What follows the key of a value in the path.
+/// The rest of the path behind the key of a value.
 fn path_in_value(value: &DeValue<'_>, span: &Range<usize>) -> Option<Path> {
     match value {
         DeValue::Table(table) => path_in_table(table, span),
@@ -435,7 +436,7 @@ fn words(message: &str) -> String {
     }
 }
 
-/// What a Rust type is in TOML.
+/// The TOML name of a Rust type.
 fn type_words(expected: &str) -> String {
     let largest = match expected {
         "u8" => u64::from(u8::MAX),

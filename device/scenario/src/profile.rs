@@ -33,7 +33,7 @@ pub const EMBEDDED: [(&str, &str); 6] = [
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Profile {
-    /// What it is, in one line.
+    /// Description in one line.
     pub description: String,
     /// Properties of the NIC.
     pub nic: NicProfile,
@@ -41,7 +41,7 @@ pub struct Profile {
     pub latency: LatencyProfile,
 }
 
-/// Properties of a NIC. What is absent stays as it is.
+/// Properties of a NIC. Those without a value stay unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NicProfile {
@@ -49,11 +49,11 @@ pub struct NicProfile {
     pub on_demand: Option<bool>,
     /// Fault policy of queue pairs that set none.
     pub fault_policy: Option<String>,
-    /// A fault that the driver has not answered by then fails.
+    /// A fault without an answer for this time fails.
     pub fault_timeout: Option<Time>,
     /// Longest time that a page fault with policy `stall` pauses ingress.
     pub stall_timeout: Option<Time>,
-    /// With which peers it exchanges READY packets, which tell a requester that its page is present.
+    /// Peers with which it exchanges READY packets, which tell a requester that its page is present.
     pub ready: Option<Ready>,
     /// Memory for packets that wait for pages, in bytes.
     pub park_bytes: Option<u32>,
@@ -69,7 +69,7 @@ pub struct NicProfile {
     pub limits: LimitsProfile,
 }
 
-/// With which peers a NIC exchanges READY packets.
+/// Peers with which a NIC exchanges READY packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Ready {
@@ -120,7 +120,7 @@ impl From<VendorErrors> for faultline_nic::VendorErrors {
     }
 }
 
-/// Latency of the NIC and of the driver. What is absent stays as it is.
+/// Latency of the NIC and of the driver. Values that are absent stay unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LatencyProfile {
@@ -267,7 +267,7 @@ pub fn read(name: &str, text: &str) -> Result<Profile, Problems> {
 }
 
 impl Profile {
-    /// What is out of range.
+    /// Values that are out of range.
     fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         let nic = Path::root().key("nic");
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn each_embedded_profile_is_read_and_says_what_it_is() {
+    fn each_embedded_profile_is_read_and_has_a_description() {
         for (name, _) in EMBEDDED {
             let profile = by_name(name).unwrap();
             assert!(!profile.description.is_empty(), "{name}");
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn profiles_change_what_they_name() {
+    fn profiles_change_only_their_keys() {
         let ideal = config("ideal");
         let no_latency = Latency {
             fault_service: Nanos(4000),
@@ -453,7 +453,7 @@ mod tests {
         let small = config("small");
         assert_eq!((small.limits.max_qp, small.limits.max_faults), (64, 4));
         assert_eq!((small.table_bytes, small.park_bytes), (4 << 20, 64 << 10));
-        // What a profile does not name stays.
+        // Values that a profile does not name stay unchanged.
         assert_eq!(small.limits.max_eq, Limits::default().max_eq);
         let slow = by_name("slow-host").unwrap();
         assert_eq!(slow.latency.fault_service, Some(Time::from_millis(100)));

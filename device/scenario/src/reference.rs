@@ -1,5 +1,5 @@
-//! The reference of the language, which is a part of `docs/scenarios.md`: made from the schema, the tables of names and the tables
-//! of what belongs to which kind of things.
+//! The reference of the language, which is a part of `docs/scenarios.md`: it is made from the schema, the names, and
+//! the kinds of things with their conditions and changes.
 
 use std::fmt::Write;
 
@@ -119,7 +119,7 @@ impl Reference<'_> {
         name.map_or(schema, |name| self.definition(name))
     }
 
-    /// What a key can have as its value.
+    /// The type of the value of a key.
     fn type_of(&self, schema: &Value) -> String {
         let resolved = self.resolve(schema);
         if let Some(choices) = resolved["oneOf"].as_array() {
@@ -297,7 +297,7 @@ fn link(example: &str) -> String {
     format!("[{example}.toml]({EXAMPLES}/{example}.toml)")
 }
 
-/// What belongs to which kind of things.
+/// Conditions and changes of each kind of things.
 fn kinds() -> String {
     let mut rows = vec![
         "| Things | Conditions | Changes |".to_owned(),

@@ -1,4 +1,4 @@
-//! Who makes the traffic of a run: simulated hosts, or programs in guests.
+//! Sources of the traffic of a run: simulated hosts, or programs in guests.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ pub struct Simulator {
     /// Time from a fault record to its answer. By default that of the profile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault_service: Option<Time>,
-    /// What the hosts' drivers do with a fault.
+    /// The answer of the hosts' drivers to a fault.
     pub faults: FaultService,
     /// The NICs have the defect `damming` of real adapters: requests that are posted while a queue pair waits for an RNR timer are
     /// lost until the ACK timeout.

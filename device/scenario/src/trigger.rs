@@ -1,4 +1,4 @@
-//! What a rule matches: the key `on`.
+//! Triggers of rules: the key `on`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -84,10 +84,11 @@ pub struct Trigger {
     /// address 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub page: Option<Range>,
-    /// Only the queue pairs and regions of processes with this name, which their driver tells.
+    /// Only the queue pairs and regions of processes with this name, as the driver has reported it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process: Option<String>,
-    /// Only if the queue (CQ, event queue or fault queue) has at least so many entries that software has not read.
+    /// Only if the queue (CQ, event queue or fault queue) has at least this number of entries that software has not
+    /// read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<u32>,
     /// Only from this time on, since the start of the run.

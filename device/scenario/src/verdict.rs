@@ -14,12 +14,12 @@ use crate::value::{Range, Time};
 /// Violations that a check shows.
 const SHOWN_VIOLATIONS: usize = 3;
 
-/// What has come of a run, besides what the rules have counted. All times are since its start.
+/// Results of a run that the rules have not counted. All times are since its start.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Facts {
     /// When all traffic, or the programs, had ended; `None` if they had not.
     pub ended: Option<Nanos>,
-    /// By how much the counters of each NIC have increased, by name.
+    /// The increase of the counters of each NIC, by name.
     pub counters: Vec<BTreeMap<String, u64>>,
     /// Simulated traffic in the order of the file.
     pub traffic: Vec<TrafficFact>,
@@ -44,7 +44,7 @@ pub struct TrafficFact {
     pub took_alone: Option<Nanos>,
 }
 
-/// Something that must hold at the end of a run.
+/// An expected result at the end of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
     /// Name of the rule, timed action or expectation.
@@ -57,12 +57,12 @@ pub struct Check {
     pub expected: String,
 }
 
-/// What has come of a run.
+/// The result of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Rules, timed actions, expectations, in the order of the file.
     pub checks: Vec<Check>,
-    /// What could not be done, or went wrong otherwise.
+    /// Failures of actions and of the run itself.
     pub problems: Vec<String>,
 }
 
@@ -122,7 +122,7 @@ fn too_late(plan: &Plan, facts: &Facts) -> Option<String> {
     }
 }
 
-/// Judges the expectations of violations by what the packet checker has found.
+/// Judges the expectations about violations by the findings of the packet checker.
 pub fn judge_packets(plan: &Plan, checker: &Oracle) -> Vec<Check> {
     let checks = plan.expectations.iter().filter_map(|planned| {
         let Expectation::Violation(violation) = &planned.expectation else {
@@ -166,7 +166,7 @@ fn in_range(found: u64, range: Range) -> Measured {
     }
 }
 
-/// What is not there at all does not hold.
+/// A value that does not exist does not hold.
 fn missing(what: impl Into<String>, expected: String) -> Measured {
     Measured {
         passed: false,
@@ -275,13 +275,13 @@ fn latency_of(rules: &Rules, facts: &Facts, latency: &Latency) -> Measured {
     measured
 }
 
-/// When the run has ended, or its limit.
+/// The time at which the run has ended, or its limit.
 fn end_of(rules: &Rules, facts: &Facts) -> Instant {
     let time = facts.ended.unwrap_or(rules.plan().limit);
     Instant(rules.start().0.saturating_add(time.0))
 }
 
-/// The smallest time that so many percent of the ascending `times` do not exceed.
+/// The smallest of the ascending `times` that at least `percent` of them do not exceed.
 fn percentile(times: &[Nanos], percent: f64) -> Option<Nanos> {
     let last = times.len().checked_sub(1)?;
     let rank = (percent / 100.0 * times.len() as f64).ceil();

@@ -12,7 +12,7 @@ fn document(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// Compares a document with what the code makes of it.
+/// Compares a document with the text that the code makes.
 #[track_caller]
 fn compare(name: &str, made: &str) {
     let path = document(name);

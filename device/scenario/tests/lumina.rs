@@ -1,5 +1,5 @@
-//! Files of Lumina: what becomes of right ones and of wrong ones. `lumina/NAME.yml` becomes `lumina/NAME.toml`, with the warnings
-//! of `lumina/NAME.txt`; `lumina/wrong/NAME.yml` has the problems of `lumina/wrong/NAME.txt`. With `FAULTLINE_BLESS=1` the
+//! Files of Lumina, right and wrong ones. `lumina/NAME.yml` becomes `lumina/NAME.toml`, with the warnings of
+//! `lumina/NAME.txt`; `lumina/wrong/NAME.yml` has the problems of `lumina/wrong/NAME.txt`. With `FAULTLINE_BLESS=1` the
 //! results are written anew.
 
 #![allow(clippy::expect_used, reason = "a failure ends the test")]
@@ -73,7 +73,7 @@ fn refused(text: &str) -> String {
 }
 
 #[test]
-fn what_is_too_large_or_too_deep_is_refused() {
+fn files_that_are_too_large_or_too_deep_are_refused() {
     let long = format!("a: {}", "x".repeat(MAX_BYTES));
     let found = refused(&long);
     assert!(found.contains("at most 262144 are allowed"), "{found}");
@@ -96,7 +96,7 @@ fn what_is_too_large_or_too_deep_is_refused() {
     );
 }
 
-/// What is read becomes a scenario that can be simulated; else problems can be drawn.
+/// A file that is accepted becomes a scenario that can be simulated; problems of any other can be drawn.
 fn check(text: &str) {
     let drawn = |problems: &Problems, level: &str| {
         assert!(problems.to_string().starts_with(level));

@@ -1,4 +1,4 @@
-//! Files that no one would write: they are read or refused, and nothing else happens.
+//! Random files are read or refused, without a panic.
 
 use faultline_scenario::read;
 use proptest::prelude::*;

@@ -321,7 +321,7 @@ fn actions_at_times_repeat_and_end() {
     assert_eq!(fired(&rules), [2]);
 }
 
-/// A period of zero would never let time go on.
+/// With a period of zero the clock would never advance.
 #[test]
 fn an_action_repeats_at_later_times_only() {
     let repeated = PlannedTime {
@@ -336,7 +336,7 @@ fn an_action_repeats_at_later_times_only() {
 }
 
 #[test]
-fn the_end_undoes_what_lasts_and_releases_what_is_kept() {
+fn the_end_undoes_lasting_actions_and_releases_kept_frames() {
     let forever = Action::PortDown(PortDown {
         time: None,
         move_gid: true,
@@ -396,7 +396,7 @@ fn added(rules: &mut Rules) -> Vec<(usize, Injection)> {
 }
 
 #[test]
-fn what_happens_inside_a_nic_is_an_entry_of_its_table() {
+fn rules_about_the_inside_of_a_nic_are_entries_of_its_table() {
     let point = Thing::Point(Point::FaultRecord, None);
     let lost = Effect::Inject(Outcome::Drop);
     let anywhere = rule(point.clone(), lost.clone(), ONCE);
@@ -482,7 +482,7 @@ fn diagnostics_states_and_signals_trigger_actions() {
     assert_eq!(counts.diagnostics(Some(1), DiagnosticKind::Reset), 0);
 }
 
-/// An action on something that does not exist is not passed over in silence.
+/// An action on an object that does not exist is a problem of the run.
 #[test]
 fn an_action_on_an_unknown_object_is_a_problem() {
     let evict = Evict {
@@ -532,7 +532,7 @@ fn a_late_doorbell_does_not_outlive_a_reset() {
 
 /// A guest that makes queue pairs without end.
 #[test]
-fn what_connections_cause_is_bounded() {
+fn requests_caused_by_connections_are_bounded() {
     let point = Thing::Point(Point::Completion, None);
     let mut of_process = rule(point, Effect::Count, EACH);
     of_process.conditions.connection = Some(0);
@@ -546,7 +546,7 @@ fn what_connections_cause_is_bounded() {
 
 /// The number of a destroyed queue pair may get another owner.
 #[test]
-fn an_entry_forgets_queue_pairs_that_are_gone() {
+fn an_entry_forgets_destroyed_queue_pairs() {
     let point = Thing::Point(Point::Completion, None);
     let mut of_first = rule(point, Effect::Inject(Outcome::Drop), EACH);
     of_first.conditions.connection = Some(0);
@@ -572,7 +572,7 @@ fn an_entry_forgets_queue_pairs_that_are_gone() {
     assert_eq!(requests(&mut rules), [], "it is another connection");
 }
 
-/// What two actions have changed is undone when both have ended.
+/// The common change of two actions is undone when both have ended.
 #[test]
 fn actions_that_overlap_end_together() {
     let down = |ms| {
@@ -708,7 +708,7 @@ fn rules_for_ports_see_the_frames_of_their_port() {
     assert_eq!(fired(&rules), [1, 1, 0]);
 }
 
-/// Several rules can change a frame. The one that has spoilt it is remembered, else the last one.
+/// Several rules can change a frame. Its mark names the rule that has made it invalid, else the last one.
 #[test]
 fn a_frame_knows_the_rule_that_has_changed_it() {
     let mut rules = start(Vec::new(), Vec::new());

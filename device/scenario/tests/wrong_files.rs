@@ -44,7 +44,7 @@ fn each_wrong_file_has_its_drawn_problems() {
 }
 
 #[test]
-fn what_is_too_large_or_too_deep_is_refused() {
+fn files_that_are_too_large_or_too_deep_are_refused() {
     let rule = "[[rule]]\non = { opcode = \"ACK\" }\ndo = { drop = {} }\n";
     let timed = "[[at]]\ntime = \"1s\"\ndo = { fatal = {} }\n";
     let expect = "[[expect]]\npackets = { opcode = \"ACK\", count = 1 }\n";

@@ -37,7 +37,7 @@ pub trait Bus {
     fn write_register(&mut self, offset: u32, value: u32);
     /// Rings a doorbell on a page.
     fn doorbell(&mut self, page: u32, bell: Doorbell);
-    /// Called while the driver waits for something. Returns false if nothing can happen any more.
+    /// Called while the driver waits. Returns false if no event can come any more.
     fn wait(&mut self) -> bool;
     /// The driver has made a queue pair, or is about to begin a connection on it.
     fn renewed(&mut self, qpn: u32) {

@@ -17,9 +17,9 @@ use crate::software::{Buffer, Software, failed, nic_name};
 const QKEY: u32 = 0x1111_2222;
 /// Global route header in front of a received datagram.
 const GRH: u64 = 40;
-/// Largest region of a connection, unless its messages that are outstanding at a time need more.
+/// Largest region of a connection, unless its outstanding messages need more.
 const MAX_REGION: u64 = 16 << 20;
-/// How long messages of unreliable services may be on their way after the last completion.
+/// Time for which messages of unreliable services may be under way after the last completion.
 const ARRIVAL: u64 = 100_000_000;
 /// Most messages that may have been lost before the message of a receive.
 const MAX_MISSING: u32 = 4096;
@@ -74,7 +74,7 @@ pub(crate) struct Connection {
     next_post: u64,
     /// Receives that are to be posted: when, and the slot.
     receives: VecDeque<(u64, u32)>,
-    /// Number of the first message that the receiver has neither received nor taken for lost.
+    /// Number of the first message that the receiver has neither received nor counted as lost.
     expected: u32,
     /// Messages that have completed with success.
     pub succeeded: u32,
@@ -359,7 +359,7 @@ impl Connection {
         }
     }
 
-    /// What an unfinished connection waits for.
+    /// The event for which an unfinished connection waits.
     pub(crate) fn describe(&self, flow: &Flow, flow_index: usize) -> String {
         let [from, to] = flow.hosts.map(nic_name);
         let [from_qpn, to_qpn] = self.qpns();
@@ -388,7 +388,7 @@ impl Connection {
         )
     }
 
-    /// All messages fail that have not completed: the host of the requester has no device any more.
+    /// Fails all messages that have not completed: the requester's host has no device any more.
     pub(crate) fn abandon(&mut self, flow: &Flow) {
         self.has_failed = true;
         self.outstanding.clear();
@@ -418,7 +418,7 @@ impl Connection {
         any
     }
 
-    /// When there is something to post next, apart from what completions allow.
+    /// Time of the next post, apart from posts that completions permit.
     pub(crate) fn next_at(&self, flow: &Flow) -> Option<u64> {
         let receive = self.receives.front().map(|(at, _)| *at);
         let depth = usize::try_from(flow.traffic.depth).unwrap_or(usize::MAX);
@@ -482,7 +482,7 @@ impl Connection {
         };
         let data = message_data(self.data, number, flow.traffic.size);
         let other: Vec<u8> = data.iter().map(|byte| !byte).collect();
-        // The destination has other octets at the beginning.
+        // The destination has other octets before the message arrives.
         let at_responder = match flow.traffic.op {
             Operation::Read => Some(&data),
             Operation::Write | Operation::WriteImm => Some(&other),
@@ -564,7 +564,7 @@ impl Connection {
         host.driver.post_send(qp, &send);
     }
 
-    /// Handles a completion of the requester. Returns what it completes; `None` if it completes nothing.
+    /// Handles a completion of the requester. Returns the message that it completes, if any.
     pub(crate) fn sent(
         &mut self,
         all: &[Software],
@@ -676,7 +676,7 @@ impl Connection {
         self.receives.push_back((at, slot));
     }
 
-    /// Finds out which message a receive contains. Unreliable services may have lost some before it.
+    /// Determines the message that a receive contains. Unreliable services may have lost some before it.
     fn receive_send(&mut self, all: &[Software], flow: &Flow, slot: u32) {
         let found = self.read(all, flow, 1, slot, flow.traffic.size);
         let last = match Shape(&flow.traffic).is_reliable() {

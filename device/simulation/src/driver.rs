@@ -222,7 +222,7 @@ impl Qp {
         (rq.record(), 1 << rq.log_depth)
     }
 
-    /// Forgets what was posted, after a transition to RESET.
+    /// Forgets the posted requests, after a transition to RESET.
     pub fn reset(&mut self) {
         self.sq.producer = 0;
         if let Some(rq) = &mut self.rq {
@@ -408,7 +408,7 @@ impl<B: Bus> Driver<B> {
         self.next_free
     }
 
-    /// Frees all that was allocated from there on.
+    /// Frees all memory that was allocated from this address on.
     pub fn free_from(&mut self, addr: u64) {
         self.next_free = self.next_free.min(addr);
     }
@@ -478,8 +478,8 @@ impl<B: Bus> Driver<B> {
         check_status(comp.status.get()).map(|()| comp.count.get())
     }
 
-    /// Several translation commands with one doorbell. Returns how many were done at once, and then after each thing
-    /// that happened, until all were.
+    /// Executes several translation commands with one doorbell. Returns how many were complete at once, and then after
+    /// each event, until all were.
     pub fn translate_all(&mut self, cmds: &[TqCmd]) -> Result<Vec<usize>> {
         let mut places = Vec::new();
         for cmd in cmds {
@@ -632,8 +632,8 @@ impl<B: Bus> Driver<B> {
         Ok(self.command(ALLOC_PD, 0, &body)?.handle.get())
     }
 
-    /// Registers memory: `len` bytes at I/O virtual address `va` (any offset in a page), in pages that are
-    /// scattered backwards in memory if `scatter` is set, so that nothing is contiguous by chance.
+    /// Registers memory: `len` bytes at I/O virtual address `va` (any offset in a page). With `scatter` its pages are
+    /// in descending order in memory, so that no two are contiguous.
     pub fn reg_mr(&mut self, pd: u32, va: u64, len: u64, access: u32) -> Result<Mr> {
         let first = va & !(PAGE - 1);
         let pages = (va + len).div_ceil(PAGE) - first / PAGE;
@@ -686,7 +686,7 @@ impl<B: Bus> Driver<B> {
         Ok(self.command(CREATE_MKEY, 0, &body)?.handle.get())
     }
 
-    /// Gives the page at `va` an entry, by MAP or REPLACE.
+    /// Writes an entry for the page at `va`, by MAP or REPLACE.
     pub fn give_page(&mut self, opcode: u8, key: u32, va: u64, entry: u64) -> Result<u32> {
         self.translate(&TqCmd {
             opcode,
@@ -700,7 +700,7 @@ impl<B: Bus> Driver<B> {
         })
     }
 
-    /// Takes the entry of the page at `va` away.
+    /// Removes the entry of the page at `va`.
     pub fn invalidate_page(&mut self, key: u32, va: u64) -> Result<u32> {
         self.translate(&TqCmd {
             opcode: tq::INVALIDATE,
@@ -809,7 +809,7 @@ impl<B: Bus> Driver<B> {
         })
     }
 
-    /// Lets notices of a CQ wait for `count` completions or `period` microseconds.
+    /// Delays notices of a CQ until `count` completions have come, or for `period` microseconds.
     pub fn moderate_cq(&mut self, cq: &Cq, count: u16, period: u16) -> Result<()> {
         let body = ModifyCq {
             count: U16::new(count),
@@ -1380,7 +1380,7 @@ impl<B: Bus> Driver<B> {
         self.ring_sends(qp);
     }
 
-    /// Tells the device of the send work requests written so far.
+    /// Rings for the send work requests that were written before.
     #[inline]
     pub fn ring_sends(&mut self, qp: &Qp) {
         self.ring(qp.uctx, doorbell::SQ, qp.qpn, qp.sq.producer);

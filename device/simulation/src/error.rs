@@ -1,4 +1,4 @@
-//! Why a simulation can't be run, or can't go on.
+//! Reasons why a simulation can't be run, or can't continue.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ pub enum SimulationError {
         host: String,
         /// Its memory.
         bytes: u64,
-        /// What did not fit.
+        /// The traffic that did not fit.
         what: String,
     },
     /// A NIC has refused a command of its driver.
@@ -32,7 +32,7 @@ pub enum SimulationError {
     Driver {
         /// Name of the NIC.
         host: String,
-        /// What the driver wanted.
+        /// The request of the driver.
         what: String,
         /// The answer.
         error: crate::driver::Error,
@@ -52,7 +52,7 @@ pub enum SimulationError {
 pub struct Stuck {
     /// When.
     pub at: u64,
-    /// Each connection that waits, and for what.
+    /// Each waiting connection, and its event.
     pub waiting: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Events of a run as values, for programs that tell what has happened.
+//! Events of a run as values, for programs that describe the run.
 
 pub use faultline_fabric::Fate;
 use faultline_nic::{Diagnostic, Nanos};
@@ -55,7 +55,7 @@ pub struct Packet {
     pub psn: u32,
     /// Syndrome of its AETH, if it has one.
     pub syndrome: Option<Syndrome>,
-    /// What becomes of the packet at this interface.
+    /// The fate of the packet at this interface.
     pub fate: Fate,
     /// Index of the scenario's rule that has changed it, here or before.
     pub rule: Option<usize>,

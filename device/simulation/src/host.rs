@@ -29,7 +29,7 @@ pub struct Host<B> {
 }
 
 impl<B: Bus> Host<B> {
-    /// Starts a driver, which has used none of its memory yet.
+    /// Starts a driver with unused memory.
     ///
     /// # Errors
     /// The NIC refuses a command, or the memory is too small.

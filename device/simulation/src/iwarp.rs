@@ -103,12 +103,12 @@ impl<B: Bus> Driver<B> {
         self.command(REJECT, request, &body).map(drop)
     }
 
-    /// What is known of a request, and the private data of the peer.
+    /// Properties of a request, and the private data of the peer.
     pub fn query_request(&mut self, request: u32) -> Result<(ConnectionInfo, Vec<u8>)> {
         self.query(QUERY_REQUEST, request)
     }
 
-    /// What is known of the connection of a queue pair, and the private data of the peer.
+    /// Properties of the connection of a queue pair, and the private data of the peer.
     pub fn query_connection(&mut self, qpn: u32) -> Result<(ConnectionInfo, Vec<u8>)> {
         self.query(QUERY_CONNECTION, qpn)
     }

@@ -14,11 +14,11 @@
 //! - [`trace`]: what has happened, and its hash
 //! - [`vopr`]: random processes that must keep their promises
 //!
-//! A driver that waits for the answer to a command does nothing else meanwhile, and neither does the software of the other
-//! hosts. Only NICs and the wire go on.
+//! A driver that waits for the answer to a command does nothing else meanwhile, and neither does the software of the
+//! other hosts. Only NICs and the wire continue.
 
 #![forbid(unsafe_code)]
-// Values of scenario files get here, and none of them may stop the process. Tests may.
+// Values of scenario files reach this crate; arithmetic on them must not panic, except in tests.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 mod bus;

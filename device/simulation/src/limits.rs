@@ -1,4 +1,4 @@
-//! Limits of what a scenario may ask of a simulation.
+//! Limits of scenarios for simulations.
 
 use std::fmt::Display;
 

@@ -16,7 +16,7 @@ use faultline_nic::{DEVICE_MEMORY, Dma, DmaError, Persist, count_steps};
 use crate::bus::RAM_BASE;
 
 const PAGE: usize = 4096;
-/// What an access costs the device: see [`faultline_nic::steps`].
+/// Steps of the device for an access: see [`faultline_nic::steps`].
 const STEPS_PER_ACCESS: u64 = 4;
 const BYTES_PER_STEP: usize = 16;
 
@@ -75,12 +75,12 @@ fn with_page(pages: &mut [Pages], number: usize, piece: impl FnOnce(&mut Page)) 
 }
 
 impl Memory {
-    /// Zeroed memory of so many bytes, whole pages.
+    /// Zeroed memory of `len` bytes, whole pages.
     pub fn new(len: usize) -> Self {
         Self::with_device(len, 0)
     }
 
-    /// The same, and so many bytes of device memory.
+    /// The same, with `device` bytes of device memory.
     pub fn with_device(len: usize, device: usize) -> Self {
         Self {
             ram: Area::new(len),

@@ -41,7 +41,7 @@ struct Resident {
     frame: u64,
     /// The device may write it.
     writable: bool,
-    /// When it was last asked for, as a running number.
+    /// Running number of the last access.
     used: u64,
 }
 
@@ -58,7 +58,7 @@ pub struct Pager {
     stray_writes: u64,
     /// Nanoseconds from record to answer.
     pub delay: u64,
-    /// Bytes that are mapped in advance, if the record says that they will be needed.
+    /// Bytes that are mapped in advance, if the fault record has them as a hint.
     pub ahead: u64,
     /// The answer to faults.
     pub service: FaultService,
@@ -97,7 +97,8 @@ fn allow<T>(result: Result<T, Error>, status: Status) -> Result<(), Error> {
 }
 
 impl Pager {
-    /// Creates the fault queue, of 2^`log_depth` records, and `frames` page frames. It answers at once, and maps what is demanded.
+    /// Creates the fault queue, of 2^`log_depth` records, and `frames` page frames. The pager answers at once, and maps
+    /// the demanded pages.
     ///
     /// # Errors
     /// The driver has too little memory, or the device refuses the queue.
@@ -408,7 +409,7 @@ impl Pager {
         next.filter(|_| self.service != FaultService::Ignore)
     }
 
-    /// Answers what is due. Returns true if there was something.
+    /// Answers the faults that are due. Returns true if there were any.
     ///
     /// # Errors
     /// The device refuses a command.
@@ -440,7 +441,7 @@ impl Pager {
         let write = record.fault_flags.get() & WRITE != 0;
         let (first, last) = (va / PAGE, va.saturating_add(bytes).saturating_sub(1) / PAGE);
         let last = last.min(first.saturating_add(MAX_PAGES));
-        // The page that is demanded comes last, so that no other page takes its frame.
+        // The demanded page comes last, so that no other page takes its frame.
         for page in (first..=last).rev() {
             if !self.map_page(driver, index, page, write)? {
                 return Ok(Status::NoResources);

@@ -1,4 +1,4 @@
-//! What is kept of the run of a scenario: its trace, counts of packets and diagnostics, and the times of page faults.
+//! Results of the run of a scenario: its trace, counts of packets and diagnostics, and the times of page faults.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,11 +20,11 @@ pub struct FaultTimes {
     pub raised: u64,
     /// The driver has answered.
     pub resumed: u64,
-    /// The access was carried out.
+    /// The access was executed.
     pub done: u64,
 }
 
-/// What is kept of a run. Its times are since the start.
+/// Results of a run. Its times are since the start.
 #[derive(Debug)]
 pub(crate) struct Record {
     start: u64,
@@ -33,7 +33,7 @@ pub(crate) struct Record {
     pub packets: BTreeMap<(usize, bool, u8), u64>,
     /// Diagnostics by NIC and kind.
     pub diagnostics: BTreeMap<(usize, &'static str), u64>,
-    /// Page faults whose accesses were carried out, in this order.
+    /// Page faults whose accesses were executed, in this order.
     pub faults: Vec<FaultTimes>,
     /// The events, if the trace is to have them.
     pub events: Vec<Event>,
@@ -69,7 +69,7 @@ impl Record {
         }
     }
 
-    /// A packet at a NIC. Counts those that it sends, whatever becomes of them, and those that it receives.
+    /// A packet at a NIC. Counts packets that it sends, also those that are dropped, and packets that it receives.
     pub(crate) fn packet<M>(&mut self, now: u64, sight: &Sight<'_, M>, bytes: &[u8]) {
         let ((nic, dir), fate) = (sight.place, sight.fate);
         let name = match dir {
@@ -135,7 +135,7 @@ impl Record {
     }
 }
 
-/// The end of the line of a packet: what becomes of it, unless it is passed.
+/// The end of the line of a packet: its fate, unless it is passed.
 struct Ending(Fate);
 
 impl fmt::Display for Ending {

@@ -28,7 +28,7 @@ use crate::record::{FaultTimes, Record};
 use crate::software::{Software, nic_name};
 use crate::trace::{Detail, Trace};
 
-/// Time from a fault record to its answer if neither the scenario nor its profile says another: as a driver under Linux takes.
+/// Time from a fault record to its answer unless the scenario or its profile sets it: that of a driver under Linux.
 const FAULT_SERVICE: Nanos = Nanos(50_000);
 /// Rounds of the hosts' software at one instant. Software that needs more makes no progress.
 const ROUNDS_AT_ONCE: u32 = 100_000;
@@ -47,7 +47,7 @@ pub struct Options<'a> {
     pub fault_service: Option<Nanos>,
     /// Profile of the NICs, instead of the scenario's. Needed if the scenario names a file.
     pub profile: Option<Profile>,
-    /// What the trace keeps.
+    /// Detail of the trace.
     pub trace: Detail,
     /// Compare what the NICs send with the rules of the specification.
     pub check_packets: bool,
@@ -62,13 +62,13 @@ pub struct Options<'a> {
 /// How a run has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// All traffic has completed or failed, or there is none and nothing can happen any more.
+    /// All traffic has completed or failed, or there is none and no event can come any more.
     Finished,
     /// A rule has ended the run.
     Ended,
     /// The traffic has not ended at the limit of the scenario.
     Limit(Stuck),
-    /// The traffic has not ended, and nothing can happen any more.
+    /// The traffic has not ended, and no event can come any more.
     Stuck(Stuck),
 }
 
@@ -87,7 +87,7 @@ pub struct Completion {
     pub completed: Nanos,
 }
 
-/// What a run has brought.
+/// The results of a run.
 #[derive(Debug)]
 pub struct Results {
     /// How it has ended.
@@ -104,18 +104,18 @@ pub struct Results {
     pub packets: Vec<BTreeMap<String, u64>>,
     /// Diagnostics of each NIC by kind.
     pub diagnostics: Vec<BTreeMap<String, u64>>,
-    /// Page faults whose accesses were carried out, in this order.
+    /// Page faults whose accesses were executed, in this order.
     pub faults: Vec<FaultTimes>,
-    /// What the packet checker has found, if the options ask for it. Its times are since the start, and its frames are the lines
-    /// of the trace that begin with `tx`, counted from 1.
+    /// The packet checker with its findings, if the options ask for it. Its times are since the start, and its frames
+    /// are the lines of the trace that begin with `tx`, counted from 1.
     pub packets_checked: Option<Oracle>,
     /// Wrong data: a defect of the device, whatever the rules do.
     pub problems: Vec<String>,
-    /// What the software of the hosts could not do, such as a driver whose device has stopped.
+    /// Failures of the hosts' software, such as a driver whose device has stopped.
     pub notes: Vec<String>,
     /// What has happened.
     pub trace: Trace,
-    /// What has happened, as values; empty unless the trace is to have them.
+    /// The events of the run; empty unless the trace has them.
     pub events: Vec<Event>,
 }
 
@@ -322,13 +322,13 @@ impl Run {
         }
     }
 
-    /// The clock of the hosts, which goes on while the NICs are paused.
+    /// The clock of the hosts, which continues while the NICs are paused.
     fn now(&self) -> u64 {
         let state = self.state.borrow();
         state.now.saturating_add(state.paused)
     }
 
-    /// Time of the hosts since the start. The run is over at its limit, also if that is within a pause.
+    /// Time of the hosts since the start. The run ends at its limit, also within a pause.
     fn since_start(&self) -> u64 {
         self.now().saturating_sub(self.start).min(self.limit)
     }
@@ -388,7 +388,7 @@ impl Run {
         }
     }
 
-    /// Lets the software of the hosts do what there is at this instant. Returns true if there was something.
+    /// Lets the software of the hosts do its work at this instant. Returns true if there was any.
     fn work(&mut self) -> bool {
         let now = self.now();
         let mut any = self.move_gids();
@@ -503,7 +503,8 @@ impl Run {
         });
     }
 
-    /// Posts what can be posted, deregisters regions that are due, and fails connections of hosts without a device.
+    /// Posts requests as far as possible, deregisters regions that are due, and fails connections of hosts without a
+    /// device.
     fn post(&mut self, now: u64) -> bool {
         let mut any = false;
         for connection in &mut self.connections {
@@ -540,7 +541,7 @@ impl Run {
         any
     }
 
-    /// When the software has something to do next.
+    /// Time of the next work of the software.
     fn next_at(&self) -> Option<u64> {
         let pagers = self.hosts.iter().filter_map(Software::next_at);
         let connections = self.connections.iter().filter_map(|connection| {

@@ -10,7 +10,7 @@ use crate::error::SimulationError;
 use crate::run::{Ending, Options, Results, play, profile_of, run};
 use crate::trace::Detail;
 
-/// What has come of a scenario.
+/// The result of a scenario.
 #[derive(Debug)]
 pub struct Outcome {
     /// The verdict.
@@ -26,8 +26,8 @@ impl Outcome {
     }
 }
 
-/// Adds the expectation that no NIC violates a rule of the specification, unless the plan expects something of violations already, one
-/// of its rules makes packets illegal, or the NICs imitate a defect of real adapters.
+/// Adds the expectation that no NIC violates a rule of the specification, unless the plan has an expectation about
+/// violations, one of its rules makes packets illegal, or the NICs imitate a defect of real adapters.
 ///
 /// # Errors
 /// The scenario has a profile that does not exist.

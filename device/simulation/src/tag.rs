@@ -147,12 +147,12 @@ impl<B: Bus> Driver<B> {
         srq.ops.producer = srq.ops.producer.wrapping_add(1);
     }
 
-    /// Tells the device of the operations.
+    /// Rings for the operations.
     pub fn ring_tag_ops(&mut self, srq: &TagSrq) {
         self.ring(srq.uctx, doorbell::TM_OPS, srq.srqn(), srq.ops.producer);
     }
 
-    /// Writes an operation and tells the device.
+    /// Writes an operation and rings for it.
     pub fn post_tag_op(&mut self, srq: &mut TagSrq, op: &TagOp<'_>) {
         self.write_tag_op(srq, op);
         self.ring_tag_ops(srq);

@@ -1,4 +1,4 @@
-//! What has happened in a run, line by line, and its hash.
+//! The events of a run, line by line, and their hash.
 
 use std::fmt::{self, Write};
 
@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 /// Most lines that are kept; the hash is of all.
 const MAX_LINES: usize = 1_000_000;
 
-/// What a trace keeps of a run.
+/// Detail of a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Detail {
     /// Nothing: the trace is empty. For runs whose verdict alone is needed, because a trace takes about a quarter of their time.

@@ -1,4 +1,5 @@
-//! No NIC speaks in the name of another, or takes what is sent to it; a NIC may use another address of its own.
+//! Address spoofing: no NIC can send from the address of another, or receive its frames; a NIC may use another address
+//! of its own.
 
 use faultline_abi::Status;
 use faultline_abi::admin::Counter;
@@ -19,7 +20,7 @@ const LEN: u64 = 20_000;
 /// Transmissions of a request that is not answered.
 const ATTEMPTS: u64 = 4;
 
-/// NICs a, b and c, whose guests may give them other addresses. Those of `unchecked` may send from any.
+/// NICs a, b and c, whose guests may give them other addresses. The NICs in `unchecked` may send from any address.
 fn with_mac_changes(engines: usize, unchecked: &[usize]) -> World {
     let mut nics = nics(3, |nic| nic % engines);
     for nic in unchecked {
@@ -45,7 +46,7 @@ fn use_address(world: &mut World, nic: usize, mac: [u8; 6]) {
     world.settle();
 }
 
-/// How often a frame arrives that one NIC sends.
+/// Number of arrivals of a frame that one NIC sends.
 #[track_caller]
 fn passes(
     world: &mut World,
@@ -60,7 +61,7 @@ fn passes(
     found.len()
 }
 
-/// The same; no other NIC gets the frame, and its sender neither.
+/// The same; no other NIC gets the frame, and neither does its sender.
 #[track_caller]
 fn passes_only(
     world: &mut World,
@@ -103,7 +104,7 @@ fn frames_in_the_name_of_a_neighbour_are_dropped_and_counted() {
             }
         }
 
-        // A connection of a and b. Queue pair numbers are easy to guess, so its peer's address is all that protects it.
+        // A connection of a and b. Queue pair numbers are easy to guess, so only the address of its peer protects it.
         let at = [(0, A), (0, B)];
         let [mut own, mut peer] = connected(&mut world, at, QPT_RC, (4, LEN), |path| path);
         exchange(&mut world, &mut own, &peer, 1);
@@ -125,7 +126,7 @@ fn frames_in_the_name_of_a_neighbour_are_dropped_and_counted() {
         assert_eq!(forged(&mut world, C), before.0 + ATTEMPTS);
         assert_eq!(received(&mut world), before.1);
 
-        // What is sent to the neighbour does not go to the NIC that claims its address, before or after the neighbour's reset.
+        // Frames to the neighbour do not reach the NIC that claims its address, before or after the neighbour's reset.
         let ways = ((A, C), (mac_a, mac_b));
         assert_eq!(passes(&mut world, &mut stations, ways.0, ways.1), 0);
         exchange(&mut world, &mut peer, &own, 2);
@@ -196,13 +197,13 @@ fn a_nic_that_uses_another_address_has_both() {
         // Both directions, with the new address.
         assert_eq!(count(&mut world, (A, B), (OTHER, mac_b)), 1);
         assert_eq!(count(&mut world, (B, A), (mac_b, OTHER)), 1);
-        // c claims either: by its command, and by sending from it. It is the owner who gets what is sent there.
+        // c claims either address: by its command, and by sending from it. Frames to the address reach its owner.
         for claimed in [mac_a, OTHER] {
             use_address(&mut world, C, claimed);
             assert_eq!(count(&mut world, (C, B), (claimed, mac_b)), 0);
             assert_eq!(count(&mut world, (B, A), (mac_b, claimed)), 1);
         }
-        // c still works with its own, and a with its old one.
+        // c still works with its own address, and a with its old one.
         assert_eq!(count(&mut world, (C, B), (mac_c, mac_b)), 1);
         assert_eq!(count(&mut world, (A, B), (mac_a, mac_b)), 1);
         use_address(&mut world, A, mac_a);
@@ -213,7 +214,7 @@ fn a_nic_that_uses_another_address_has_both() {
 
 /// The NIC has nothing to do when the address becomes free, and no other one gets ahead of it.
 #[test]
-fn an_address_that_is_given_up_goes_to_the_nic_that_waits_for_it() {
+fn a_released_address_goes_to_the_nic_that_waits_for_it() {
     for engines in [1, 2, 3] {
         let mut world = with_mac_changes(engines, &[]);
         let mut stations = stations(&mut world);

@@ -13,7 +13,7 @@ use crate::common::{
     Connect, End, HEADERS, MS, MTU, RETH, Send, US, World, connected, exchange, nics, packets_of,
 };
 
-/// Octets of a message, and messages of a test: together twice what the port has room for.
+/// Octets of a message, and messages of a test: together twice the room of the port.
 const LEN: u64 = 32 << 10;
 const MESSAGES: u64 = 64;
 const ROOM: usize = 1 << 20;
@@ -23,10 +23,11 @@ const PACKETS: u64 = MESSAGES * LEN / MTU;
 /// When a test begins.
 const START: u64 = US;
 
-/// The peer, which is no process of ours.
+/// The peer, which is outside of the process.
 const PEER: MacAddr = MacAddr([2, 0, 0, 0, 1, 1]);
 
-/// A process whose peer has sent a frame, so that the switch knows where it is; and a UC connection to it: what is lost is not repeated.
+/// A process whose peer has sent a frame, so that the switch knows its port, and a UC connection to the peer: a lost
+/// packet is not repeated.
 fn process(engines: usize, hold: Duration) -> (World, End) {
     let mut world = World::new(&ProcessShape {
         engines,
@@ -59,7 +60,7 @@ fn port(world: &World) -> ExternalCounts {
     world.all[0].port_counts(0).unwrap()
 }
 
-/// Frames that the peer takes, and the PSN of each.
+/// Takes frames at the peer, and returns the PSN of each.
 fn take(world: &World, most: u64) -> Vec<u32> {
     let peer = world.all[0].peer(0).unwrap();
     let frames = std::iter::from_fn(|| peer.take()).take(most as usize);
@@ -68,7 +69,7 @@ fn take(world: &World, most: u64) -> Vec<u32> {
         .collect()
 }
 
-/// Octets of the packets from this one on. The first one of a message has a RETH.
+/// Octets of the packets from `packet` on. The first packet of a message has a RETH.
 fn octets(packet: u64) -> u64 {
     let is_first = packet.is_multiple_of(packets_of(LEN));
     MTU + HEADERS + if is_first { RETH } else { 0 }
@@ -87,7 +88,7 @@ fn fitting() -> u64 {
 /// The peer takes a frame each 50 µs.
 #[test]
 fn a_slow_peer_loses_nothing_of_any_engine() {
-    // A hold lasts until three quarters of the ring are free. What is under way from another engine fills more of it.
+    // A hold lasts until three quarters of the ring are free. Frames under way from another engine fill more of it.
     for (engines, holds) in [(1, 7), (2, 5)] {
         let (mut world, mut from) = process(engines, Duration::from_secs(60));
         post_all(&mut world, &mut from);
@@ -119,8 +120,8 @@ fn without_holds_a_slow_peer_loses_all_that_does_not_fit() {
     }
 }
 
-/// A peer that takes nothing costs a connection the hold time, once. The port holds senders again when the peer has taken a quarter of
-/// the ring.
+/// A peer that takes no frames costs a connection the hold time, once. The port holds senders again when the peer has
+/// taken a quarter of the ring.
 #[test]
 fn a_peer_that_takes_nothing_holds_its_senders_for_the_hold_time() {
     const HOLD: u64 = 200 * MS;
@@ -163,7 +164,8 @@ fn a_peer_that_takes_nothing_holds_its_senders_for_the_hold_time() {
     }
 }
 
-/// While a connection waits for the peer, others of the same NIC go on. When the peer takes its packets, or goes away, it goes on, too.
+/// While a connection waits for the peer, others of the same NIC continue. When the peer takes its packets, or
+/// disconnects, the connection continues, too.
 #[test]
 fn others_do_not_wait_for_a_slow_peer() {
     const DATAGRAMS: u64 = 160;
@@ -205,7 +207,7 @@ fn others_do_not_wait_for_a_slow_peer() {
             false => while peer.take().is_some() {},
         }
         world.settle();
-        // In this instant all that waited is sent, or dropped, if the ring does not fill again.
+        // All waiting packets are sent at this instant, or dropped, unless the ring fills again.
         let mut ended = before;
         for _ in 0..MESSAGES {
             ended += from.poll(&mut world).len();

@@ -15,7 +15,8 @@ const KEY: u32 = 0x1ee7;
 /// Octets in front of a datagram in its buffer.
 const GRH: usize = 40;
 
-/// Datagrams of so many octets to a receiver with so many buffers. `at_once`: the NIC hears of all of them together.
+/// Datagrams of `size` octets to a receiver with fewer or as many buffers. `at_once`: one doorbell announces all of
+/// them.
 fn burst(engines: usize, size: usize, posted: usize, at_once: bool) {
     let count = BURST / size.max(16);
     let mut world = World::new(&ProcessShape {
@@ -24,7 +25,7 @@ fn burst(engines: usize, size: usize, posted: usize, at_once: bool) {
         seed: 2,
         ..ProcessShape::default()
     });
-    // As far apart as headers and data are long, with an edge behind each.
+    // Distance of the datagrams: headers and data, and an octet behind each that must stay unchanged.
     let step = GRH + size + 1;
     let len = (posted * step).max(BURST) as u64;
     let [mut from, mut to] = [(0, 0), (0, 1)].map(|at| End::new(&mut world, at, QPT_UD, (12, len)));
@@ -83,7 +84,8 @@ fn burst(engines: usize, size: usize, posted: usize, at_once: bool) {
     world.expect_legal();
 }
 
-/// A burst that is posted before the NIC hears of it, or rung one by one, to a receiver with as many buffers as messages, or fewer.
+/// A burst that one doorbell announces, or one doorbell for each datagram, to a receiver with as many buffers as
+/// messages, or fewer.
 #[test]
 fn a_burst_of_small_datagrams_loses_no_completion() {
     for engines in [1, 2] {
@@ -108,8 +110,8 @@ const IMM: u64 = 4;
 /// Rate of both links, in Mb/s: an octet lasts a nanosecond.
 const RATE: u32 = 8000;
 
-/// All connections at once write, send and read 16 KiB each, in messages of several packets, through links that take a millisecond for
-/// some sixty of them.
+/// All connections write, send and read 16 KiB each at once, in messages of several packets, through links that take a
+/// millisecond for sixty of them.
 #[test]
 fn a_thousand_connections_move_16_kib_each() {
     const COUNT: usize = 1000;

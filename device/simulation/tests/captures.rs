@@ -1,4 +1,4 @@
-//! Captures of processes with one and several engines: what they have of each frame, with which time and which comment.
+//! Captures of processes with one and several engines: time and comment of each captured frame.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -116,7 +116,7 @@ impl Capture {
         capture
     }
 
-    /// Ends it in one engine, and returns what all have captured.
+    /// Ends it in one engine, and returns the captured frames of all.
     fn end(mut self, engine: usize) -> Vec<Packet> {
         assert!(self.engines[engine].borrow_mut().end(ID));
         // The others end it in their next pass, which has no earlier records.
@@ -201,8 +201,8 @@ fn send_datagram(world: &mut World, ends: &mut [End; 2], (ah, len): (u32, u64)) 
     world.settle();
 }
 
-/// A frame is sent at one time, and arrives at the same time, or on another engine a nanosecond later: what a frame causes is always
-/// later than the frame.
+/// A frame is sent at one time, and arrives at the same time, or on another engine a nanosecond later: the effects of a
+/// frame are always later than the frame.
 #[test]
 fn a_capture_has_every_packet_where_it_is_sent_and_where_it_arrives() {
     for engines in [1, 2] {
@@ -233,7 +233,7 @@ fn a_capture_has_every_packet_where_it_is_sent_and_where_it_arrives() {
     }
 }
 
-/// All engines begin and end a capture together, however many frames are on their links meanwhile.
+/// All engines begin and end a capture together, whatever the number of frames on their links.
 #[test]
 fn engines_begin_and_end_a_capture_at_a_consistent_cut() {
     let mut world = world(2, [None; 2]);
@@ -288,7 +288,7 @@ fn set_link(world: &World, nic: usize, up: bool) {
 }
 
 #[test]
-fn a_dropped_frame_has_a_comment_that_says_why() {
+fn a_dropped_frame_has_a_comment_with_the_reason() {
     let mut world = world(1, [None; 2]);
     let (mut ends, ah) = datagrams(&mut world);
     let mac = world.host((0, 1)).mac;
@@ -410,7 +410,8 @@ fn to_absent(world: &mut World) -> ([End; 2], Absent) {
     (ends, absent)
 }
 
-/// Whatever the policy does with it: a packet that is refused, dropped or stalled, and those that wait behind a stalled one.
+/// A packet whose page is absent is refused, dropped or stalled, as the policy says, and so are packets behind a
+/// stalled one.
 #[test]
 fn a_packet_that_is_not_executed_for_lack_of_a_page_names_the_fault() {
     const PAGE: u32 = 4096;
@@ -462,10 +463,10 @@ fn a_packet_that_is_not_executed_for_lack_of_a_page_names_the_fault() {
     }
 }
 
-/// A packet that waits behind a page fault is looked at later, and is refused then: it has become too long. It was shown before, and the
-/// packet that arrives next is received.
+/// A packet that waits behind a page fault is checked later, and refused then, because it is longer than the new MTU.
+/// It was shown before, and the packet that arrives next is received.
 #[test]
-fn a_packet_that_is_refused_later_leaves_its_reason_at_no_other() {
+fn the_reason_of_a_late_refusal_stays_with_its_packet() {
     let shape = ProcessShape {
         engines: 1,
         nics: nics(2, |_| 0),
@@ -509,9 +510,9 @@ fn a_packet_that_is_refused_later_leaves_its_reason_at_no_other() {
     assert_eq!(ends[1].await_good(&mut world, 1).len(), 1);
 }
 
-/// Each frame is captured once where it is sent and once where it arrives, with what the models of the links do to it.
+/// Each frame is captured once where it is sent and once where it arrives, with the effects of the link models.
 #[test]
-fn frames_on_modelled_links_have_comments_on_what_is_done_to_them() {
+fn frames_on_modelled_links_have_comments_on_the_effects() {
     let bad = |seed| {
         Some(LinkModel {
             loss: 20_000,
@@ -545,7 +546,8 @@ fn frames_on_modelled_links_have_comments_on_what_is_done_to_them() {
                     found.get(text).copied().unwrap_or(0) as u64
                 })
             };
-            // What arrives has been done to it on both links, so that only the sender's side says how often one of them did it.
+            // An arriving frame has the effects of both links, so only the sender's side shows how often one of them
+            // had an effect.
             let (counts, found) = of(Direction::Tx);
             for (count, text) in [
                 (counts.lost, LOST),
@@ -566,7 +568,7 @@ fn frames_on_modelled_links_have_comments_on_what_is_done_to_them() {
             assert_eq!(found(LOST), counts.lost);
             assert!(found("corrupted by the model of a link") > 0);
         }
-        // What was sent is legal, whatever becomes of it.
+        // Sent packets are legal, also those that are lost or changed later.
         world.expect_legal();
     }
 }

@@ -1,4 +1,4 @@
-//! What several files of tests ask of processes in virtual time.
+//! Functions that several files of tests use: processes in virtual time, queue pairs, regions.
 
 use std::iter;
 
@@ -104,7 +104,7 @@ impl World {
         self.host(at).driver.counter(counter).unwrap()
     }
 
-    /// Passes frames from port to port. Returns true if there were any.
+    /// Passes frames between the ports. Returns true if there were any.
     fn exchange(&mut self) -> bool {
         let [near, far] = &self.all[..] else {
             return false;
@@ -128,7 +128,7 @@ impl World {
         worked
     }
 
-    /// The next thing happens. Returns false if there is none until then.
+    /// Executes the next event. Returns false if there is none before `until`.
     pub(crate) fn step(&mut self, until: u64) -> bool {
         let now = self.now();
         let mut worked = self.exchange();
@@ -160,7 +160,7 @@ impl World {
         self.run_until(self.now() + ns);
     }
 
-    /// Lets everything happen that can happen at this instant.
+    /// Executes all events of this instant.
     pub(crate) fn settle(&mut self) {
         self.run_for(0);
     }
@@ -279,7 +279,7 @@ impl End {
         self.poll(world).iter().map(|cqe| cqe.status).collect()
     }
 
-    /// Lets everything happen until there are as many completions, and no more.
+    /// Executes events until there are `count` completions, and no more.
     #[track_caller]
     pub(crate) fn await_count(&mut self, world: &mut World, count: usize) -> Vec<Cqe> {
         let mut found = self.poll(world);
@@ -301,7 +301,7 @@ impl End {
         found
     }
 
-    /// Its page faults stop the input of the NIC from now on.
+    /// From now on its page faults stop the input of the NIC.
     pub(crate) fn stall_at_faults(&self, world: &mut World) {
         let driver = &mut world.host(self.at).driver;
         driver
@@ -310,7 +310,7 @@ impl End {
     }
 }
 
-/// Connects two queue pairs. `change`: the way to the other one.
+/// Connects two queue pairs. `change`: changes of the path to the other one.
 pub(crate) fn join(world: &mut World, ends: [&End; 2], change: impl Fn(Connect) -> Connect) {
     let paths = ends.map(|end| change(end.path(world)));
     ends[0].connect(world, &paths[1]);
@@ -330,7 +330,7 @@ pub(crate) fn connected(
     ends
 }
 
-/// Writes data to the other end, as far as the memory of both goes, and checks it there.
+/// Writes data to the other end, as much as both regions hold, and checks it there.
 #[track_caller]
 pub(crate) fn exchange(world: &mut World, from: &mut End, to: &End, seed: u64) {
     let len = from.mr.len.min(to.mr.len);

@@ -40,8 +40,7 @@ fn rc(world: &mut World, at: [At; 2]) -> [End; 2] {
     connected(world, at, QPT_RC, (7, LEN), without_timers)
 }
 
-/// More than a link takes is under way in both directions, by WRITEs and by responses to READs: nothing is lost, and nothing waits for
-/// ever.
+/// WRITEs and responses to READs fill the links in both directions: no frame is lost, and none waits for ever.
 #[test]
 fn full_links_lose_nothing() {
     const REQUESTS: usize = 64;
@@ -58,7 +57,7 @@ fn full_links_lose_nothing() {
         let mut world = World::new(&shape);
         let at = [(0, 0), (0, 1)];
         let [mut a, b] = connected(&mut world, at, QPT_RC, (7, len), without_timers);
-        // The first half of each region leaves, and the second half is where the other's arrives.
+        // The first half of each region is sent, and the second half receives the data of the other.
         let sent = [seed, seed + 100].map(|seed| pattern(seed, len as usize / 2));
         a.fill(&mut world, 0, &sent[0]);
         b.fill(&mut world, 0, &sent[1]);
@@ -102,7 +101,7 @@ fn full_links_lose_nothing() {
     assert_eq!(was_full, [true; 2]);
 }
 
-/// Datagrams are never repeated, so one that is lost or overtaken is noticed. There are more than a link takes.
+/// More datagrams than a link holds. They are never repeated, so a datagram that is lost or overtaken is noticed.
 #[test]
 fn datagrams_arrive_once_and_in_order() {
     const KEY: u32 = 7;
@@ -145,7 +144,7 @@ fn datagrams_arrive_once_and_in_order() {
     assert!((FULL.0..=FULL.0 + 1).contains(&frames), "{frames}");
 }
 
-/// A NIC that pauses its senders on the same engine: no frame leaves them meanwhile, and none of another NIC.
+/// A NIC pauses its senders on the same engine: meanwhile no frame of any NIC leaves them.
 #[test]
 fn a_paused_nic_holds_up_all_senders_of_its_engine() {
     let mut world = world(1, 3);
@@ -182,7 +181,8 @@ struct Stalled {
     fault: faultline_abi::event::Eqe,
 }
 
-/// Connections to the paused NIC. The WRITE of the first one waits for a page, and those of the others are more than a link takes.
+/// Connections to the paused NIC. The WRITE of the first one waits for a page, and the WRITEs of the others exceed the
+/// room of a link.
 const PAIRS: usize = 6;
 
 impl Stalled {
@@ -249,7 +249,7 @@ fn a_paused_nic_holds_up_its_senders_and_nothing_else() {
     assert_eq!(lost, 0);
 }
 
-/// Frames on a link refer to no memory of the sender's guest: they arrive although it is gone.
+/// Frames on a link refer to no memory of the sender's guest: they arrive after the memory is freed.
 #[test]
 fn the_sender_of_frames_on_a_link_may_be_reset() {
     let mut stalled = Stalled::new(without_timers);
@@ -269,7 +269,7 @@ fn the_sender_of_frames_on_a_link_may_be_reset() {
         assert!(found[same..].iter().all(|octet| *octet == 0));
         arrived += same;
     }
-    // All that was on the link, and no more.
+    // The frames that were on the link, and no more.
     let (_, octets) = stalled.world.all[0].most_on_link(0, 1).unwrap();
     assert_eq!(arrived, octets);
     stalled.world.all[0].restart_host(0).unwrap();
@@ -277,7 +277,7 @@ fn the_sender_of_frames_on_a_link_may_be_reset() {
     exchange(&mut stalled.world, &mut a, &b, 3);
 }
 
-/// The receiver of frames on a link is gone: the connections of the sender end as those to a NIC that answers nothing.
+/// The receiver of frames on a link is reset: the connections of the sender end as if their peer did not answer.
 #[test]
 fn the_receiver_of_frames_on_a_link_may_be_reset() {
     let mut stalled = Stalled::new(|path| Connect {

@@ -22,7 +22,7 @@ const OCTET: u64 = 80;
 /// The priority that the link pauses.
 const PAUSED: u8 = 3;
 
-/// A link of 100 Mb/s that pauses priority 3, and has room for what is under way then.
+/// A link of 100 Mb/s that pauses priority 3, and has room for frames that are under way then.
 const LINK: LinkModel = LinkModel {
     rate_mbps: 100,
     delay_ns: 0,
@@ -37,7 +37,7 @@ const LINK: LinkModel = LinkModel {
     seed: 0,
 };
 
-/// The way of packets of a priority. What only waits is never repeated.
+/// The path of packets of a priority. Packets that only wait are never repeated.
 fn of_priority(priority: u8) -> impl Fn(Connect) -> Connect {
     move |path| Connect {
         traffic_class: priority << 5,
@@ -54,7 +54,7 @@ fn link_to(link: LinkModel, engine: usize) -> NicShape {
     }
 }
 
-/// Two NICs on so many engines; the link to the second one is slow.
+/// Two NICs on this number of engines; the link to the second one is slow.
 fn two(engines: usize, link: LinkModel) -> World {
     World::new(&ProcessShape {
         engines,
@@ -68,7 +68,7 @@ fn counts(world: &World, (process, nic): (usize, usize)) -> LinkModelCounts {
     world.all[process].link_counts(nic, Direction::Rx).unwrap()
 }
 
-/// Writes all at once, and returns how long that takes.
+/// Writes all at once, and returns the time that it takes.
 fn write_all(world: &mut World, from: &mut End, to: &End) -> u64 {
     let data = pattern(3, LEN as usize);
     from.fill(world, 0, &data);
@@ -81,13 +81,14 @@ fn write_all(world: &mut World, from: &mut End, to: &End) -> u64 {
     world.now() - start
 }
 
-/// The link is never without a frame from the first one to the last, so the time is that of all octets.
+/// The link is busy from the first frame to the last, so the time is that of all octets.
 const FULL_RATE: u64 = WRITES * (LEN + LEN / MTU * HEADERS + RETH) * OCTET;
 
 #[test]
-fn a_priority_that_is_paused_loses_neither_frames_nor_time() {
+fn a_paused_priority_loses_neither_frames_nor_time() {
     assert_eq!(FULL_RATE, WRITES * octets_of(LEN) * OCTET);
-    // Each burst of the sender is a pause. From another engine it is as long as the link between the engines lets it.
+    // Each burst of the sender causes a pause. The length of a burst from another engine depends on the link between
+    // the engines.
     for (engines, crossing, pauses) in [(1, 0, 7), (2, 1, 3)] {
         let mut world = two(engines, LINK);
         let at = [(0, 0), (0, 1)];
@@ -160,7 +161,7 @@ fn a_priority_of_a_sender_in_another_process_loses_neither_frames_nor_time() {
         world.wire = 8;
         let at = [(0, 0), (1, 0)];
         let [mut from, to] = connected(&mut world, at, QPT_RC, (7, LEN), of_priority(PAUSED));
-        // The switches learn what is behind the ports.
+        // The switches learn the addresses behind the ports.
         exchange(&mut world, &mut from, &to, 1);
         let before = counts(&world, at[1]);
         let took = write_all(&mut world, &mut from, &to);
@@ -178,7 +179,7 @@ fn a_priority_of_a_sender_in_another_process_loses_neither_frames_nor_time() {
     }
 }
 
-/// What happens while the link of the receiver pauses the priority.
+/// Events while the link of the receiver pauses the priority.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Nothing,
@@ -199,7 +200,7 @@ const EVENTS: [Event; 6] = [
     Event::ScenarioRuns,
 ];
 
-/// Lets it happen to NICs 0 and 1.
+/// Executes the event for NICs 0 and 1.
 fn carry_out(world: &mut World, event: Event) {
     let set_link = |world: &World, nic, up| {
         world.all[0].with_port(nic, |port| port.link_changed |= port.nic.change_link(up))
@@ -227,9 +228,10 @@ fn carry_out(world: &mut World, event: Event) {
     }
 }
 
-/// Whatever happens to the receiver while its link pauses the priority, the pause ends, and others of the priority go on.
+/// Whatever happens to the receiver while its link pauses the priority, the pause ends, and other frames of the
+/// priority continue.
 #[test]
-fn a_pause_ends_when_the_link_has_room_whatever_happens_to_its_nic() {
+fn a_pause_ends_when_the_link_has_room_in_every_case() {
     let mut times = Vec::new();
     for event in EVENTS {
         let mut shapes = nics(4, |nic| nic % 2);

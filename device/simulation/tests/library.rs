@@ -34,8 +34,8 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/scenarios")
 }
 
-/// What the programs in guests do in the files that have no traffic of their own, as far as the rules and expectations see it: NIC 0
-/// is the server's, NIC 1 the client's.
+/// Stand-ins for the programs in guests of files without traffic of their own: they cause all that rules and
+/// expectations see. NIC 0 is the server's, NIC 1 the client's.
 const STAND_INS: [(&str, &str); 4] = [
     // The region goes while its fault is pending, as that of a killed process does.
     (
@@ -93,12 +93,12 @@ count = 1000
     ),
 ];
 
-/// Files of which a client gets no queue pair, which the simulation takes for an error of its own. A driver's commands stand in for the
+/// Files in which a client gets no queue pair, which is an error of a simulation. Commands of a driver replace the
 /// client.
 const WITHOUT_QUEUE_PAIR: [&str; 2] = ["command_timeout.toml", "failed_command.toml"];
 
-/// Files about what the driver of the guests does when a command is refused. The pager of the simulation does not do the same, so that
-/// only guests show whether rules and expectations hold.
+/// Files about the reaction of the guests' driver to a refused command. The pager of the simulation reacts differently,
+/// so only guests show whether rules and expectations hold.
 const OF_THE_DRIVER: [&str; 2] = ["refused_map.toml", "refused_maps.toml"];
 
 /// The stories for guests only, without those of their driver. How their programs end is for the guests to show: here only rules and expectations count.
@@ -124,7 +124,7 @@ fn guest_stories() -> Vec<File> {
     stories
 }
 
-/// Plays a plan on one NIC, whose driver asks for a queue pair and does not get it.
+/// Plays a plan on one NIC, whose driver requests a queue pair and does not get it.
 fn without_queue_pair(plan: &Plan) -> Verdict {
     let mut world = World::new(1, 1);
     let counters = |world: &World| world.with_nic(0, |nic| nic.counters().values().to_vec());
@@ -205,7 +205,7 @@ fn outcome(name: &str, scenario: &Scenario) -> Outcome {
     outcome.unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// What does not hold.
+/// Checks that fail.
 fn failures(outcome: &Outcome) -> Vec<String> {
     let failed = outcome.verdict.checks.iter().filter(|check| !check.passed);
     let failed = failed.map(|check| {
@@ -270,7 +270,7 @@ fn each_expectation_fails_when_it_is_negated() {
     }
 }
 
-/// The files for guests, too, prove something: with what stands in for their programs, rules and expectations hold, and fail when they
+/// Files for guests are tested, too: with stand-ins for their programs, rules and expectations hold, and fail when they
 /// are negated or match nothing.
 #[test]
 fn a_file_for_guests_fails_when_it_is_negated() {
@@ -305,7 +305,7 @@ fn a_file_for_guests_fails_when_it_is_negated() {
     }
 }
 
-/// A file fails if one of its rules matches nothing, or one of its actions never becomes due.
+/// A file fails if one of its rules matches nothing, or if the time of one of its actions never comes.
 #[test]
 fn each_rule_and_each_action_is_needed() {
     for File { name, scenario } in stories() {
@@ -329,7 +329,7 @@ fn each_rule_and_each_action_is_needed() {
     }
 }
 
-/// What the attackers of a story cost their victim is theirs: without them, nothing is slower.
+/// Only the attackers of a story slow down their victim: without them, nothing is slower.
 #[test]
 fn a_victim_without_attackers_loses_nothing() {
     let mut stories = stories();

@@ -82,7 +82,7 @@ fn data_survives_links_that_lose_double_reorder_and_spoil_frames() {
 const LEN: u64 = 64 << 10;
 const WRITES: usize = 10;
 
-/// What a run through a link of 1 Gb/s with a queue of 48 KB has come to.
+/// Results of a run through a link of 1 Gb/s with a queue of 48 KB.
 struct Run {
     world: World,
     link: LinkModelCounts,
@@ -131,7 +131,7 @@ fn full_rate() -> u64 {
 }
 
 #[test]
-fn a_queue_that_is_too_short_loses_frames() {
+fn too_short_queues_lose_frames() {
     let mut run = through_a_short_queue(LinkModel::default(), None);
     let repeated = run.sender(Counter::retransmitted_packets);
     // The first packet of each retransmission was lost, too, or its NAK was sent before.
@@ -154,7 +154,7 @@ fn a_link_that_pauses_its_sender_loses_neither_frames_nor_time() {
     assert_eq!(run.took, full_rate());
 }
 
-/// The receiver tells of marks, the sender becomes slower, and the queue overflows less.
+/// The receiver reports marks, the sender becomes slower, and the queue overflows less.
 #[test]
 fn a_sender_reacts_to_congestion() {
     let mut without = through_a_short_queue(LinkModel::default(), None);

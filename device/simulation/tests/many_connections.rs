@@ -1,4 +1,4 @@
-//! Rules on a NIC with many queue pairs: no step of theirs takes all of them.
+//! Rules on a NIC with many queue pairs: each of their steps takes a bounded number of them.
 
 #![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
@@ -77,7 +77,7 @@ fn world() -> World {
     world
 }
 
-/// Carries out what the rules ask for. Returns how many requests these were.
+/// Executes the requests of the rules. Returns the number of requests.
 fn carry_out(rules: &mut Rules, world: &World) -> usize {
     let requests: Vec<_> = std::iter::from_fn(|| rules.poll_request()).collect();
     let count = requests.len();
@@ -88,7 +88,7 @@ fn carry_out(rules: &mut Rules, world: &World) -> usize {
     count
 }
 
-/// Passes on what the NIC reports.
+/// Passes the diagnostics of the NIC to the rules.
 fn report(rules: &mut Rules, world: &World) {
     for (at, diagnostic) in world.take_diagnostics(0) {
         world.with_nic(0, |nic| rules.diagnostic(at, 0, &diagnostic, nic));

@@ -21,7 +21,7 @@ const LEN: u64 = 32 << 10;
 /// WRITEs of a run, one each 100 µs.
 const WRITES: usize = 20;
 
-/// Rules, the status of the first completion that is no success, and the time that the run takes, in whole steps of 100 µs.
+/// Rules, the status of the first failed completion, and the time that the run takes, in whole steps of 100 µs.
 struct Case {
     name: &'static str,
     rules: &'static str,
@@ -126,7 +126,7 @@ diagnostic = { nic = "nic1", kind = "reset", count = 0 }
     },
 ];
 
-/// What has come of a run.
+/// The results of a run.
 struct Outcome {
     process: Process,
     statuses: Vec<u8>,
@@ -245,7 +245,7 @@ fn a_table_that_no_host_moves_is_a_problem() {
     assert_eq!(problems, &["NIC nic1: move_gid was not carried out"]);
 }
 
-/// Runs of packets are taken apart, and everything arrives although each seventh packet is treated badly.
+/// Runs of packets are taken apart, and all data arrives although each seventh packet is lost, delayed or changed.
 #[test]
 fn large_messages_survive_all_changes_of_packets() {
     /// Each seventh of 196 packets, from the third one on, and no packet is sent again.
@@ -326,9 +326,9 @@ fn a_scenario_starts_on_many_connections() {
     }
 }
 
-/// The rules of a process act on what passes its port, in both directions, also on frames that are not RoCE.
+/// The rules of a process act on frames through its port, in both directions, also on frames that are not RoCE.
 #[test]
-fn rules_for_a_port_change_what_passes_it() {
+fn rules_for_a_port_change_its_frames() {
     let shape = ProcessShape {
         engines: 1,
         nics: nics(1, |_| 0),
@@ -367,7 +367,7 @@ fn rules_for_a_port_change_what_passes_it() {
     let scenario = scenario.unwrap_or_else(|problems| panic!("{problems}"));
     let names = ["nic0", "port0"].map(|name| vec![name.to_owned()]);
     let before = world.all[0].start_scenario(scenario.plan(&names[0], &names[1]).unwrap());
-    // The spoilt packet is asked for at once, and the lost acknowledgement after a timeout.
+    // The corrupted packet is requested again at once, and the lost acknowledgement after a timeout.
     exchange(&mut world, &mut b, &a, 2);
     let written = world.now();
     assert_eq!(written, TIMEOUT_10);

@@ -1,4 +1,4 @@
-//! Traffic under each profile that comes with Faultline, and what distinguishes the profile from a NIC without one.
+//! Traffic under each profile that comes with Faultline, and the differences to a NIC without a profile.
 
 #![cfg(test)]
 

@@ -63,7 +63,7 @@ fn a_seed_gives_the_same_trace_a_thousand_times() {
 
 /// The checker sees each packet once, although packets are lost, doubled and late. Its default expectation holds.
 #[test]
-fn the_packet_checker_sees_what_the_nics_send() {
+fn the_packet_checker_sees_each_sent_packet() {
     for by_reference in [false, true] {
         let text = format!("[simulator]\nby_reference = {by_reference}\n{CHANCES}");
         let (scenario, plan) = load("chances.toml", &text);
@@ -84,8 +84,8 @@ fn the_packet_checker_sees_what_the_nics_send() {
     }
 }
 
-/// Frames that are passed at once keep their place, with and without a wire, where they are sent and where they arrive. Rules are not
-/// asked about the packet that follows.
+/// Packets that a rule only changes keep their place, with and without a wire, where they are sent and where they
+/// arrive. Rules are not asked about the next packet before.
 #[test]
 fn a_packet_that_is_only_marked_is_not_overtaken() {
     for (by_reference, dir) in [(false, "rx"), (false, "tx"), (true, "rx"), (true, "tx")] {
@@ -102,7 +102,7 @@ fn a_packet_that_is_only_marked_is_not_overtaken() {
     }
 }
 
-/// Pauses are a part of the time that the limit limits, also one in which the run ends.
+/// Pauses count for the limit of a run, also a pause in which the run ends.
 #[test]
 fn the_limit_is_one_of_the_hosts_clock() {
     for at in ["1ms", "7900us"] {
@@ -190,7 +190,7 @@ completion = { nic = "nic0", status = "WR_FLUSH_ERR", count = "999.." }
     assert!(outcome.passed(), "{:?}", outcome.verdict);
 }
 
-/// `nth` counts over all queue pairs of a process, inside of a NIC as at its boundary.
+/// `nth` counts over all queue pairs of a process, for events inside a NIC and for packets.
 #[test]
 fn a_rule_for_a_process_counts_once_for_all_its_queue_pairs() {
     let text = r#"
@@ -253,9 +253,9 @@ fired = "1.."
     }
 }
 
-/// What a check of a file accepts can be simulated, and what can't be is refused at its place.
+/// Files that a check accepts can be simulated; a value that cannot be simulated is refused at its position.
 #[test]
-fn a_check_refuses_what_a_run_would_refuse() {
+fn a_check_and_a_run_refuse_the_same_files() {
     for wrong in [
         "size = 0",
         "size = 16777217",

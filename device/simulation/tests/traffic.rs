@@ -12,7 +12,7 @@ fn results(text: &str) -> Results {
     run(&scenario(text), Options::default()).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The same with the rules of the text.
+/// The same, with rules in the text.
 fn results_with_rules(text: &str) -> Results {
     let scenario = read("rules.toml", text).unwrap_or_else(|problems| panic!("{problems}"));
     let plan = scenario.plan_simulation().unwrap();
@@ -249,7 +249,7 @@ fn the_trace_identifies_a_run() {
 }
 
 #[test]
-fn damming_loses_only_what_is_posted_during_a_wait() {
+fn damming_loses_only_requests_posted_during_a_wait() {
     // One request at a time: each meets an absent page, and none is posted while another one waits.
     let text = "[simulator]\ndamming = true\n[[traffic]]\nop = \"write\"\ncount = 8\ndepth = 1\ngap = \"5ms\"\n\
                 remote = \"on_demand\"\nfresh_pages = true\n";

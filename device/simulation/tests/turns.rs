@@ -1,4 +1,4 @@
-//! What one pass of an engine takes from each source of frames is bounded.
+//! The work of one pass of an engine for each source of frames is bounded.
 
 use faultline_abi::qp::QPT_RC;
 use faultline_abi::wqe::WR_SEND;
@@ -8,9 +8,9 @@ use faultline_simulation::process::{NicShape, PortShape, ProcessShape};
 
 use crate::common::{End, MS, Send, World, connected};
 
-/// The first NIC sends a message to each of `pairs` queue pairs of the last one that is longer than its receives, all at once. Each ends a
-/// connection with a thousand receives. Returns the most work of the last NIC in one pass of its engine. Two processes are connected by
-/// their ports.
+/// The first NIC sends a message to each of `pairs` queue pairs of the last one, all at once. The messages are longer
+/// than the receives, so each ends a connection with a thousand receives. Returns the most work of the last NIC in one
+/// pass of its engine. Two processes are connected by their ports.
 fn connections_that_end(shapes: &[ProcessShape], pairs: usize) -> u64 {
     const RECEIVES: u32 = (1 << 10) - 1;
     let mut world = match shapes {
@@ -43,9 +43,8 @@ fn connections_that_end(shapes: &[ProcessShape], pairs: usize) -> u64 {
     world.all[far.0].longest_pass(last.nics[far.1].engine)
 }
 
-/// Whether they come out of a modelled link, from another engine or through a port. A link with a delay delivers all of them at one
-/// instant, and so does the peer of the port. A pass looks at the commands of all NICs, so its work is what a
-/// neighbour's command waits for.
+/// The frames come from a modelled link, from another engine or through a port. A link with a delay delivers all of
+/// them at one instant, and so does the peer of the port. The work of a pass delays the commands of all other NICs.
 #[test]
 fn frames_that_cost_much_wait_for_their_turn() {
     let delayed = LinkModel {

@@ -8,7 +8,7 @@ const SEEDS: u64 = 200;
 /// Runs of a plan that is made smaller.
 const SHRINKS: usize = 1000;
 
-/// What must happen in these seeds, and how often at least.
+/// Events of these seeds, with their smallest numbers.
 const HAPPENS: [(&str, u64); 26] = [
     ("packets", 50_000),
     ("dropped packets", 2000),
@@ -39,7 +39,7 @@ const HAPPENS: [(&str, u64); 26] = [
 ];
 
 #[test]
-fn what_happens_to_nics_breaks_no_promise() {
+fn events_of_nics_break_no_promise() {
     let mut sum = Report::default();
     for seed in 0..SEEDS {
         let plan = Plan::of_seed(seed);

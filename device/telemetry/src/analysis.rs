@@ -1,4 +1,4 @@
-//! What belongs together in a trace: the records of a page fault, and of a wait after an RNR NAK.
+//! Connected records of a trace: those of a page fault, and of a wait after an RNR NAK.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::stage::Service;
 /// A queue pair: number of the NIC, QP number.
 pub(crate) type QueuePair = (u16, u32);
 
-/// How the driver or the device has ended a fault.
+/// The end of a fault by the driver or the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The driver has resumed it.
@@ -39,7 +39,7 @@ impl Outcome {
     }
 }
 
-/// What is demanded by the access that raised a fault.
+/// The demand of the access that raised a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
     pub(crate) qpn: u32,
@@ -59,19 +59,19 @@ pub(crate) struct Fault {
     pub(crate) raised: Instant,
     /// `None` if the record was overwritten.
     pub(crate) access: Option<Access>,
-    /// When it was ended, and how; `None` if the trace ends before.
+    /// Time and kind of its end; `None` if the trace ends before.
     pub(crate) ended: Option<(Instant, Outcome)>,
     /// Queue pairs that waited when it was resumed.
     pub(crate) waiters: u32,
     /// Later misses on the same page.
     pub(crate) joined: u32,
-    /// Accesses that were carried out: queue pair, time.
+    /// Accesses that were executed: queue pair, time.
     pub(crate) done: Vec<(u32, Instant)>,
     /// RNR NAKs for it.
     pub(crate) naks: u32,
 }
 
-/// An RNR NAK that a requester has received, and what it has done then.
+/// An RNR NAK that a requester has received, and the end of its wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RnrWait {
     pub(crate) queue_pair: QueuePair,
@@ -155,7 +155,7 @@ struct Builder {
     nics: HashMap<u16, SinceReset>,
 }
 
-/// What is known of a NIC since its last reset, so that the next reset takes no time for what was before.
+/// The state of a NIC since its last reset, so that the next reset takes no time for earlier state.
 #[derive(Debug, Default)]
 struct SinceReset {
     /// Faults, by their index.

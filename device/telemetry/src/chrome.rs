@@ -16,11 +16,11 @@ use crate::trace::{Trace, TraceError};
 
 /// How each file begins.
 pub(crate) const START: &[u8] = b"{\"traceEvents\":[";
-/// Number of the first thread that stands for a track. Perfetto tells a thread by its number alone, so no number may be
-/// that of a process.
+/// Number of the first thread that stands for a track. Perfetto identifies a thread by its number alone, so it must not
+/// be the number of a process.
 const FIRST_THREAD: usize = 100_000;
 
-/// What is read back.
+/// The embedded records, for reading.
 #[derive(Deserialize)]
 struct Embedded {
     #[serde(rename = "faultlineTrace")]

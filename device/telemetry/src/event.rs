@@ -16,7 +16,7 @@ pub struct Record {
     pub event: TraceEvent,
 }
 
-/// How a doorbell has come to the NIC.
+/// The path by which a doorbell has come to the NIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DoorbellPath {
     /// From the ring in its doorbell page. A scenario may delay or lose it then.
@@ -92,7 +92,7 @@ pub struct FrameEvent {
 }
 
 impl TraceEvent {
-    /// What is recorded of a doorbell.
+    /// The record of a doorbell.
     #[inline]
     pub fn doorbell(page: u32, bell: Doorbell, path: DoorbellPath) -> Self {
         Self::Doorbell {
@@ -116,7 +116,7 @@ impl FrameEvent {
     /// A PSN has 24 bits.
     const PSN_MASK: u32 = 0xff_ffff;
 
-    /// What is recorded of a frame of `len` bytes from queue pair `src_qpn` that no NIC has taken yet.
+    /// The record of a frame of `len` bytes from queue pair `src_qpn` that no NIC has taken yet.
     #[inline]
     pub fn new(frame: &TxFrame, src_qpn: u32, len: usize) -> Self {
         let packets = u16::try_from(frame.packets).unwrap_or(u16::MAX);
@@ -167,7 +167,7 @@ impl FrameEvent {
         }
     }
 
-    /// What is counted of a packet that is received as bytes.
+    /// The record of a packet that is received as bytes.
     pub fn of_packet(header: Option<&RoceHeader>, len: usize) -> Self {
         Self {
             to: Self::NO_NIC,

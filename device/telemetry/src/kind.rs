@@ -1,4 +1,4 @@
-//! Names of what is counted and drawn: kinds of diagnostics, opcodes, doorbells, directions.
+//! Names for metrics and pictures: kinds of diagnostics, opcodes, doorbells, directions.
 //!
 //! All of them are finite sets, so a guest cannot make new names.
 
@@ -134,7 +134,7 @@ pub fn command_name(queue: CommandQueue, opcode: u64) -> String {
     name.unwrap_or_else(|| format!("command_{opcode}"))
 }
 
-/// The name of a frame: that of its opcode, or what its AETH says.
+/// The name of a frame: that of its opcode, or of its AETH.
 pub fn frame_name(frame: &FrameEvent) -> String {
     if frame.syndrome != FrameEvent::NO_SYNDROME {
         match Syndrome::from_u8(frame.syndrome) {

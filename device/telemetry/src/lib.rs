@@ -1,9 +1,9 @@
-//! What is observed of the NICs of a process, and what is made of it.
+//! Events of the NICs of a process: records, metrics, traces and reports.
 //!
-//! The engine records events; `docs/control.md` shows where they come from and who reads them.
+//! The engine records events; `docs/control.md` shows their origin and their readers.
 
 #![forbid(unsafe_code)]
-// Tests fail at an overflow, which is what they are for.
+// Tests may panic at an overflow.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 mod analysis;

@@ -1,6 +1,6 @@
-//! Counts of what a NIC does, as plain numbers that the engine thread owns.
+//! Counts of the events of a NIC, as plain numbers that the engine thread owns.
 //!
-//! The size of all of it is fixed: what a guest chooses selects an element of an array.
+//! The size is fixed: values that a guest chooses select an element of an array.
 
 use faultline_abi::regs::MSIX_VECTORS;
 use faultline_nic::{Diagnostic, Instant};
@@ -19,7 +19,7 @@ fn increment(count: &mut u64) {
     *count = count.saturating_add(1);
 }
 
-/// What was sent or received with one opcode.
+/// Frames that were sent or received with one opcode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Frames; several packets may be one.
@@ -60,7 +60,7 @@ impl Opcodes {
         numbered.filter(|(_, traffic)| traffic.frames > 0)
     }
 
-    /// Requests by the opcode of their last packet. What is sent again counts again.
+    /// Requests by the opcode of their last packet. Retransmissions count again.
     pub fn messages(&self) -> impl Iterator<Item = (Opcode, u64)> {
         self.iter().filter_map(|(opcode, traffic)| {
             let opcode = Opcode::from_u8(opcode)?;
@@ -112,7 +112,7 @@ impl Histogram {
     }
 }
 
-/// Page faults by what became of them.
+/// Page faults by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
     /// Raised: the driver has a record.
@@ -121,7 +121,7 @@ pub struct FaultCounts {
     pub joined: u64,
     /// Answered by the driver.
     pub resumed: u64,
-    /// Accesses that were carried out after a fault; several for a fault that others have joined.
+    /// Accesses that were executed after a fault; several for a fault that others have joined.
     pub done: u64,
     /// Answered by the driver with an error.
     pub failed: u64,

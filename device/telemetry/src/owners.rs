@@ -1,4 +1,4 @@
-//! Which process owned a queue pair when: a number is used again when its queue pair is gone.
+//! Owners of queue pairs over time: a number is used again when its queue pair is destroyed.
 
 use std::collections::HashMap;
 

@@ -48,22 +48,22 @@ pub struct NicGauges {
     pub fatal: bool,
 }
 
-/// What a scrape reads of a NIC.
+/// Metrics of a NIC.
 #[derive(Clone, Debug)]
 pub struct NicSnapshot {
     /// Name in the configuration.
     pub name: String,
     /// The device's counters, in the order of [`Counter::ALL`].
     pub counters: [u64; Counter::COUNT],
-    /// What the recorder has counted.
+    /// Counts of the recorder.
     pub metrics: NicMetrics,
     /// The rest.
     pub gauges: NicGauges,
-    /// What its port has counted.
+    /// Counts of its port.
     pub port: PortCounts,
 }
 
-/// What is counted where a NIC meets the process.
+/// Counts at the border between a NIC and the process.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PortCounts {
     /// Messages about the NIC that were not logged, because too many were waiting.
@@ -74,7 +74,7 @@ pub struct PortCounts {
     pub interrupts_suppressed: u64,
 }
 
-/// What a scrape reads of a port that leads out of the process.
+/// Metrics of a port that leads out of the process.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PortSnapshot {
     /// Name in the configuration.
@@ -89,20 +89,20 @@ pub struct PortSnapshot {
     pub tx: (u64, u64),
     /// Frames that were dropped, by reason.
     pub drops: Vec<(&'static str, u64)>,
-    /// How often it has begun to hold connections, because the peer takes too slowly.
+    /// Number of times that it has begun to hold connections, because the peer takes frames too slowly.
     pub holds: u64,
-    /// What was refused of what the peer sent.
+    /// Frames and messages of the peer that were refused.
     pub malformed: u64,
 }
 
-/// What a scrape reads of a direction of a link that has a model.
+/// Metrics of a direction of a link that has a model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkSnapshot {
     /// Name of the NIC or of the port.
     pub port: String,
     /// `tx`: from the NIC, or to the peer of a port; `rx`: in the other direction.
     pub direction: &'static str,
-    /// Frames, by what the model has done to them.
+    /// Frames, by effect of the model.
     pub effects: Vec<(&'static str, u64)>,
     /// Pauses of the senders that have begun.
     pub pauses: u64,
@@ -110,7 +110,7 @@ pub struct LinkSnapshot {
     pub pauses_by_priority: Vec<PrioritySnapshot>,
 }
 
-/// What a scrape reads of a priority that the model of a link pauses.
+/// Metrics of a priority that the model of a link pauses.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PrioritySnapshot {
     /// The priority: 0 to 7.
@@ -121,7 +121,7 @@ pub struct PrioritySnapshot {
     pub paused: Duration,
 }
 
-/// What a scrape reads of the fabric besides NICs.
+/// Metrics of the fabric besides NICs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FabricSnapshot {
     /// Ports that lead out of the process.
@@ -130,7 +130,7 @@ pub struct FabricSnapshot {
     pub links: Vec<LinkSnapshot>,
 }
 
-/// What a scrape reads of an engine.
+/// Metrics of an engine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EngineSnapshot {
     /// Its name.
@@ -436,16 +436,11 @@ impl Snapshot {
             ),
             |nic| vec![(None, nic.metrics.lost_diagnostics)],
         )?;
-        self.counters(
-            encoder,
-            family("faults", "Page faults by what became of them"),
-            |nic| {
-                let states = nic.metrics.faults.by_state();
-                let series =
-                    |(state, count): (&str, u64)| (Some(("state", state.to_owned())), count);
-                states.map(series).into()
-            },
-        )?;
+        self.counters(encoder, family("faults", "Page faults by outcome"), |nic| {
+            let states = nic.metrics.faults.by_state();
+            let series = |(state, count): (&str, u64)| (Some(("state", state.to_owned())), count);
+            states.map(series).into()
+        })?;
         self.stages(encoder)
     }
 
@@ -497,7 +492,7 @@ impl Snapshot {
         Ok(())
     }
 
-    /// What the ports count.
+    /// Counts of the ports.
     fn ports(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
         let family = family(
             "log_dropped",
@@ -585,7 +580,7 @@ impl Snapshot {
             ),
             (
                 "port_malformed",
-                "Connections that were closed because of what the peer sent, and frames and rings of a guest that were refused",
+                "Connections that were closed because of invalid octets of the peer, and refused frames and rings of a guest",
                 MetricType::Counter,
                 |port| port.malformed,
             ),
@@ -603,7 +598,7 @@ impl Snapshot {
         }
         let mut metric = encoder.encode_descriptor(
             "faultline_link_model_frames",
-            "Frames by what the model of a link has done to them: tx from the NIC or to the peer of the port, rx in the other direction",
+            "Frames by effect of the model of a link: tx from the NIC or to the peer of the port, rx in the other direction",
             None,
             MetricType::Counter,
         )?;

@@ -1,4 +1,4 @@
-//! What the engine thread records.
+//! Records of the engine thread.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,15 +17,15 @@ use crate::ring::{Events, TracePart, TraceRing};
 /// Records the events of the NICs of an engine. It belongs to the engine thread; others get copies.
 #[derive(Debug)]
 pub struct Recorder {
-    /// Events by NIC, so that one NIC cannot evict those of others. Those of other engines' NICs are empty. Empty: no events are
-    /// kept.
+    /// Events by NIC, so that one NIC cannot evict those of others. The rings of other engines' NICs are empty. An
+    /// empty vector: no events are kept.
     rings: Vec<TraceRing>,
     numbers: Numbers,
     /// By number of the NIC. Empty: nothing is counted.
     nics: Vec<NicMetrics>,
     /// By number of the NIC. Empty: nothing is counted.
     recent: Vec<Recent>,
-    /// The newest frames. They are neither counted nor kept before another event comes, or a reader.
+    /// The newest frames. They are counted and kept when another event or a reader comes.
     burst: Burst,
 }
 
@@ -39,7 +39,7 @@ enum Numbers {
 }
 
 impl Numbers {
-    /// Takes numbers for so many events. Returns the first.
+    /// Takes `count` numbers for events. Returns the first.
     #[inline]
     fn take(&mut self, count: u16) -> u64 {
         let count = u64::from(count);
@@ -61,7 +61,7 @@ impl Numbers {
     }
 }
 
-/// What is recorded of a NIC. It moves with the NIC to another engine.
+/// The records of a NIC. They move with the NIC to another engine.
 #[derive(Debug)]
 pub struct NicRecords {
     ring: Option<TraceRing>,
@@ -69,8 +69,8 @@ pub struct NicRecords {
     recent: Option<Recent>,
 }
 
-/// Frames that a NIC sends in one turn, equal but for their PSNs, which follow each other. They are counted together, and kept in
-/// one slot of the ring: a frame costs a comparison then.
+/// Frames that a NIC sends in one turn, equal except for their PSNs, which are consecutive. They are counted together,
+/// and kept in one slot of the ring, so that a frame costs one comparison.
 #[derive(Debug)]
 struct Burst {
     at: Instant,
@@ -129,7 +129,7 @@ impl Recorder {
         }
     }
 
-    /// Takes what is recorded of a NIC, which moves to another engine.
+    /// Takes the records of a NIC, which moves to another engine.
     pub fn take_nic(&mut self, nic: u16) -> NicRecords {
         self.end_burst();
         let nic = usize::from(nic);
@@ -140,7 +140,7 @@ impl Recorder {
         }
     }
 
-    /// Puts back what [`Recorder::take_nic`] of the other engine has taken.
+    /// Puts back the records that [`Recorder::take_nic`] of the other engine has taken.
     pub fn put_nic(&mut self, nic: u16, records: NicRecords) {
         let nic = usize::from(nic);
         if let (Some(to), Some(ring)) = (self.rings.get_mut(nic), records.ring) {
@@ -154,8 +154,8 @@ impl Recorder {
         }
     }
 
-    /// What is recorded of a frame of queue pair `src_qpn`, for [`Recorder::sent`] and [`Recorder::received`]. `len` is the frame's
-    /// [length](TxFrame::len), which the caller has calculated. `None`: nothing is recorded.
+    /// The record of a frame of queue pair `src_qpn`, for [`Recorder::sent`] and [`Recorder::received`]. `len` is the
+    /// frame's [length](TxFrame::len), which the caller has calculated. `None`: nothing is recorded.
     #[inline]
     pub fn frame(&self, src_qpn: u32, frame: &TxFrame, len: usize) -> Option<FrameEvent> {
         let is_on = !(self.rings.is_empty() && self.nics.is_empty());
@@ -336,7 +336,7 @@ impl Recorder {
         self.nics.get(usize::from(nic)).cloned().unwrap_or_default()
     }
 
-    /// Requests that a NIC has sent or received. What is sent again counts again.
+    /// Requests that a NIC has sent or received. Retransmissions count again.
     pub fn messages(&mut self, nic: u16, direction: Direction) -> u64 {
         self.end_burst();
         let metrics = self.nics.get(usize::from(nic));
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recorder_that_is_off_does_nothing() {
+    fn a_stopped_recorder_does_nothing() {
         let mut recorder = Recorder::new(0, 2, false);
         assert!(recorder.frame(1, &TxFrame::default(), 60).is_none());
         record(&mut recorder, 1, 0);
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_gets_each_record_once_or_is_told_of_its_loss() {
+    fn a_reader_gets_each_record_once_or_a_report_of_its_loss() {
         let mut recorder = Recorder::new(4, 1, false);
         assert_eq!(times(&part(&mut recorder, 0, 10)), Vec::<u64>::new());
         (0..3).for_each(|at| record(&mut recorder, at, 0));
@@ -539,7 +539,7 @@ mod tests {
         assert_eq!(recorders[1].recent(1), []);
     }
 
-    /// What is recorded of a burst is what would be recorded of its frames one by one.
+    /// The record of a burst is equal to the records of its frames one by one.
     #[test]
     fn a_burst_is_its_frames() {
         let mut recorder = Recorder::new(100, 2, true);
@@ -605,7 +605,7 @@ mod tests {
         let is_frame = |record: &Record| matches!(record.event, TraceEvent::Frame(_));
         let frames: Vec<bool> = read.records.iter().map(is_frame).collect();
         assert_eq!(frames, [true, true, false, true, true]);
-        // The next frame would have continued what a reader has ended.
+        // The next frame would have continued the burst that a reader has ended.
         let frame = FrameEvent { psn: 4, ..frame };
         recorder.sent(Instant(5), 0, frame);
         let more = part(&mut recorder, read.next, 100);

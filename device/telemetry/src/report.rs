@@ -1,4 +1,4 @@
-//! A report of a trace: where the time of page faults goes, waits after RNR NAKs, retries, packets.
+//! A report of a trace: stages of page faults, waits after RNR NAKs, retries, packets.
 
 use std::fmt::{self, Write as _};
 
@@ -14,8 +14,8 @@ use crate::trace::Trace;
 /// Faults in the list of the slowest.
 const SLOWEST: usize = 10;
 
-/// Percentiles of a number of durations, in nanoseconds. Each is one of the durations: the smallest that is not less than
-/// this part of all (nearest rank).
+/// Percentiles of durations, in nanoseconds. Each is one of the durations: the smallest that is not less than this part
+/// of all (nearest rank).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Percentiles {
     /// Number of durations.
@@ -81,7 +81,7 @@ pub struct SlowFault {
     pub joined: u32,
 }
 
-/// What a fault was raised for.
+/// The access for which a fault was raised.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SlowAccess {
     /// QP number.
@@ -107,13 +107,13 @@ pub struct Outcomes {
     pub expired: u64,
     /// Cancelled by a change of their region.
     pub cancelled: u64,
-    /// Gone with a reset.
+    /// Ended by a reset.
     pub reset: u64,
     /// Not answered when the trace ends.
     pub in_flight: u64,
 }
 
-/// Packets and what was sent again.
+/// Packets, and those that were sent again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TrafficReport {
     /// Frames.
@@ -170,7 +170,7 @@ pub(crate) fn durations(fault: &Fault) -> Vec<(Stage, u64)> {
     stages
 }
 
-/// Time until the first access was carried out.
+/// Time until the first access was executed.
 pub(crate) fn total(fault: &Fault) -> Option<u64> {
     let stages = durations(fault);
     let total = stages.iter().find(|(stage, _)| *stage == Stage::Total);
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_says_where_the_time_of_a_fault_went() {
+    fn a_report_divides_the_time_of_a_fault_into_stages() {
         let mut records = write_to_absent_page(1000, 7, 5);
         records.extend(write_to_absent_page(900_000, 8, 6));
         let report = Report::new(&trace(records));

@@ -160,8 +160,9 @@ impl TraceRing {
         }
     }
 
-    /// Keeps `count` events from a number on, in place of the oldest if the ring is full; of more than one, all are frames. `event`
-    /// makes the first one where it is kept: a copy of one that was made just before would wait until its parts are stored.
+    /// Keeps `count` events from a number on, in place of the oldest if the ring is full; of more than one, all are
+    /// frames. `event` makes the first one in its slot, because copying a value that was just stored in parts waits for
+    /// these stores.
     #[inline]
     pub(crate) fn push(
         &mut self,
@@ -329,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_as_many_events_as_it_has_frames() {
+    fn each_frame_of_a_burst_is_an_event() {
         let mut ring = TraceRing::new(8);
         let frame = FrameEvent {
             psn: 0xff_ffff,

@@ -5,7 +5,7 @@ use faultline_nic::{DriverTimes, Instant};
 /// A stage of the latency of a page fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Raised, until the record is in the fault queue: longer than nothing if the queue is full, held or delayed.
+    /// Raised, until the record is in the fault queue: 0 unless the queue is full, held or delayed.
     Record,
     /// Until the driver has read the record.
     Interrupt,
@@ -15,9 +15,9 @@ pub enum Stage {
     Map,
     /// Until the RESUME command is posted.
     Post,
-    /// Resumed, until the access is carried out.
+    /// Resumed, until the access is executed.
     Data,
-    /// Raised, until the access is carried out: the sum of the others.
+    /// Raised, until the access is executed: the sum of the others.
     Total,
 }
 
@@ -61,8 +61,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// Divides the time between `raised` and `resumed`. The driver's durations are the guest's word: those that do not fit
-    /// into this time are cut, the earliest first.
+    /// Divides the time between `raised` and `resumed`. The durations come from the guest and are not verified: those
+    /// that do not fit into this time are cut, the earliest first.
     pub fn new(raised: Instant, resumed: Instant, record_ns: u32, driver: DriverTimes) -> Self {
         let mut left = resumed.0.saturating_sub(raised.0);
         let record = u64::from(record_ns).min(left);

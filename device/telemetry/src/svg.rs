@@ -151,8 +151,8 @@ fn mark(fault: &Fault, start: u64) -> Option<Mark> {
     })
 }
 
-/// The page faults of a trace over time with their latency, and when packets were refused or sent again, as an SVG picture.
-/// If there are very many, the slowest faults are drawn.
+/// The page faults of a trace over time with their latency, and the times at which packets were refused or sent again,
+/// as an SVG picture. If there are very many, the slowest faults are drawn.
 pub fn time_line_picture(trace: &Trace) -> Result<String, PictureError> {
     let analysis = Analysis::new(&trace.records);
     // A file may have faults that were raised before or after all times of its records.

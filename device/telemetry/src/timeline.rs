@@ -1,4 +1,4 @@
-//! A trace as tracks with slices, instants and arrows: what both Perfetto formats are written from.
+//! A trace as tracks with slices, instants and arrows, from which both Perfetto formats are written.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -28,7 +28,7 @@ pub(crate) struct Track {
     pub(crate) parent: Option<usize>,
 }
 
-/// What a track is for, in the order in which they are shown.
+/// Kinds of tracks, in the order in which they are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum TrackKind {
     Device,
@@ -44,7 +44,7 @@ pub(crate) enum TrackKind {
     QueuePairWaits(u32),
 }
 
-/// What begins, ends or happens.
+/// Begin, end, or instant of an event.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Phase {
     Begin,

@@ -1,4 +1,4 @@
-//! A trace: records with the names of what they mention, and its raw form.
+//! A trace: records with the names of their objects, and its raw form.
 
 use std::io::Write;
 
@@ -11,7 +11,7 @@ use crate::event::Record;
 /// Version of the raw form.
 pub(crate) const VERSION: u32 = 1;
 
-/// The process that owns a queue pair, as its guest says.
+/// The process that owns a queue pair, as its guest has reported it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueuePairOwner {
     /// Number of the NIC.
@@ -22,7 +22,7 @@ pub struct QueuePairOwner {
     pub process: String,
     /// Its number in the guest.
     pub pid: u32,
-    /// When that was so: the number of the queue pair may have been that of another one before, and may be later.
+    /// Time of this ownership: the queue pair's number may have had another owner before, and may have later.
     #[serde(default)]
     pub at: Instant,
 }
@@ -40,7 +40,7 @@ pub struct Gap {
     pub lost: u64,
 }
 
-/// What a trace says about its records.
+/// Properties of the records of a trace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceHeader {
     /// Version of the form.

@@ -1,4 +1,4 @@
-//! The Grafana dashboard in docs/ asks for metrics that exist.
+//! The Grafana dashboard in docs/ uses metrics that exist.
 
 #![cfg(test)]
 

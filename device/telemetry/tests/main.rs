@@ -1,4 +1,4 @@
-//! What others read of telemetry: one program, which is linked once.
+//! Telemetry for readers outside of the process: one program, which is linked once.
 
 #![cfg(test)]
 

@@ -1,4 +1,4 @@
-//! Perfetto's trace processor reads what is written for Perfetto, in both formats.
+//! Perfetto's trace processor reads traces in both formats.
 //!
 //! Needs Python with the packages `perfetto` and `wasmtime`, and in `TRACE_PROCESSOR` the path of the module
 //! `trace_processor.wasm`.
@@ -89,8 +89,8 @@ fn sql_counts_the_same_faults_as_the_report() {
     };
     let stages = by_name(&report["stages"]);
     assert_eq!(stages.len(), 7);
-    // From an access that is refused to its fault, and from there to the access that is carried out. In JSON, no arrow can lead
-    // to a fault.
+    // From a refused access to its fault, and from there to the access that is executed. In JSON, no arrow can lead to
+    // a fault.
     for (name, format, arrows) in [
         ("trace.pftrace", TraceFormat::Perfetto, 233),
         ("trace.json", TraceFormat::Json, 0),

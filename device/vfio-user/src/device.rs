@@ -173,7 +173,7 @@ pub struct IrqSet {
 /// The server sends an `Err` to the client as the errno of the error reply. It passes only region
 /// and interrupt indices below the numbers in [`DeviceInfo`].
 pub trait Device {
-    /// A client has connected: the process with this number, if the system tells it (SO_PEERCRED, unix(7)).
+    /// A client has connected: the process with this number, if the system reports it (SO_PEERCRED, unix(7)).
     fn connected(&mut self, _process: Option<i32>) {}
 
     /// Describes the device.

@@ -12,14 +12,14 @@ pub enum Ended {
     Broken,
     /// A message had an invalid size, so the start of the next message is unknown.
     Desynchronized,
-    /// The server behind a relay has another device than the one before it.
+    /// The server behind a relay has another device than its predecessor.
     Changed,
     /// [`crate::Shutdown::trigger`] was called.
     Shutdown,
 }
 
 impl Stop {
-    /// How this ends the connection of a client. Logs it.
+    /// The end of a client's connection for this reason. Logs it.
     pub(crate) fn ended(self) -> Ended {
         match self {
             Self::Eof => {

@@ -1,4 +1,4 @@
-//! What a client has told a server, for the server after it.
+//! The state of a client that one server passes to the next.
 
 use crate::device::{DmaUnmap, IrqAction, IrqData};
 use crate::pci_index;
@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use vfio_bindings::bindings::vfio as v;
 
-/// Most maps that are kept without a server that agrees.
+/// Largest number of maps that are kept without the agreement of a server.
 const MAX_MAPS: usize = 4096;
 /// Length of config space (PCI Express Base, 7.2.2).
 const CONFIG_LEN: u64 = 4096;
-/// What is kept of the body of a request for a description, and of a VERSION: more than the longest that means something.
+/// Largest kept body of a request for a description, or of a VERSION: more than the longest valid one.
 const MAX_BODY: usize = 4096;
 
 /// A map of guest memory.
@@ -41,7 +41,7 @@ pub(crate) struct Message<'a> {
     pub fds: Vec<BorrowedFd<'a>>,
 }
 
-/// What a client has told its server.
+/// The state of a client.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     /// Body of its VERSION.
@@ -49,11 +49,11 @@ pub(crate) struct Kept {
     /// The last request for each description, and the reply: of the device, of each region and interrupt index.
     descriptions: BTreeMap<(u16, u32), (Vec<u8>, Vec<u8>)>,
     maps: Vec<Map>,
-    /// The files of maps: each is held once, however many maps it has.
+    /// The files of maps: each is held once, whatever the number of its maps.
     files: BTreeMap<FileId, Weak<OwnedFd>>,
     /// By index and number.
     irqs: BTreeMap<(u32, u32), Irq>,
-    /// Config space where the client has written: offsets of words, and what they hold, once a server has told it.
+    /// Written parts of config space: offsets of words, and their contents, once a server has returned them.
     config: BTreeMap<u64, Option<[u8; 4]>>,
 }
 
@@ -93,7 +93,7 @@ impl Kept {
         self.version.is_some()
     }
 
-    /// A server has carried out the request, whose body and reply these are. Takes the descriptors.
+    /// Keeps the state of a request that a server has executed, with this body and reply. Takes the descriptors.
     pub(crate) fn keep(&mut self, request: Request<'_>, body: &[u8], reply: &[u8]) {
         match request {
             Request::Version(_) => self.version = Some(bounded(body)),
@@ -131,12 +131,12 @@ impl Kept {
         }
     }
 
-    /// True if the request only tells what is kept: it can be agreed to without a server.
+    /// True if a request only changes kept state: it can be accepted without a server.
     pub(crate) fn can_keep_alone(&self, request: &Request<'_>) -> bool {
         match request {
             Request::DmaMap(_) => self.has_begun() && self.maps.len() < MAX_MAPS,
             Request::DmaUnmap(..) => self.has_begun(),
-            // Of an interrupt that a server has agreed to: the number of interrupts is known to servers only.
+            // For an interrupt that a server has accepted: only servers know the number of interrupts.
             Request::SetIrqs {
                 index,
                 start,
@@ -264,7 +264,7 @@ impl Kept {
         Some(Message { command, body, fds })
     }
 
-    /// The requests for descriptions, and the replies that the client has got.
+    /// The requests for descriptions, and the replies to the client.
     pub(crate) fn descriptions(&self) -> impl Iterator<Item = (Message<'_>, &[u8])> {
         self.descriptions
             .iter()
@@ -278,7 +278,7 @@ impl Kept {
             })
     }
 
-    /// The rest that the next server is to be told, in order.
+    /// The remaining requests for the next server, in order.
     pub(crate) fn messages(&self) -> impl Iterator<Item = Message<'_>> {
         let maps = self.maps.iter().map(|map| Message {
             command: command::DMA_MAP,
@@ -300,7 +300,7 @@ impl Kept {
                 .eventfd
                 .as_ref()
                 .map(|fd| set(trigger, vec![fd.as_fd()]));
-            // It is masked first, so that nothing is raised that is masked.
+            // It is masked first, so that no masked interrupt is raised.
             let masked = irq.is_masked.then(|| set(mask, Vec::new()));
             masked.into_iter().chain(eventfd)
         });
@@ -316,8 +316,8 @@ impl Kept {
         maps.chain(irqs).chain(config)
     }
 
-    /// The eventfds of the device's interrupts that are not masked. Not those by which a device reports an error, at which QEMU stops
-    /// the guest, or asks to be released.
+    /// The eventfds of the device's interrupts that are not masked. Excludes those by which a device reports an error,
+    /// because QEMU stops the guest then, and those that request its release.
     pub(crate) fn eventfds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let raised = self.irqs.iter().filter(|((index, _), irq)| {
             let is_of_device = [pci_index::INTX_IRQ, pci_index::MSI_IRQ, pci_index::MSIX_IRQ];

@@ -30,7 +30,7 @@
 //! client requires), `linux/vfio.h` (structures in the messages).
 
 #![forbid(unsafe_code)]
-// Values of guests, peers and sockets get here, and none of them may stop the process. Tests may.
+// Values of guests, peers and sockets reach this crate; arithmetic on them must not panic, except in tests.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 mod device;

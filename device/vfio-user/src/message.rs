@@ -12,12 +12,13 @@ pub(crate) enum Received {
     Message(Header),
     /// A message that was skipped, because it is longer than [`MAX_MESSAGE`].
     TooLong(Header),
-    /// A header with a size from which the start of the next message does not follow, and the errno that says so.
+    /// A header whose size does not show the start of the next message, and the errno for it.
     Desynchronized(Header, Errno),
 }
 
 impl Connection<'_> {
-    /// Receives a message. Its body replaces what is in `body`, and its descriptors are in [`Connection::fds`].
+    /// Receives a message. Its body replaces the contents of `body`, and its descriptors are in
+    /// [`Connection::fds`].
     pub(crate) fn receive(&mut self, body: &mut Vec<u8>) -> Result<Received, Stop> {
         self.fds.clear();
         self.fds_lost = false;

@@ -354,7 +354,7 @@ fn parse_dma_map<'a>(mut r: Reader<'a>, fds: &mut Vec<OwnedFd>) -> Result<Reques
         return Err(Errno::INVAL);
     }
     let (offset, iova, size) = (r.u64()?, r.u64()?, r.u64()?);
-    // Nothing follows, so that what is kept of a map is bounded.
+    // No further bytes, so that the kept state of a map is bounded.
     r.end()?;
     Ok(Request::DmaMap(DmaMap {
         offset,

@@ -16,16 +16,17 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tracing::{error, info, warn};
 
-/// How long a client waits for a server. QEMU waits for 5 s.
+/// Time for which a client waits for a server. QEMU waits for 5 s.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How long a server may take for a message that tells it what is kept.
+/// Time limit of a server for a message with kept state.
 const SETUP: Duration = Duration::from_secs(1);
 /// Pause between two attempts to connect to a server.
 const ATTEMPT: Duration = Duration::from_millis(5);
 /// Servers that may end while they handle a request.
 const MAX_SERVERS: u32 = 2;
-/// Servers in a row that may end while they are told what is kept. Then it is most likely what ends them, and all clients wait. Servers
-/// that end for another reason can be told before that, which takes less than a millisecond.
+/// Servers in a row that may end while they receive kept state. Then the state most likely causes their end, and all
+/// clients wait. A server that ends for another reason has received its state before, which takes less than a
+/// millisecond.
 const MAX_SETUPS: u32 = 10;
 
 /// Relays the messages of the clients of a socket to a server that may end and be started again.
@@ -36,7 +37,7 @@ pub struct Relay {
     kill: Box<Kill>,
 }
 
-/// Takes the process of a new client, if the system tells it.
+/// Takes the process of a new client, if the system reports it.
 type Attached = dyn Fn(Option<i32>) + Send + Sync;
 /// Kills a process.
 type Kill = dyn Fn(Pid) + Send + Sync;
@@ -95,9 +96,9 @@ impl Relay {
 /// Why a request got no reply.
 #[derive(Debug)]
 enum NoReply {
-    /// The server has ended, or has sent nonsense. There is no connection any more.
+    /// The server has ended, or has sent an invalid message. The connection is closed.
     Gone,
-    /// The server is there, and has not replied in time.
+    /// The server is connected, and has not replied in time.
     Late,
     /// The session ends.
     Stop(Stop),
@@ -123,9 +124,9 @@ struct Session<'a> {
     last_id: u16,
     /// Since when there is no server.
     away: Option<Instant>,
-    /// The server has not replied in time, and has not replied since.
+    /// The server has once not replied in time, and has not replied since.
     is_slow: bool,
-    /// Servers in a row that have ended while they were told what is kept.
+    /// Servers in a row that have ended while they received kept state.
     failed_setups: u32,
     refusals: Refusals,
 }
@@ -221,7 +222,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Checks a request. Returns it with descriptors of its own, and those that are sent on.
+    /// Checks a request. Returns it with its own descriptors, and with duplicates that are sent on.
     fn parse<'b>(
         &self,
         header: &Header,
@@ -242,7 +243,7 @@ impl<'a> Session<'a> {
         Ok((request, fds))
     }
 
-    /// Lets a server carry out a request, or refuses it if there is none in time. The outer error ends the session.
+    /// Lets a server execute a request, or refuses it if there is no server in time. The outer error ends the session.
     fn carry_out(
         &mut self,
         request: &Request<'_>,
@@ -261,8 +262,9 @@ impl<'a> Session<'a> {
                 body: body.to_vec(),
                 fds: fds.iter().map(AsFd::as_fd).collect(),
             };
-            // A slow server gets the request, so that it carries it out when it goes on, and is not waited for: but for an unmap, after
-            // which a server that does not reply is killed. It may be slow no longer.
+            // A slow server gets the request, so that it executes it when it continues, but its reply is not awaited.
+            // An unmap is the exception: a server that does not reply is killed, because the memory is reused. It may
+            // no longer be slow.
             let is_fatal = matches!(request, Request::DmaUnmap(..));
             let deadline = match self.is_slow && !is_fatal {
                 true => Instant::now(),
@@ -277,12 +279,12 @@ impl<'a> Session<'a> {
             match result {
                 Ok(reply) => return Ok(Ok(reply)),
                 Err(NoReply::Gone) => {}
-                // The server does it before all that is sent later.
+                // The server executes it before all later requests.
                 Err(NoReply::Late) => {
                     match request {
                         // It may still access the memory, which the guest is about to use for something else.
                         Request::DmaUnmap(..) => self.kill_server()?,
-                        // It may agree to it later, and would refuse another one.
+                        // The server may accept it later, and would refuse a second one.
                         Request::Version(_) => drop(self.lose_server()),
                         // It may carry it out later.
                         Request::RegionWrite {
@@ -301,7 +303,7 @@ impl<'a> Session<'a> {
         Ok(Err(Errno::IO))
     }
 
-    /// The reply to a request that no server has replied to: it is kept for the next one, or refused.
+    /// The reply to a request without a reply of a server: its state is kept for the next server, or it is refused.
     fn agree_alone(
         &self,
         request: &Request<'_>,
@@ -329,7 +331,7 @@ impl<'a> Session<'a> {
         Ok(true)
     }
 
-    /// After a request that may have changed config space: asks what it holds.
+    /// Reads config space after a request that may have changed it.
     fn keep_config(&mut self, request: &Request<'_>, deadline: Instant) -> Result<(), NoReply> {
         match request {
             Request::RegionWrite {
@@ -436,8 +438,7 @@ impl<'a> Session<'a> {
         NoReply::Gone
     }
 
-    /// Connects to a server, if one listens, and tells it all that the client has told the one before it. Returns true if it is
-    /// ready.
+    /// Connects to a server, if one listens, and sends it the kept state of the client. Returns true if it is ready.
     fn connect(&mut self) -> Result<bool, Stop> {
         let Ok(stream) = connect_to(self.path) else {
             return Ok(false);
@@ -482,7 +483,8 @@ impl<'a> Session<'a> {
         Ok(true)
     }
 
-    /// Tells a new server what is kept. Returns false if it has another device. Each of the messages may take [`SETUP`].
+    /// Sends the kept state to a new server. Returns false if it has another device. Each of the messages may take
+    /// [`SETUP`].
     fn tell(&mut self, kept: &Kept) -> Result<bool, NoReply> {
         let Some(version) = kept.version() else {
             return Ok(true);
@@ -504,7 +506,7 @@ impl<'a> Session<'a> {
         if refused > 0 {
             error!(
                 requests = refused,
-                "the new server refuses what the one before it has accepted"
+                "the new server refuses requests that its predecessor has accepted"
             );
         }
         Ok(true)
@@ -512,7 +514,7 @@ impl<'a> Session<'a> {
 }
 
 impl Reply {
-    /// What a server would reply to a request that is only kept.
+    /// The reply of a server to a request that is only kept.
     fn success(command: u16, request: &Request<'_>) -> Self {
         let body = match request {
             Request::DmaUnmap(_, echo) => echo.to_vec(),

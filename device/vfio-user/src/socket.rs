@@ -16,7 +16,7 @@ use std::time::Instant;
 
 /// The process at the other end of a socket when it was connected; `None` if this system does not see it (unix(7), SO_PEERCRED).
 pub(crate) fn peer_process(stream: &impl AsFd) -> Option<i32> {
-    // The kernel says 0 of a process in another PID namespace, which the type of `rustix` cannot have.
+    // For a process in another PID namespace the kernel returns 0, which the type of `rustix` cannot represent.
     let peer = getsockopt(stream, PeerCredentials).ok()?;
     Some(peer.pid()).filter(|pid| *pid > 0)
 }
@@ -79,7 +79,7 @@ pub(crate) enum Stop {
     Desynchronized,
     /// The deadline has passed.
     Late,
-    /// The device behind a relay is another one than before.
+    /// The device behind a relay has changed.
     Changed,
     /// The socket failed.
     Io(Errno),
@@ -117,7 +117,7 @@ fn is_ready(polled: &PollFd<'_>) -> bool {
     !polled.revents().is_empty()
 }
 
-/// Waits until one of these is ready, or for so long.
+/// Waits until one of these is ready, or for this time.
 fn look(polled: &mut [PollFd<'_>], most: Option<Timespec>) -> Result<(), Stop> {
     match poll(polled, most.as_ref()) {
         Ok(_) | Err(Errno::INTR) => Ok(()),

@@ -1,4 +1,4 @@
-//! The server as independent clients see it: the crate `vfio_user`, and QEMU's habits.
+//! The server with independent clients: the crate `vfio_user`, and the messages of QEMU.
 
 #![cfg(test)]
 
@@ -262,7 +262,7 @@ fn msix_as_qemu_sets_it() {
 }
 
 #[test]
-fn an_eventfd_that_is_full_or_none_at_all_does_not_block() {
+fn a_full_or_absent_eventfd_does_not_block() {
     let mut pair = Pair::negotiated();
     let full = eventfd(0, EventfdFlags::empty()).unwrap();
     rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
@@ -404,7 +404,7 @@ fn a_group_can_connect_to_its_socket() {
 }
 
 #[test]
-fn a_socket_that_somebody_replaced_is_left_alone() {
+fn a_replaced_socket_file_is_not_removed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("nic.sock");
     let first = Listener::listen(&path).unwrap();

@@ -1,4 +1,4 @@
-//! Each way in which a message can be wrong: its errno, and what follows.
+//! Each kind of invalid message: its errno, and the state of the stream afterwards.
 
 #![cfg(test)]
 
@@ -54,7 +54,7 @@ fn bodies_that_are_too_short_or_too_long() {
 }
 
 #[test]
-fn argsz_that_is_too_short() {
+fn too_short_argsz() {
     let mut pair = Pair::negotiated();
     for argsz in [0, 15] {
         refused(&mut pair.client, 4, &words(&[argsz, 0, 0, 0]), Errno::INVAL);
@@ -179,14 +179,14 @@ fn interrupt_sets() {
     assert!(pair.log.lock().unwrap().irqs.is_empty());
 }
 
-/// Number of links to an open file is not visible, but a pipe tells when its last writer is
+/// The number of links to an open file is not visible, but a pipe shows that its last writer is
 /// closed.
 fn closed(reader: &mut std::io::PipeReader) -> bool {
     reader.read(&mut [0]).unwrap() == 0
 }
 
 #[test]
-fn descriptors_that_nobody_wants_are_closed() {
+fn unused_descriptors_are_closed() {
     let map = words(&[32, 3, 0, 0, 0, 0, 0x1000, 0]);
     let irqs = words(&[20, 0x24, 2, 0, 16]);
     let cases: [(u16, Vec<u8>, usize); 9] = [
@@ -274,7 +274,7 @@ fn sizes_that_make_no_sense_end_the_connection() {
 }
 
 #[test]
-fn a_message_that_is_too_long_is_skipped() {
+fn too_long_messages_are_skipped() {
     let mut pair = Pair::negotiated();
     let body = vec![0xee; MAX_MESSAGE as usize + 1];
     assert_eq!(
@@ -365,7 +365,7 @@ fn header_flags() {
     }
     // A reply without a request is ignored.
     pair.client.raw(&message(3, 9, 1, &body), &[]);
-    // No reply: neither to what works nor to what fails.
+    // No reply: neither to valid requests nor to refused ones.
     pair.client.raw(&message(4, 13, 0x10, &[]), &[]);
     pair.client.raw(&message(5, 13, 0x10, &[1]), &[]);
     pair.client.raw(&message(6, 99, 0x10, &[]), &[]);

@@ -1,5 +1,5 @@
-//! Whatever arrives, the server neither panics nor hangs, and a framed message, however bad,
-//! does not harm the next one.
+//! For any input the server neither panics nor hangs, and a framed message with any content leaves
+//! the next one intact.
 
 #![cfg(test)]
 
@@ -104,7 +104,7 @@ proptest! {
         prop_assert_eq!(log.lock().unwrap().disconnects, 1);
     }
 
-    /// As above with headers that let more of the bytes through.
+    /// As above, with headers whose bodies are read further.
     #[test]
     fn random_bodies_before_the_version(
         bodies in prop::collection::vec((0u16..16, prop::collection::vec(any::<u8>(), 0..80)), 1..20),

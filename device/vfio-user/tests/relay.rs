@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Tells a hang from a busy machine.
+/// Time limit that distinguishes a hang from a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 /// Time after which QEMU takes a device for dead: a limit of the product, not of the test.
 const QEMU_WAITS: Duration = Duration::from_secs(5);
@@ -157,7 +157,7 @@ impl Drop for Server {
     }
 }
 
-/// A connection that a server of the test has got.
+/// A connection of a server of the test.
 struct Raw(UnixStream);
 
 impl Raw {
@@ -253,7 +253,7 @@ fn a_client_outlives_its_servers() {
                 "3 0+1 Trigger"
             ]
         );
-        // The driver was told to look at the device; what is masked was not raised.
+        // The driver gets interrupts to look at the device; masked ones were not raised.
         assert_eq!((events(&fds[0]), events(&fds[2])), (1, 0));
         assert_eq!(events(&error), 0);
         let vectors = log.vectors.as_ref().unwrap();
@@ -384,7 +384,7 @@ fn replies_that_come_late_are_of_no_other_request() {
         assert_ne!(client.call(9, &read, &[]).error, 0);
         assert!(start.elapsed() < limit);
     }
-    // What is only kept is agreed to, and the next server is told.
+    // Requests that only change kept state are accepted, and the next server gets them.
     assert_eq!(client.call(2, &map(2), &[]).error, 0);
     let late = [server.request(), server.request()];
     for request in late {
@@ -405,9 +405,9 @@ fn replies_that_come_late_are_of_no_other_request() {
     assert_eq!(next.log.lock().unwrap().maps.len(), 2);
 }
 
-/// It might still access the memory, which the guest uses for something else once the unmap is agreed to.
+/// It might still access the memory, which the guest reuses once the unmap is accepted.
 #[test]
-fn a_server_that_is_late_with_an_unmap_is_killed() {
+fn a_server_with_a_late_unmap_is_killed() {
     let stage = Stage::new();
     let listener = UnixListener::bind(stage.server_path()).unwrap();
     let (mut client, mut server) = stage.mapped_with(&listener);
@@ -431,7 +431,7 @@ fn a_server_that_is_late_with_an_unmap_is_killed() {
     assert_eq!(stage.killed.load(Ordering::SeqCst), 1);
 }
 
-/// A server that was late once and goes on is not killed, even if it has not replied to anything since.
+/// A server that was late once and continues is not killed, even if it has not replied since.
 #[test]
 fn a_server_that_was_late_takes_an_unmap() {
     let stage = Stage::new();
@@ -448,7 +448,7 @@ fn a_server_that_was_late_takes_an_unmap() {
     assert_eq!(stage.killed.load(Ordering::SeqCst), 0);
 }
 
-/// It is most likely what ends them, and the clients of all NICs wait.
+/// The state is the most likely cause, and the clients of all NICs wait.
 #[test]
 fn a_client_whose_state_ends_servers_is_disconnected() {
     let stage = Stage::new();
@@ -465,7 +465,7 @@ fn a_client_whose_state_ends_servers_is_disconnected() {
     assert_eq!(server.request().1, 9);
 }
 
-/// A map that ends servers is not told to the next one.
+/// A map that ends servers is not sent to the next one.
 #[test]
 fn a_map_that_ends_servers_is_refused() {
     let stage = Stage::new();
@@ -487,7 +487,7 @@ fn a_map_that_ends_servers_is_refused() {
     assert_eq!(good.log.lock().unwrap().maps, []);
 }
 
-/// What a server has refused is not kept, whatever it claims to be.
+/// A request that a server has refused is not kept, whatever it contains.
 #[test]
 fn refused_writes_of_config_space_are_not_kept() {
     let stage = Stage::new();
@@ -509,7 +509,7 @@ fn refused_writes_of_config_space_are_not_kept() {
     );
 }
 
-/// Requests without replies are carried out in order, also when a server ends between them.
+/// Requests without replies are executed in order, also when a server ends between them.
 #[test]
 fn requests_without_replies_get_none() {
     let stage = Stage::new();

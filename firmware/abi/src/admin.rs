@@ -82,7 +82,7 @@ abi_struct! {
         access: crate::U32,
         /// First address.
         iova: crate::U64,
-        /// Bytes. Zero: no byte can be used, or with MKEY_FLAG_PHYSICAL all of the address space.
+        /// Length in bytes. Zero: the key gives access to no byte, or with MKEY_PHYSICAL to the whole address space.
         length: crate::U64,
         /// FAULTLINE_MKEY_*.
         flags: crate::U32,
@@ -123,12 +123,13 @@ abi_struct! {
         consumer: crate::U32,
     }
 
-    /// ALLOC_UCTX. The process that owns the context, for diagnostics, and its user. Answer: handle.
+    /// ALLOC_UCTX: the process and the user that own the context. Answer: handle.
     "faultline_alloc_uctx" AllocUctx [24] {
         /// Process id (thread group id) in the guest's initial PID namespace; 0 = not reported.
         pid: crate::U32,
-        /// Number of the user who owns the process, the same for all of the user's contexts, which together have a limit of places for
-        /// page faults. On Linux the user id in the initial user namespace, plus 1. 0 = not told: the context has its own limit only.
+        /// Number of the user who owns the process. All contexts of one user share a limit of outstanding page faults.
+        /// On Linux: user id in the initial user namespace, plus 1. 0 = not reported: only the context's own limit
+        /// applies.
         user: crate::U32,
         /// Name of the process, up to the first NUL. Any bytes.
         comm: [u8; 16],
@@ -460,7 +461,8 @@ abi_consts! {
         MKEY_PHYSICAL = 1 << 0;
         /// MODIFY_MKEY: the region is the same and keeps its pages.
         MKEY_KEEP_PAGES = 1 << 1;
-        /// For WR_REG_MR, and free until then. `length` is the largest number of pages; access and address are zero.
+        /// For WR_REG_MR; without access before it. `length` is the largest number of pages; access and address are
+        /// zero.
         MKEY_FAST_REG = 1 << 2;
         /// A memory window of type 1, not bound. Access, address and length are zero.
         MKEY_WINDOW_1 = 1 << 3;

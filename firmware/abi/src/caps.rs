@@ -109,10 +109,10 @@ abi_struct! {
 }
 
 abi_consts! {
-    /// What the driver is asked for.
+    /// Behaviour that the device requests of its driver.
     group FEATURES: u32, prefix "FAULTLINE_FEATURE_" {
-        /// An entry of RoCE v1 in the software's GID table before each of RoCE v2, as on adapters that support both. The device knows
-        /// entries of RoCE v2 only, at the same indices.
+        /// The driver adds an entry of RoCE v1 before each entry of RoCE v2 to the software's GID table, as adapters
+        /// that support both have. The device has the entries of RoCE v2 only, at the same indices.
         ROCE_V1_GIDS = 1 << 0;
         /// The device is an iWARP adapter (RFC 5040): queue pairs of type RC have TCP connections, and there are no others but those
         /// for raw Ethernet frames. The GID table, address handles and multicast groups are not used.

@@ -40,8 +40,8 @@ abi_struct! {
         flow_tag: crate::U32,
         /// Device clock in nanoseconds when the completion was written.
         timestamp: crate::U64,
-        /// Shared receive queue of the receive if CQE_XRC is set: `qpn` may be a QP of another process. Also the SRQ
-        /// of the completions of tag matching.
+        /// Shared receive queue of a receive if CQE_XRC is set (`qpn` may then be a QP of another process), and of
+        /// every completion of tag matching.
         srqn: crate::U32,
         /// Tag matching: tag of the message, low half first.
         tm_tag: [crate::U32; 2],
@@ -191,11 +191,11 @@ abi_consts! {
         AH = 6;
         /// The work queue itself can't be read.
         WQE_FETCH = 7;
-        /// The page can't be reached.
+        /// DMA to the page failed.
         DMA = 8;
         /// Reserved bits set.
         RESERVED = 9;
-        /// The peer said so.
+        /// Reported by the peer.
         REMOTE = 10;
         /// Page fault answered with an error, or never answered.
         FAULT = 11;
@@ -205,7 +205,7 @@ abi_consts! {
         PROTOCOL = 13;
         /// The key is not of the kind, or not in the state, that the operation needs.
         KEY_STATE = 14;
-        /// Raw: the frame is not one that checksums or segmentation can be done for as the request says.
+        /// Raw: the frame does not permit the checksums or the segmentation that the request asks for.
         OFFLOAD = 15;
     }
 }

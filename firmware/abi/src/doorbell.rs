@@ -1,11 +1,11 @@
 //! Doorbell pages and kick pages (BAR 2).
 //!
-//! A doorbell page is plain shared memory: software appends a doorbell to the ring in its page and the
-//! device polls it. [`crate::ring`] has the algorithm, which is lock-free. While the device sleeps (`asleep` is not
-//! zero, read after a full barrier that follows the store) software also writes the doorbell to the kick page of the
-//! same number, which wakes the device and handles that doorbell at once, unless a rule of an emulator's scenario is
-//! about this doorbell: then the kick only wakes the device, which takes the doorbell from its ring. Doorbells carry
-//! absolute indices, so a doorbell that is handled twice or late has no effect.
+//! A doorbell page is plain shared memory: software appends a doorbell to the ring in its page and the device polls it.
+//! [`crate::ring`] has the algorithm, which is lock-free. While the device sleeps (`asleep` is not zero, read after a
+//! full barrier that follows the store) software also writes the doorbell to the kick page of the same number. This
+//! wakes the device, which handles the doorbell at once. An emulator with a scenario rule for this doorbell only wakes,
+//! and takes the doorbell from its ring. Doorbells carry absolute indices, so a doorbell that is handled twice or late
+//! has no effect.
 //!
 //! A doorbell is valid only for objects of the context that owns its page; page 0 belongs to the kernel.
 
@@ -16,8 +16,8 @@ abi_struct! {
         asleep: crate::U32,
         /// Written by the device, page 0 only: incremented at least once a second while the device works.
         heartbeat: crate::U32,
-        /// Written by the device: not zero while the page's context exists. When the kernel revokes the device
-        /// from a process it replaces the page by an empty one, from which the process learns of it.
+        /// Written by the device: not zero while the page's context exists. When the kernel revokes the device from a
+        /// process it replaces the page by an empty one, so the process reads zero.
         alive: crate::U32,
         /// Reserved; zero.
         reserved0: [u8; 52],
@@ -38,8 +38,8 @@ abi_struct! {
 abi_consts! {
     /// Fields of a doorbell: `lap << 63 | type << 56 | object << 32 | value`.
     ///
-    /// The lap bit of the doorbell with index i is `!(i >> 8) & 1`. A slot whose type is zero is free; all 64 bits are
-    /// then `i >> 8` for the doorbell i that it is free for. So all slots of a zeroed page are free for the first lap.
+    /// The lap bit of the doorbell with index i is `!(i >> 8) & 1`. A slot whose type is zero is free for one doorbell
+    /// i; its 64 bits are `i >> 8`. So all slots of a zeroed page are free for the first lap.
     group FIELDS: u64, prefix "FAULTLINE_DB_" {
         /// Number of slots in the ring of a page.
         RING_ENTRIES = 256;

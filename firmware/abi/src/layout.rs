@@ -44,7 +44,7 @@ pub struct Constant {
 pub struct ConstantGroup {
     /// Description, one element per line.
     pub doc: &'static [&'static str],
-    /// What the names of its constants begin with.
+    /// Common beginning of the names of its constants.
     pub prefix: &'static str,
     /// The numbers.
     pub constants: &'static [Constant],

@@ -6,12 +6,12 @@
 //! generated from this crate (by `header::c_header`, of the feature `header`), so that device, kernel module and libibverbs
 //! provider always agree.
 //!
-//! This crate has no behaviour: what the device does with these bytes is in `firmware/nic` and in
-//! `docs/hardware-manual.md`. The one exception is [`ring`], the lock-free algorithm of the doorbell ring, which drivers
-//! and device must execute in the same way.
+//! This crate has no behaviour: `firmware/nic` and `docs/hardware-manual.md` have the meaning of these bytes. The one
+//! exception is [`ring`], the lock-free algorithm of the doorbell ring, which drivers and device must execute in the
+//! same way.
 #![cfg_attr(not(feature = "header"), no_std)]
 #![forbid(unsafe_code)]
-// Values of guests, peers and sockets get here, and none of them may stop the process. Tests may.
+// Values of guests, peers and sockets reach this crate; arithmetic on them must not panic, except in tests.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 #[macro_use]
@@ -42,8 +42,8 @@ pub use zerocopy::little_endian::{U16, U32, U64};
 
 /// Version of this contract: major in the upper 16 bits, minor in the lower 16.
 ///
-/// A driver refuses a device with an unknown major number. A new minor number only adds features: a device accepts drivers of
-/// earlier ones, and a driver leaves zero what the device's minor number does not have.
+/// A driver refuses a device with an unknown major number. A new minor number only adds features: a device accepts
+/// drivers of earlier ones, and a driver writes zero to fields that the device's minor number does not define.
 ///
 /// - 2.1: durations in RESUME, process in ALLOC_UCTX.
 /// - 2.2: [`regs::LINK_SPEED`].

@@ -9,12 +9,12 @@ abi_consts! {
     group PCI: u32, prefix "FAULTLINE_" {
         /// PCI vendor id.
         PCI_VENDOR = 0x1af4;
-        /// PCI device id, from the range QEMU leaves to unregistered, experimental use. Both ids are the default: a device may
-        /// have others, which its driver must be told.
+        /// PCI device id, from the range QEMU leaves to unregistered, experimental use. Vendor and device id are
+        /// defaults: a device can have others, which its driver has to be told.
         PCI_DEVICE = 0x10f0;
-        /// PCI subsystem vendor id, which a device has whatever its other ids are.
+        /// PCI subsystem vendor id; the same for all vendor and device ids.
         PCI_SUBSYSTEM_VENDOR = 0x1af4;
-        /// PCI subsystem id, the same.
+        /// PCI subsystem id; the same for all vendor and device ids.
         PCI_SUBSYSTEM = 0x10f0;
         /// BAR of the registers.
         BAR_REGS = 0;

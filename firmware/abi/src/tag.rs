@@ -141,7 +141,7 @@ abi_consts! {
         CQE_TM_MATCH = 1 << 1;
         /// All data is in the buffer; the buffer is complete.
         CQE_TM_DATA_VALID = 1 << 2;
-        /// Buffers added since then do not match before software has reported the count of unexpected messages.
+        /// Buffers added after this message match only when software has reported the count of unexpected messages.
         CQE_TM_SYNC_REQ = 1 << 3;
     }
 }

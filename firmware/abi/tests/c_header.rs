@@ -27,7 +27,7 @@ fn checked_in_header_is_current() {
     );
 }
 
-/// What has the IDs as text: the guests' scripts and documents.
+/// Files that have the IDs as text: the guests' scripts and documents.
 #[test]
 fn copies_of_the_pci_id_are_the_same() {
     let (vendor, device) = (regs::PCI_VENDOR, regs::PCI_DEVICE);

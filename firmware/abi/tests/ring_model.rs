@@ -1,10 +1,10 @@
 //! Model check of the steps on a doorbell ring: all interleavings of some threads that append and the device that
 //! takes, on the code that harness and device run (`faultline_abi::ring`), in a ring of two slots.
 //!
-//! A thread may end for ever at any of its accesses to the ring: what another thread has appended must reach the
-//! device all the same. Four broken schemes show that the check notices: a slot that is claimed before the
-//! doorbell is stored, a free slot without its lap number, threads that do not help, and a device that leaves a slot
-//! as an exchange has written it back.
+//! A thread may stop for ever at any of its accesses to the ring: doorbells of other threads must still reach the
+//! device. Four broken schemes show that the check notices: a slot that is claimed before the doorbell is stored, a
+//! free slot without its lap number, threads that do not help, and a device that leaves a slot as an exchange has
+//! written it back.
 
 #![cfg(test)]
 #![expect(
@@ -84,7 +84,7 @@ impl<const EXCHANGE: bool> RingMemory for Words<EXCHANGE> {
     }
 }
 
-/// What a thread appends to, and how.
+/// The ring to which threads append, and the steps of an append.
 trait Scheme: Send + Sync + Default + 'static {
     /// How often a thread loses its turn before it is through. Three find no more in most schemes, and take five times as long.
     const PREEMPTIONS: usize = 2;
@@ -249,7 +249,7 @@ impl Scheme for WithoutLap {
     }
 }
 
-/// The real steps, but a thread moves `producer` only behind what it has stored itself.
+/// The real steps, but a thread advances `producer` only behind its own doorbells.
 #[derive(Default)]
 struct WithoutHelp(Words<true>);
 
@@ -368,7 +368,7 @@ fn fails<S: Scheme>(plan: Plan, takes: usize, prelude: u32) -> bool {
                 thread::spawn(move || {
                     let steps = Steps(Cell::new(steps));
                     let rung = Cell::new(0);
-                    // Stopped threads have rung what `append` has returned for.
+                    // Stopped threads have rung the doorbells for which `append` has returned.
                     let _ = catch_unwind(AssertUnwindSafe(|| {
                         for i in 0..bells {
                             if ring.append(&steps, number * 16 + i).is_err() {
@@ -483,7 +483,7 @@ fn the_model_finds_missing_help() {
 }
 
 #[test]
-fn the_device_finds_what_it_has_not_taken() {
+fn the_device_finds_doorbells_that_it_has_not_taken() {
     loom::model(|| {
         let words = Words::<false>::default();
         let held = |next| [1, 2, 3].map(|value| ring::holds(&words, next, bell(value)));

@@ -52,7 +52,7 @@ impl Budget {
         self.used() >= self.max
     }
 
-    /// Reserves bytes. Returns `None` if fewer than these are left.
+    /// Reserves bytes. Returns `None` if the budget has fewer left.
     pub fn take(&self, bytes: usize) -> Option<Held> {
         let left = self.max.saturating_sub(self.used());
         (bytes <= left).then(|| {
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_held_counts_until_it_is_dropped() {
+    fn a_reservation_counts_until_it_is_dropped() {
         let budget = Budget::new(100);
         let mut a = budget.take(60).unwrap();
         assert!(budget.take(41).is_none());

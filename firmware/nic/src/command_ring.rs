@@ -6,9 +6,9 @@ pub(crate) enum Gate {
     /// The command has not passed it.
     #[default]
     Open,
-    /// The command has passed it, and may be executed.
+    /// The command has passed the point, and may be executed.
     Passed,
-    /// The command has passed it, and must wait.
+    /// The command has passed the point, and must wait.
     Closed,
 }
 

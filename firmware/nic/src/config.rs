@@ -150,7 +150,7 @@ pub struct NicConfig {
     pub on_demand: bool,
     /// Fault policy of queue pairs that set none.
     pub fault_policy: FaultPolicy,
-    /// Fault timeout: a fault that the driver has not answered by then fails.
+    /// Fault timeout: a fault without an answer for this time fails.
     pub fault_timeout: Nanos,
     /// Longest time that a page fault (policy `stall`) pauses ingress. A longer pause is treated as a deadlock.
     pub stall_timeout: Nanos,
@@ -161,14 +161,14 @@ pub struct NicConfig {
     pub park_bytes: usize,
     /// Memory for page tables, page lists of rings and queue pairs, in bytes: 8 for each mapped page.
     pub table_bytes: usize,
-    /// The peers that get READY when a page has become present, so that they resend without waiting for their RNR timer,
-    /// and whose READY is accepted.
+    /// Peers with which READY is exchanged: it tells a requester that its page is present, so that the request is sent
+    /// again without waiting for the RNR timer.
     pub ready: ReadyMode,
     /// The bit MigReq of sent packets (IBTA 9.2.4): true means "migrated", as adapters without path migration send it. Some
     /// adapters drop packets with 0. Both values are accepted.
     pub mig_req: bool,
-    /// Software may give the interface another MAC address than `mac`. A guest that may do that can use an address that somebody else has on
-    /// the same network, as a virtual function that is trusted.
+    /// Software may give the interface another MAC address than `mac`. Such a guest can also use the address of another
+    /// host of the same network, like a trusted virtual function.
     pub mac_change: bool,
     /// Addresses that software may use. `None`: all.
     pub addresses: Option<PortSecurity>,

@@ -63,7 +63,8 @@ impl Default for Dcqcn {
 
 /// The value 1 of [`RateControl::alpha`].
 const ONE: u64 = 1 << 16;
-/// Timers of the past that one call handles; the rest is forgotten. A rate is that of the link long before.
+/// Largest number of expired timers that one call handles; the others are skipped, because the rate has reached that of
+/// the link by then.
 const MAX_ROUNDS: u32 = 256;
 
 /// Bytes per second.
@@ -254,7 +255,7 @@ impl RateControl {
         }
     }
 
-    /// True if the rate is that of the link, but for less than a step of the increase.
+    /// True if the rate is less than one step of the increase below that of the link.
     fn is_over(&self, config: &Dcqcn) -> bool {
         let line = bytes_per_second(config.line_rate_mbps);
         let step = bytes_per_second(config.additive_mbps.max(1));
@@ -373,7 +374,7 @@ mod tests {
         congestion.notified(Instant(0), &CONFIG);
         assert!(congestion.may_send(Instant(u64::MAX / 2), &CONFIG));
         assert!(!congestion.is_limited());
-        // Parameters with intervals that never end, or always.
+        // Extreme parameters: timers that are always due, rates that never increase.
         let odd = Dcqcn {
             alpha_interval: Nanos(0),
             increase_interval: Nanos(0),

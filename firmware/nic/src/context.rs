@@ -29,7 +29,7 @@ use crate::work;
 /// One call's view of the NIC.
 #[derive(Debug)]
 pub(crate) struct Context<'a, M> {
-    /// What all objects of the NIC share.
+    /// The state that all objects of the NIC share.
     pub core: &'a mut Core,
     /// The time of the call.
     pub now: Instant,

@@ -110,7 +110,7 @@ pub(crate) struct Core {
     pub async_eqn: Option<u32>,
     /// The link is up.
     pub link_up: bool,
-    /// What the driver reads as the speed of the link.
+    /// Speed of the link for the driver.
     pub link_speed_mbps: u32,
     /// FAULTLINE_FATAL_*; not zero: the device has stopped.
     pub fatal: u32,
@@ -124,7 +124,7 @@ pub(crate) struct Core {
     pub(crate) frame_copy: Vec<u8>,
     /// Memory of packets that wait for pages.
     pub(crate) park: Park,
-    /// If the last frame by reference was a run that was taken as a whole: its queue pair, and the PSN behind it.
+    /// Queue pair and next PSN of the last frame by reference, if it was a run that was accepted as a whole.
     pub(crate) last_run: Option<(u32, Psn)>,
     /// The NIC is busy until then, with look-ups in page tables and other simulated latency.
     busy_until: Instant,
@@ -134,7 +134,7 @@ pub(crate) struct Core {
     pub(crate) work: u64,
     /// Time since which deferred work has waited.
     deferred: Option<Instant>,
-    /// Queue pairs of which a completion was lost.
+    /// Queue pairs that have lost a completion.
     lost_completions: BTreeSet<u32>,
     /// Queue pairs that have something to send.
     ready: VecDeque<u32>,
@@ -218,8 +218,8 @@ impl Core {
         }
     }
 
-    /// Begins a turn. Turns are limited, because drivers of other NICs of the process consider a device failed that
-    /// does not answer in time.
+    /// Begins a turn. Turns are limited, because the driver of another NIC of the process considers its device failed
+    /// if that does not answer in time.
     #[inline]
     pub(crate) fn begin_turn(&self) -> u64 {
         let of_memory = self.mkeys.work().wrapping_add(self.budget.work());
@@ -231,7 +231,7 @@ impl Core {
         self.work = self.work.wrapping_add(work);
     }
 
-    /// True if the work since `turn` is so much that it is the turn of other NICs.
+    /// True if the work since `turn` has reached the limit of a turn.
     pub(crate) fn is_over(&self, turn: u64) -> bool {
         self.begin_turn().wrapping_sub(turn) >= work::TURN
     }
@@ -251,7 +251,7 @@ impl Core {
         self.deferred.take().is_some()
     }
 
-    /// Appends a queue pair to the ready queue. The caller knows which queue pairs are in the queue already.
+    /// Appends a queue pair to the ready queue. The caller must not append a queue pair that is in the queue.
     pub(crate) fn enqueue_ready(&mut self, qpn: u32) {
         self.ready.push_back(qpn);
     }
@@ -332,7 +332,7 @@ impl Core {
         )
     }
 
-    /// True if the NIC takes time for a packet after which the next one leaves later.
+    /// True if simulated latency of a packet delays the packets after it.
     #[inline]
     pub(crate) fn delays_packets(&self) -> bool {
         self.config.lookup.0 > 0
@@ -458,7 +458,7 @@ impl Core {
         self.lost_completions.contains(&qpn)
     }
 
-    /// Takes a queue pair of which a completion was lost.
+    /// Takes a queue pair that has lost a completion.
     pub(crate) fn next_lost_completion(&mut self) -> Option<u32> {
         self.lost_completions.pop_first()
     }

@@ -33,7 +33,7 @@ struct Set {
     refs: References,
 }
 
-/// Where to count: in the device's counters, or in a set that the driver has bound to a queue pair.
+/// Selects the counters of an event: those of the device, or of a set that the driver has bound to a queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CounterSet(Option<u32>);
 

@@ -150,7 +150,7 @@ impl Cq {
         Pushed::Notify
     }
 
-    /// Entries that fit, entries written, and entries read, when the device last read that.
+    /// Capacity, entries written, and entries read (as of the last look at the record).
     pub(crate) fn indices(&self) -> (u32, u32, u32) {
         (self.ring.depth(), self.producer, self.consumer)
     }
@@ -169,13 +169,13 @@ impl Cq {
         self.failed
     }
 
-    /// Number of entries that the driver has not read, as far as the record says.
+    /// Number of entries that the driver has not read, by the consumer index in the record.
     pub(crate) fn unread<M: Dma>(&mut self, mem: &M) -> u32 {
         self.read_consumer(mem);
         self.used()
     }
 
-    /// How full it is, as far as its record says.
+    /// Fill level, by the consumer index in the record.
     pub(crate) fn fill<M: Dma>(&self, mem: &M) -> CqFill {
         let consumer = self.consumer_in(mem).unwrap_or(self.consumer);
         CqFill {
@@ -188,7 +188,7 @@ impl Cq {
         self.consumer = self.consumer_in(mem).unwrap_or(self.consumer);
     }
 
-    /// The consumer index in the record, if it can be one.
+    /// The consumer index in the record, if it is valid.
     fn consumer_in<M: Dma>(&self, mem: &M) -> Option<u32> {
         let consumer = mem.load_u32(self.ring.record()).ok()?;
         self.is_valid_consumer(consumer).then_some(consumer)
@@ -256,7 +256,7 @@ impl Cq {
     }
 
     /// Moves the unread entries, from `consumer` on, to the start of another ring, in which indices start at 0. Returns
-    /// false if they don't fit or can't be copied, and then changes nothing; and the number of entries that were copied.
+    /// true and the number of copied entries; false if they don't fit or can't be copied, and nothing has changed then.
     pub(crate) fn resize<M: Dma>(&mut self, mem: &M, ring: Ring, consumer: u32) -> (bool, u32) {
         if !self.is_valid_consumer(consumer) {
             return (false, 0);

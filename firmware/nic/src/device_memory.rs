@@ -32,7 +32,7 @@ struct Allocation {
 pub(crate) struct DeviceMemory {
     pages: u64,
     allocations: Table<Allocation>,
-    /// The same by their place: first page, and page after the last.
+    /// Page ranges of the allocations, in ascending order: first page, and page after the last.
     places: Vec<(u64, u64)>,
 }
 
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_gap_that_is_large_enough_is_used() {
+    fn the_first_sufficient_gap_is_used() {
         let mut memory = DeviceMemory::new(8 * PAGE, 8);
         let numbers: Vec<u32> = [PAGE, 2 * PAGE, 1, 4 * PAGE]
             .into_iter()

@@ -149,7 +149,7 @@ pub enum Diagnostic {
         psn: u32,
         /// The access writes.
         write: bool,
-        /// A local buffer of the requester; else memory that a packet needs.
+        /// True: a buffer of the requester. False: memory that a received packet needs.
         requester: bool,
     },
     /// A page is missing whose fault is outstanding.

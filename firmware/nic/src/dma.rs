@@ -19,8 +19,8 @@ pub enum Persist {
     Busy,
 }
 
-/// Guest memory by DMA address. Other processors change it at any time, so that every value is read once,
-/// into private memory, before it is looked at. Values are little-endian.
+/// Guest memory by DMA address. Other processors can change it at any time, so every value is copied once into private
+/// memory before use. Values are little-endian.
 pub trait Dma {
     /// Reads bytes.
     fn read(&self, addr: u64, buf: &mut [u8]) -> Result<(), DmaError>;
@@ -40,7 +40,7 @@ pub trait Dma {
     /// all if `ranges` is `None`. Returns without waiting for the write-back. `qpn` is the queue pair that requests it.
     fn persist(&self, qpn: u32, ranges: Option<&[(u64, u64)]>) -> Persist;
     /// Zeroes doorbell page `page`, which is about to be assigned to a user context, and sets its `alive`. The driver
-    /// is not told of the context before this returns.
+    /// learns of the context only after this returns.
     fn new_doorbell_page(&self, page: u32);
     /// Copies from the memory of another guest, or of this one (the ranges may overlap).
     fn copy_from(&self, dst: u64, src: &Self, src_addr: u64, len: usize) -> Result<(), DmaError>;

@@ -63,7 +63,7 @@ impl Eq {
         }
     }
 
-    /// Entries that fit, entries written, and entries read, when the driver last armed the queue.
+    /// Capacity, entries written, and entries read (as of the driver's last arm doorbell).
     pub(crate) fn indices(&self) -> (u32, u32, u32) {
         (self.ring.depth(), self.producer, self.consumer)
     }
@@ -73,7 +73,7 @@ impl Eq {
         self.armed
     }
 
-    /// Number of other events than those of CQs that wait for room.
+    /// Number of events that wait for room, without completion events.
     pub(crate) fn overflow(&self) -> usize {
         self.overflow.len()
     }
@@ -94,11 +94,6 @@ impl Eq {
     /// Number of CQs whose events wait for room.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
-    }
-
-    /// Number of other events that wait for room.
-    pub(crate) fn overflowed(&self) -> usize {
-        self.overflow.len()
     }
 
     /// Returns true if events wait and there is room.
@@ -132,7 +127,7 @@ impl Eq {
         self.unread() >= self.ring.depth()
     }
 
-    /// Number of entries that the driver has not read, as far as it has armed the queue since.
+    /// Number of entries that the driver has not read, as of its last arm doorbell.
     pub(crate) fn unread(&self) -> u32 {
         self.producer.wrapping_sub(self.consumer)
     }

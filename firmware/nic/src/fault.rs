@@ -5,9 +5,9 @@
 //! pages and resumes the token; every waiting queue pair is then called directly, so nothing depends on a timeout.
 //! `qp/responder/fault.rs` describes what a queue pair does while it waits.
 //!
-//! The number of faults is bounded, by a limit of its own and by the room in the queue. No process may have more faults
-//! than it leaves places for others. A fault that the driver does not answer fails after a time, so that a broken
-//! driver does not block a queue pair for ever.
+//! The number of faults is bounded, by a limit of its own and by the room in the queue. A process may have at most as
+//! many faults as places remain for others. A fault that the driver does not answer fails after a time, so that a
+//! broken driver does not block a queue pair for ever.
 //!
 //! A fault is an entry of a slab and a member of lists: by age, by user context, and of the queue pairs that wait for
 //! it. Only the search by page needs a tree. So a fault and its repair take a time that does not depend on the number of
@@ -76,7 +76,7 @@ pub(crate) enum RaisedFault {
     NoQueue,
 }
 
-/// A fault that has not been answered, or that has been answered and whose waiters have not all been called.
+/// A fault without an answer, or with an answer that has not reached all waiters.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub token: Token,
@@ -144,7 +144,7 @@ pub(crate) struct Call {
     pub resumed: bool,
 }
 
-/// An answer, of whose waiting queue pairs not all have been called.
+/// An answer that has not reached all waiting queue pairs.
 #[derive(Clone, Copy, Debug)]
 struct Answer {
     to: Answered,
@@ -368,7 +368,7 @@ impl FaultUnit {
         self.index_of(token).is_some()
     }
 
-    /// Number of faults that have not been answered, and of those whose queue pairs have not been called since.
+    /// Number of faults without an answer, and of faults whose waiters have not all been called.
     pub(crate) fn outstanding(&self) -> usize {
         self.faults.len()
     }
@@ -459,12 +459,12 @@ impl FaultUnit {
         self.places.has_room(uctx, self.limit)
     }
 
-    /// Says to which user a new context belongs; 0: the driver does not say.
+    /// Assigns a new context to a user; 0: the driver has named none.
     pub(crate) fn open_context(&mut self, uctx: u32, user: u32) {
         self.places.open(uctx, user);
     }
 
-    /// The context is gone.
+    /// Closes a context.
     pub(crate) fn close_context(&mut self, uctx: u32) {
         self.places.close(uctx);
     }
@@ -564,8 +564,8 @@ impl FaultUnit {
         })
     }
 
-    /// Answers the queue pair that has waited for room longest, if it has waited for `timeout`, with the result that
-    /// there is no room. Returns false if it has not waited so long.
+    /// Ends the longest wait for room, if it has reached `timeout`: its queue pair learns that there is no room.
+    /// Returns false if no wait is so long.
     pub(crate) fn expire_waiter(&mut self, now: Instant, timeout: Nanos) -> bool {
         let expired = self.places.oldest();
         if expired.is_none_or(|since| since + timeout > now) {

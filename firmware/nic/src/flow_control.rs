@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_queue_that_is_forgotten_leaves_nothing() {
+    fn the_last_forgotten_queue_leaves_nothing() {
         let mut flow = FlowControl::default();
         flow.wait(6, 2);
         flow.forget(PrioritySet::NONE.with(6), 2);

@@ -53,8 +53,8 @@ pub enum FrameKind {
         dst: MacAddr,
         /// Source address.
         src: MacAddr,
-        /// The NIC's own copy of the headers, which it may have written or changed: at least all those that switches
-        /// and receivers read.
+        /// Private copy of the headers, some of which the NIC may have written: at least all headers that switches and
+        /// receivers read.
         head: Head,
         /// The NIC has filled in its checksums, so they are right.
         checked: bool,
@@ -75,8 +75,7 @@ pub(crate) type Own = SmallVec<[u8; HEADERS]>;
 
 /// A frame that leaves the NIC.
 ///
-/// A caller keeps one of these, into which the NIC writes each frame, because a frame is so large that moving it has a
-/// cost.
+/// A caller keeps one, and the NIC writes each frame into it, because moving a structure of this size has a cost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TxFrame {
     /// Headers.
@@ -139,7 +138,7 @@ impl<'a> Packets<'a> {
         header
     }
 
-    /// Makes the header of a packet of a train that of packet `index`.
+    /// Changes the header of a train into that of packet `index`.
     #[inline]
     pub(crate) fn set_place(&self, header: &mut RoceHeader, index: u32) {
         header.bth.psn = self.first.bth.psn.add(index);
@@ -270,8 +269,8 @@ impl TxFrame {
         }
     }
 
-    /// What is known of its sender: a RoCE packet is from a Faultline. Raw frames are made by software in guests, RoCE
-    /// packets among them too.
+    /// Origin of the frame: a Faultline for a RoCE packet, software of a guest for a raw frame, even if that holds a
+    /// RoCE packet.
     pub fn origin(&self) -> Origin {
         match &self.kind {
             FrameKind::Roce(_) => Origin::Faultline,
@@ -360,8 +359,8 @@ impl TxFrame {
         Some(self.roce_packets()?.header(index))
     }
 
-    /// Appends the first octets of packet `index` to a buffer, `most` at most, and returns the length of the whole packet.
-    /// What is not appended is not read, and only a whole packet has its invariant CRC.
+    /// Appends the first octets of packet `index` to a buffer, `most` at most, and returns the length of the whole
+    /// packet. Only these octets are read. The invariant CRC is appended only with a whole packet.
     pub fn append_start<M: Dma>(
         &self,
         index: u32,

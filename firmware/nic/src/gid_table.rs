@@ -40,7 +40,8 @@ pub(crate) struct GidTable {
     entries: Vec<Option<GidEntry>>,
     /// Number of the contents of each entry.
     generations: Vec<u32>,
-    /// What an entry had before it became empty, with its number: an interface that goes down and up gets its entries again as they were.
+    /// Contents and generation of an entry before it became empty: after the interface goes down and up, its entries
+    /// are the same as before.
     former: Vec<Option<(GidEntry, u32)>>,
     /// The next number.
     next_generation: u32,

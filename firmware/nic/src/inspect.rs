@@ -199,7 +199,8 @@ impl Nic {
         regions.map(|(_, mkey)| mkey.key)
     }
 
-    /// The user context that owns what a diagnostic is about; 0: the kernel. `None`: the object is not known, or there is none.
+    /// The user context that owns the object of a diagnostic; 0: the kernel. `None`: the object is not known, or there
+    /// is none.
     pub fn context_of(&self, diagnostic: &Diagnostic) -> Option<u32> {
         let queue = |qpn| self.queues.get(qpn).map(|queue| queue.uctx());
         let of_key = |key| self.core.mkeys.get(key).map(|_| self.core.owner_of(key));
@@ -225,7 +226,7 @@ impl Nic {
     pub fn queue_depths(&self) -> [(&'static str, usize); 10] {
         let core = &self.core;
         let events = core.eqs.iter().map(|(_, eq)| eq.unread() as usize).sum();
-        let late = core.eqs.iter().map(|(_, eq)| eq.overflowed()).sum();
+        let late = core.eqs.iter().map(|(_, eq)| eq.overflow()).sum();
         [
             ("timers", core.timers()),
             ("fault_waits", core.faults.waits()),

@@ -1,4 +1,4 @@
-//! The NIC: what would be silicon and its microcode.
+//! The NIC: the part that is silicon and microcode on an adapter.
 //!
 //! A [`Nic`] has no thread, clock, file or socket; its documentation describes the calls and their order. So it runs the
 //! same in the device, in the harness and in the simulator.

@@ -1,6 +1,6 @@
 //! Numbers in traces and in the API, by the names that logs and scenarios have for them: `RETRY_EXC_ERR` instead of 12.
 //!
-//! A number without a name stays a number, and numbers are read, too.
+//! A number without a name is written as a number. Numbers are accepted, too.
 
 use std::borrow::Cow;
 

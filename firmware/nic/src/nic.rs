@@ -1,6 +1,6 @@
-//! The state of a NIC, and the calls of its user: doorbells, frames to send, interrupts and deadlines. Received frames are in
-//! `receive`, the next frame in `transmit`, register accesses in `registers`, answers to page faults in `faults`, what holds senders in
-//! `senders`, TCP segments and connections without a queue pair in `iwarp`.
+//! The state of a NIC, and the calls of its user: doorbells, frames to send, interrupts and deadlines. Received frames
+//! are in `receive`, the next frame in `transmit`, register accesses in `registers`, answers to page faults in
+//! `faults`, pauses and holds of senders in `senders`, TCP segments and connections without a queue pair in `iwarp`.
 
 mod faults;
 mod gate;
@@ -446,8 +446,8 @@ impl Nic {
         self.core.diagnostics.pop()
     }
 
-    /// What [`Nic::poll_diagnostic`] would return, all at once and where it is: a caller that copies each into its own tables need
-    /// not copy it twice. [`Nic::clear_diagnostics`] removes them.
+    /// All diagnostics that [`Nic::poll_diagnostic`] would return, by reference, so that a caller copies each of them
+    /// once. [`Nic::clear_diagnostics`] removes them.
     #[inline]
     pub fn diagnostics(&self) -> impl Iterator<Item = &(Instant, Diagnostic)> {
         self.core.diagnostics.iter()
@@ -475,7 +475,7 @@ impl Nic {
         self.core.next_deadline().filter(|_| self.is_running())
     }
 
-    /// Handles the timers that are due, and continues what was deferred.
+    /// Handles the timers that are due, and continues deferred work.
     pub fn handle_deadline<M: Dma>(&mut self, now: Instant, mem: &M) {
         self.core.end_lookups(now);
         let resumed = self.is_running() && self.core.resume();
@@ -535,7 +535,7 @@ impl Nic {
         self.fatal_reported = true;
         let cause = self.core.fatal;
         self.core.diagnose(now, Diagnostic::Fatal { cause });
-        // The queue may be what failed; the interrupt makes the driver read the status register.
+        // The failed queue may be this one; the interrupt makes the driver read the status register.
         if let Some(eq) = self.core.async_eqn.and_then(|eqn| self.core.eqs.get(eqn)) {
             let vector = eq.vector;
             self.core.raise(vector);

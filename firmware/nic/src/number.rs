@@ -18,7 +18,7 @@ pub(crate) const fn low32(number: u64) -> u32 {
     (number & 0xffff_ffff) as u32
 }
 
-/// A length as the ABI has it. The lengths of frames, messages and tables are far below the number at which it saturates.
+/// A length as a 32-bit number. Frames, messages and tables are far shorter than the number at which it saturates.
 #[inline]
 #[expect(
     clippy::cast_possible_truncation,
@@ -31,7 +31,7 @@ pub(crate) const fn len32(len: usize) -> u32 {
     len as u32
 }
 
-/// A length as a field of 16 bits of a packet. No packet is longer than the number at which it saturates.
+/// A length as a 16-bit field of a packet. Packets are shorter than the number at which it saturates.
 #[inline]
 pub(crate) fn len16(len: usize) -> u16 {
     u16::try_from(len).unwrap_or(u16::MAX)

@@ -174,8 +174,8 @@ fn check_parsed<M: Dma>(head: &[u8], headers: &ParsedHeaders, frame: &Payload<'_
     }
 }
 
-/// The headers of one segment, without TCP's checksum: of number `index` of a packet that is segmented into pieces of
-/// `mss` bytes, with `len` bytes of payload.
+/// The headers of segment `index` of a packet that is segmented into pieces of `mss` bytes, without the TCP checksum.
+/// `len`: bytes of payload in this segment.
 pub(crate) fn segment_head(
     template: &[u8],
     headers: &ParsedHeaders,
@@ -215,7 +215,7 @@ pub(crate) fn segment_head(
     head
 }
 
-/// Completes the headers of a segment, whose packet ends at another position than that of the template.
+/// Completes the headers of a segment, whose packet has another length than that of the template.
 pub(crate) fn finish_segment<M: Dma>(
     head: &mut [u8],
     headers: &ParsedHeaders,

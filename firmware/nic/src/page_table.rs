@@ -17,7 +17,7 @@ use crate::work;
 pub const PAGE_SHIFT: u8 = 12;
 const FANOUT_BITS: u8 = 9;
 const FANOUT: usize = 1 << FANOUT_BITS;
-/// Set in an entry that points to another node; the index of the node is where a leaf has the address.
+/// Set in an entry that points to another node. The index of the node has the bits of a leaf's address.
 const TABLE: u64 = 1 << 2;
 const PERMISSIONS: u64 = PTE_READ | PTE_WRITE;
 
@@ -29,7 +29,7 @@ pub(crate) struct Node {
     entries: [u64; FANOUT],
     /// Leaves in the entries and in all nodes below.
     leaves: u32,
-    /// Entries that point to nodes. With `leaves` it says without a look at the entries whether all of them are zero.
+    /// Entries that point to nodes. If this and `leaves` are 0, all entries are zero.
     tables: u32,
 }
 
@@ -211,7 +211,8 @@ impl PageTable {
         self.map_in_node(va, level, 1, |_| entry) > 0
     }
 
-    /// Writes the entries of `count` pages of 4 KiB from `va` on, as [`PageTable::map`] does: `entry` returns that of the n-th page.
+    /// Writes the entries of `count` pages of 4 KiB from `va` on, as [`PageTable::map`] does: `entry` returns the entry
+    /// of the n-th page.
     pub fn map_pages(&mut self, va: u64, count: u64, mut entry: impl FnMut(u64) -> u64) {
         let mut done = 0;
         while done < count {
@@ -220,8 +221,8 @@ impl PageTable {
         }
     }
 
-    /// As [`PageTable::map`] for up to `count` leaves from `va` on, as far as they are in one node. Returns how many these are: at least one,
-    /// or 0 if a leaf is larger than the whole table.
+    /// As [`PageTable::map`] for up to `count` leaves from `va` on, as far as they are in one node. Returns their
+    /// number: at least one, or 0 if a leaf is larger than the whole table.
     fn map_in_node(
         &mut self,
         va: u64,
@@ -296,8 +297,8 @@ impl PageTable {
         count
     }
 
-    /// Writes the entry of a page of 2^`shift` bytes at `va`, as far as the page is in the range from `first` to `last`,
-    /// inclusive, in leaves as large as page and table allow; with `only_present` over those that are present only. `va` and the
+    /// Writes the part of a page of 2^`shift` bytes at `va` that is in the range from `first` to `last`, inclusive, in
+    /// leaves as large as page and table allow. With `only_present` it replaces present leaves only. `va` and the
     /// address in the entry are multiples of the page size. Returns the number of leaves.
     pub fn map_page(
         &mut self,
@@ -372,7 +373,7 @@ impl PageTable {
         self.work += work;
     }
 
-    /// A node whose entries are leaves from `entry` on, `step` apart; of no leaves with 0.
+    /// Allocates a node with leaves from `entry` on, `step` apart; an empty node if `entry` is 0.
     fn alloc(&mut self, entry: u64, step: u64) -> u32 {
         self.charge(work::NODE);
         let index = self.free.pop().unwrap_or_else(|| {
@@ -506,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn invalidate_removes_what_overlaps_and_frees() {
+    fn invalidate_removes_overlapping_leaves_and_frees_nodes() {
         let mut table = PageTable::new(0, u64::MAX >> 16);
         for page in 0..2000u64 {
             assert!(table.map(page << 12, 0, (page << 12) | RW));

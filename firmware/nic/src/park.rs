@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_context_takes_what_others_need() {
+    fn no_context_takes_the_share_of_others() {
         const LIMIT: usize = 1600;
         let mut park = Park::default();
         let fill =

@@ -26,7 +26,7 @@ pub(crate) struct Path {
     source: Source,
     ip: Ip,
     sl: u8,
-    /// Also of paths over IPv4, whose packets do not carry it.
+    /// Kept for IPv4 as well, although its packets do not carry it.
     flow_label: u32,
     udp_src_port: u16,
     /// MigReq of its packets.
@@ -46,7 +46,7 @@ impl Path {
         if av.port != 1 || av.sl > 15 || av.flow_label.get() >> 20 != 0 {
             return Err(Status::BadAttribute);
         }
-        // Software has not resolved the address: no packet would reach anybody.
+        // Software has not resolved the address, so packets would reach no host.
         if MacAddr(av.dmac) == MacAddr([0; 6]) {
             return Err(Status::BadAttribute);
         }

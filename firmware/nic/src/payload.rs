@@ -32,9 +32,9 @@ fn is_readable<M: Dma>(mem: &M, addr: u64, len: u64) -> bool {
 /// The payload of a frame that arrives.
 #[derive(Debug)]
 pub enum Payload<'a, M> {
-    /// In the memory of the sender's guest, behind headers that the NIC has its own copy of.
+    /// In the memory of the sender's guest, except for headers of which the NIC has a private copy.
     Guest {
-        /// Those headers; of RoCE packets mostly none.
+        /// The private copy; empty for most RoCE packets.
         head: &'a [u8],
         /// That memory.
         mem: &'a M,
@@ -108,7 +108,7 @@ impl<'a, M: Dma> Payload<'a, M> {
         }
     }
 
-    /// The first `len` bytes, and the others. Segments before the others are not looked at again.
+    /// Splits off the first `len` bytes. The second part begins at its own first segment.
     #[inline]
     pub(crate) fn split_at(self, len: usize) -> (Self, Self) {
         let (first, mut rest) = (
@@ -130,7 +130,7 @@ impl<'a, M: Dma> Payload<'a, M> {
     #[inline]
     pub(crate) fn move_to(&mut self, to: &M, segment: &Segment) -> Result<(), CopyError> {
         let n = segment.len as usize;
-        // Nearly all: they are in one segment, and there is no head.
+        // The usual case: one segment and no head.
         if let Self::Guest {
             head: [],
             mem,

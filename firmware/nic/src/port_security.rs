@@ -1,9 +1,9 @@
 //! Which IP addresses a guest may use: those that the operator has listed for its NIC.
 //!
-//! The queue pairs of a NIC send from the entries of its GID table only, so no other address gets there. Software can write any headers into
-//! raw frames, so these are read: IPv4 and IPv6 (RFC 791, RFC 8200), ARP (RFC 826), neighbour discovery (RFC 4861), and DHCP
-//! (RFC 2131, RFC 8415), whose servers a guest must not imitate either. Other frames carry no address that could be compared, and are
-//! refused, as an extension header in front of neighbour discovery is (RFC 6980).
+//! RoCE packets need no check here, because queue pairs send from entries of the GID table only. Software can write any
+//! headers into raw frames, so these are checked: IPv4 and IPv6 (RFC 791, RFC 8200), ARP (RFC 826), neighbour discovery
+//! (RFC 4861), and DHCP (RFC 2131, RFC 8415), whose servers a guest must not imitate. Other frames carry no address
+//! that could be compared, and are refused. So is an extension header in front of neighbour discovery (RFC 6980).
 
 use faultline_wire::ethernet::EtherType;
 use faultline_wire::{Ethernet, Gid, MacAddr};
@@ -120,7 +120,7 @@ fn ipv6_at(bytes: &[u8], at: usize) -> Option<Gid> {
     Some(Gid(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// True of a UDP datagram that is from a server, or that a client would take for an answer of one.
+/// True if a UDP datagram is from a server, or if a client would accept it as an answer of a server.
 fn is_dhcpv6_server(datagram: &[u8]) -> Option<bool> {
     Some(be16(datagram, 0)? == DHCPV6_SERVER || be16(datagram, 2)? == DHCPV6_CLIENT)
 }
@@ -202,7 +202,7 @@ impl Check<'_> {
             ROUTING | DESTINATION | MOBILITY => false,
             _ => true,
         };
-        // What a host sends before it has an address was checked for that.
+        // Packets without a source address were checked above: they are those of a host that has no address yet.
         let has_none = source == NONE_V6 && matches!(byte(packet, 6)?, ICMPV6 | HOP_BY_HOP);
         Some(permitted && (has_none || self.permits(source)))
     }

@@ -177,7 +177,7 @@ impl Queue {
         }
     }
 
-    /// The packets of `frame`, which it has made by [`Qp::poll_next_run`], are sent.
+    /// Records that `frame` is sent, which [`Qp::poll_next_run`] has made.
     #[inline]
     pub(crate) fn next_run_sent<M: Dma>(&mut self, cx: &mut Context<'_, M>, frame: &TxFrame) {
         match self {
@@ -186,7 +186,7 @@ impl Queue {
         }
     }
 
-    /// True if after a frame another poll would find none, and nothing to complete. False if that is not known.
+    /// True if the next poll would return no frame and complete no work request. False if that is not known.
     #[inline]
     pub(crate) fn has_sent_all(&self) -> bool {
         match self {
@@ -312,7 +312,7 @@ impl Queues {
             .saturating_add(usize::from(self.gsi.is_some()))
     }
 
-    /// Adds what `make` creates from its number. Returns `None` if there are too many.
+    /// Adds the object that `make` creates from its number. Returns `None` if there are too many.
     pub(crate) fn insert_with(&mut self, make: impl FnOnce(u32) -> Queue) -> Option<u32> {
         self.table.insert_with(make)
     }

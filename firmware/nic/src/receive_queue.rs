@@ -83,7 +83,7 @@ impl RecvRing {
         self.ring.depth()
     }
 
-    /// Requests posted, when that was last read, and requests taken.
+    /// Requests posted, as of the last look at the record, and requests taken.
     pub(crate) fn indices(&self) -> (u32, u32) {
         (self.producer, self.consumer)
     }
@@ -213,7 +213,7 @@ impl RecvRing {
     /// Sets whether software must ring FAULTLINE_DB_RQ after posting.
     pub(crate) fn set_notify<M: Dma>(&self, mem: &M, on: bool) {
         let word = self.ring.record() + offset_of!(WqRecord, notify) as u64;
-        // A record that can't be written shows when the next request is taken.
+        // If the record can't be written, taking the next request fails, too.
         let _ = mem.store_u32(word, u32::from(on));
         // Software stores the producer index, then reads `notify`; the device stores `notify`, then reads the producer index. With a full
         // barrier between both accesses on both sides, at least one side sees the other's store.

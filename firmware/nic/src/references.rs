@@ -15,7 +15,7 @@ impl References {
         self.0 += 1;
     }
 
-    /// An object that has referred to this one does no longer.
+    /// An object no longer refers to this one.
     pub(crate) fn remove(&mut self) {
         self.0 -= 1;
     }

@@ -1,4 +1,4 @@
-//! Registers that hold what the driver wrote. Accesses are in `nic/registers.rs`.
+//! Registers that hold values of the driver. Accesses are in `nic/registers.rs`.
 
 use faultline_abi::caps::Caps;
 use faultline_abi::regs;
@@ -10,7 +10,7 @@ const LOG_DEPTHS: core::ops::RangeInclusive<u32> = 1..=8;
 /// Alignment of ring addresses.
 const RING_ALIGN: u64 = 4096;
 
-/// Registers that hold what the driver wrote.
+/// Registers that hold values of the driver.
 #[derive(Debug)]
 pub(crate) struct Registers {
     pub(crate) caps: Caps,

@@ -97,7 +97,8 @@ impl Tlb {
         Some(leaf)
     }
 
-    /// The page of the last miss is absent and will be looked up again, which counts.
+    /// Removes the last miss from the counts: its page is absent and will be looked up again, which counts as a miss
+    /// then.
     #[cold]
     pub(crate) fn forget_miss(&self) {
         self.misses.set(self.misses.get().saturating_sub(1));
@@ -125,7 +126,7 @@ impl Tlb {
         }
     }
 
-    /// Takes what was recorded.
+    /// Takes the recorded misses.
     pub(crate) fn take_seen(&self) -> Vec<SeenMiss> {
         self.seen.take()
     }

@@ -34,7 +34,7 @@
 
 #![no_std]
 #![forbid(unsafe_code)]
-// Values of peers get here, and none of them may stop the process. Tests may.
+// Values of peers reach this crate; arithmetic on them must not panic, except in tests.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 extern crate alloc;

@@ -1,8 +1,8 @@
 //! The fields of a packet, bit by bit, and the values that each may have by opcode and service: a table for checkers.
 //!
-//! The table has what one header says by itself. Values that depend on other packets or on other headers of the same packet (PSNs,
-//! lengths, addresses) have no limit here, except the Q_Key, which depends on the destination queue pair. Parsing uses none of this: a receiver
-//! ignores reserved bits.
+//! The table has the rules for one header by itself. Values that depend on other packets or on other headers of the
+//! same packet (PSNs, lengths, addresses) have no limit here, except the Q_Key, which depends on the destination queue
+//! pair. Parsing uses none of this: a receiver ignores reserved bits.
 //!
 //! # Panics
 //!
@@ -127,7 +127,7 @@ impl Part {
         }
     }
 
-    /// True if a packet with this header has it.
+    /// True if a packet with this header has the part.
     const fn is_in(self, header: &RoceHeader) -> bool {
         let opcode = header.bth.opcode;
         match self {
@@ -402,8 +402,9 @@ const RESPONSES: Packets = ("a response", |h| h.bth.opcode.is_response());
 const UNRELIABLE: Packets = ("a packet of an unreliable service", |h| {
     matches!(service(h), Service::Uc | Service::Ud)
 });
-/// Not a notification of congestion: it answers any marked packet. That may be a datagram, also of queue pair 1, and then it goes to the queue pair
-/// that has sent it. Linux does so (`hfi1_process_ecn_slowpath` in `drivers/infiniband/hw/hfi1`).
+/// All but congestion notifications. A notification answers any marked packet, also a datagram, even of queue pair 1,
+/// and then goes to the queue pair that has sent it. Linux does so (`hfi1_process_ecn_slowpath` in
+/// `drivers/infiniband/hw/hfi1`).
 const CONNECTED: Packets = ("a packet of a connection", |h| {
     !matches!(service(h), Service::Ud | Service::Cnp)
 });
@@ -504,7 +505,7 @@ const IPV6: &[Field] = &[
     Field::any("destination", 192, 128),
 ];
 
-/// Routers discard what reaches zero.
+/// Routers discard packets whose count reaches zero.
 const NOT_ZERO: &[Limit] = &[Limit::required(
     EVERY,
     Permitted::Where(|value| value != 0, "not be 0"),
@@ -592,7 +593,7 @@ const DETH: &[Field] = &[
         "Q_Key",
         0,
         32,
-        // The adapter sends what a process says; the receiver drops it.
+        // The adapter sends the value of a process; the receiver drops it.
         &[Limit::expected(TO_GSI, Permitted::Is(GSI_QKEY as u128))],
     ),
     Field::reserved("reserved", 32, 8),

@@ -85,8 +85,8 @@ impl Icrc {
         Self(Hasher::new_with_initial(LRH_CRC))
     }
 
-    /// Adds the first bytes of `l3`, with `ones` set, and returns the rest. They are one piece, because short pieces take as long
-    /// as long ones.
+    /// Adds the first bytes of `l3`, with `ones` set, and returns the rest. They are added as one piece, because a
+    /// short piece takes as long as a long one.
     #[inline]
     fn update_masked<'a, const N: usize>(
         &mut self,

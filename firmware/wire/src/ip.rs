@@ -149,7 +149,7 @@ pub struct Ipv4 {
 impl Ipv4 {
     /// Length of the header in bytes.
     pub const LEN: usize = Self::LEN_FIELD as usize;
-    /// The same as the field `total_len` has it.
+    /// The same length in the type of `total_len`.
     const LEN_FIELD: u16 = 20;
 
     /// Reads a header; returns it and its length.
@@ -161,7 +161,7 @@ impl Ipv4 {
         Self::parse_start(buf, buf.len())
     }
 
-    /// The same for a packet of which `buf` has the first bytes; `available` bytes exist.
+    /// The same for the start of a packet: `buf` has its first bytes, and the packet has `available` bytes.
     #[inline(always)]
     pub fn parse_start(buf: &[u8], available: usize) -> Result<(Self, usize), WireError> {
         let mut r = Reader::new(buf, Self::LEN)?;
@@ -231,7 +231,7 @@ impl Ipv4 {
         let fragment = if self.dont_fragment { 0x4000 } else { 0 };
         let ttl_protocol = u16::from_be_bytes([self.ttl, self.protocol]);
         let (src, dst) = (u32::from_be_bytes(self.src), u32::from_be_bytes(self.dst));
-        // Of the values, not of the bytes: reading what was just written takes longer.
+        // The sum is made of the values, because reading bytes that were just written takes longer.
         let mut sum = InternetSum::default();
         for word in [
             version_tos,
@@ -287,7 +287,7 @@ impl Ipv6 {
         Self::parse_start(buf, buf.len())
     }
 
-    /// The same for a packet of which `buf` has the first bytes; `available` bytes exist.
+    /// The same for the start of a packet: `buf` has its first bytes, and the packet has `available` bytes.
     #[inline(always)]
     pub fn parse_start(buf: &[u8], available: usize) -> Result<(Self, usize), WireError> {
         let mut r = Reader::new(buf, Self::LEN)?;
@@ -395,7 +395,7 @@ impl Ip {
         Self::parse_start(buf, buf.len())
     }
 
-    /// The same for a packet of which `buf` has the first bytes; `available` bytes exist.
+    /// The same for the start of a packet: `buf` has its first bytes, and the packet has `available` bytes.
     #[inline(always)]
     pub fn parse_start(buf: &[u8], available: usize) -> Result<(Self, usize), WireError> {
         match buf.first().map(|byte| byte >> 4) {

@@ -106,7 +106,7 @@ impl OpKind {
         }
     }
 
-    /// True for requests that change eight octets and are answered with what was there before, by an ATOMIC Acknowledge.
+    /// True for requests that change eight octets and return their old value in an ATOMIC Acknowledge.
     #[inline]
     pub const fn is_atomic(self) -> bool {
         match self {

@@ -335,7 +335,7 @@ struct Layout<'a, H> {
 }
 
 impl<H> Layout<'_, H> {
-    /// Lengths in bytes of what the iCRC covers, of payload and pad, and of the pad as the BTH says.
+    /// Lengths in bytes: of the part that the iCRC covers, of payload and pad together, and of the pad by the BTH.
     fn extent(&self) -> (usize, usize, usize) {
         let pad = usize::from(self.bth.pad);
         (self.covered.len(), self.padded.len(), pad)
@@ -412,7 +412,8 @@ fn layout<H: IpHeader>((ethernet, l3): (Ethernet, &[u8])) -> Result<Layout<'_, H
     })
 }
 
-/// Parses the Ethernet header; returns it and what follows. The caller has to parse an IP header of the version of the EtherType.
+/// Parses the Ethernet header; returns it and the rest. The caller parses an IP header of the version that the
+/// EtherType names.
 #[inline(always)]
 fn begin(frame: &[u8]) -> Result<(Ethernet, &[u8]), WireError> {
     let (ethernet, at) = Ethernet::parse(frame).map_err(|_| WireError::NotRoce)?;

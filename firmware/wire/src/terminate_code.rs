@@ -1,4 +1,4 @@
-//! Reasons for the end of an iWARP stream, which all of its layers have.
+//! Reasons for the end of an iWARP stream: the error codes of all of its layers.
 
 /// Why a stream is terminated: layer, error type and error code (RFC 5040 section 4.8, RFC 5041 section 7.1, RFC 5044 section 8, RFC 6581 section 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

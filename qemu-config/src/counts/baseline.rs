@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// Growth beyond which a comparison fails. Two runs of one build differ by less than a sixth of it.
 pub const MOST_GROWTH: f64 = 0.003;
-/// Decrease beyond which a new baseline is due, so that what was gained is not lost again unseen.
+/// Decrease beyond which a new baseline is due, so that a later loss of the gain is noticed.
 pub const MOST_DECREASE: f64 = 0.01;
 /// Share of a shape's instructions from which on a function is in the baseline.
 const LEAST_SHARE: f64 = 0.005;

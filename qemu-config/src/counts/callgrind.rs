@@ -81,7 +81,7 @@ impl Profile {
                     *own += cost(columns.instructions);
                     profile.i1_misses += cost(columns.i1_misses);
                 } else if object == program && callee_object.contains("/libc.so") {
-                    // Costs of the call, with those of what the callee calls. The first one is that of the whole program.
+                    // Costs of the call, with those of nested calls. The first one is that of the whole program.
                     if is_memory_function(callee) {
                         profile.copied += cost(columns.stores) * OCTETS_PER_STORE;
                     } else if !callee.starts_with("__libc_start") {
@@ -111,7 +111,7 @@ fn is_memory_function(name: &str) -> bool {
     has_name || name.starts_with("0x") || name.starts_with("???")
 }
 
-/// The name of a function without what differs from one build to the next: the hash of its crate, or of itself.
+/// The name of a function without the parts that differ between builds: the hash of its crate, or its own.
 fn plain(name: &str) -> String {
     // Callgrind numbers recursive calls.
     let name = match name.rsplit_once('\'') {

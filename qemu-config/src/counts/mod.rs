@@ -36,7 +36,7 @@ const BLESS: &str = "cargo lab bench --counts --bless";
 const COUNTED: &str = "*counted_*";
 /// First-level instruction cache: 32 KiB, 8 ways, lines of 64 octets.
 const I1: &str = "32768,8,64";
-/// What the C library must not use: other processors do not have it, or valgrind does not.
+/// Features that the C library must not use: other processors do not have them, or valgrind does not.
 const TUNABLES: &str =
     "glibc.cpu.hwcaps=-AVX2_Usable,-AVX2,-AVX_Fast_Unaligned_Load,-ERMS,-FSRM,-AVX512VL";
 
@@ -153,7 +153,7 @@ pub fn step(workspace: &Workspace, dir: &Path) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// True if CRC-32 is calculated as in the baseline: crc32fast chooses by what the processor has.
+/// True if CRC-32 is calculated as in the baseline: crc32fast chooses by the features of the processor.
 #[cfg(target_arch = "x86_64")]
 fn has_baseline_features() -> bool {
     is_x86_feature_detected!("pclmulqdq") && is_x86_feature_detected!("sse4.1")
@@ -320,7 +320,7 @@ fn print(counted: &[Counted], before: &Baseline) {
     }
 }
 
-/// What is wrong with the counts. `is_whole`: all shapes were counted.
+/// Problems of the counts. `is_whole`: all shapes were counted.
 fn complaints(counted: &[Counted], before: &Baseline, is_whole: bool) -> Vec<String> {
     let mut complaints = Vec::new();
     for shape in counted {

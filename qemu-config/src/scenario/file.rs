@@ -1,4 +1,4 @@
-//! What the lab reads of a scenario's file. The emulator reads and checks the rest.
+//! The parts of a scenario's file that the lab reads. The emulator reads and checks the rest.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -83,7 +83,8 @@ impl Request {
         }
     }
 
-    /// What runs in the guests. A program on the command line has no arguments and must succeed, unless the file says otherwise.
+    /// The programs in the guests. A program on the command line has no arguments and must succeed, unless the file
+    /// says otherwise.
     pub fn programs(&self) -> Result<Programs> {
         let scenario = read(&self.file)?;
         let limit = match &scenario.limit {
@@ -124,7 +125,8 @@ impl Request {
     }
 }
 
-/// The file of a profile. The scenario may be somebody else's, so the file must be in its folder, as for the emulator.
+/// The file of a profile. The scenario may come from someone else, so the file must be in its folder, as for the
+/// emulator.
 fn profile_file(folder: &Path, name: &str) -> Result<PathBuf> {
     let here = match folder.as_os_str().is_empty() {
         true => Path::new("."),

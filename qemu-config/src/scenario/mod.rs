@@ -67,7 +67,7 @@ fn checked(program: &Path, request: &Request, plan: &Plan, dir: &Path) -> Result
     Ok((plan, programs))
 }
 
-/// The mistake that `faultline scenario check` finds in a file, in its words: line, column, key, and what is allowed.
+/// The mistake that `faultline scenario check` finds in a file, in its words: line, column, key, and allowed values.
 fn mistake(program: &Path, file: &Path) -> Result<()> {
     let mut check = Command::new(program);
     let output = check.args(["scenario", "check"]).arg(file).output();

@@ -23,10 +23,10 @@ const UNTIL_READY: u32 = 10;
 const GRACE: Duration = Duration::from_secs(15);
 /// The same after the client has failed: the server then waits in vain.
 const GRACE_AFTER_FAILURE: Duration = Duration::from_secs(2);
-/// For what the lab itself does between the steps of a run.
+/// For the lab's own work between the steps of a run.
 const MARGIN: Duration = Duration::from_secs(30);
 
-/// What has come of a scenario between guests.
+/// The result of a scenario between guests.
 #[derive(Debug)]
 pub struct Played {
     name: String,
@@ -44,7 +44,7 @@ pub struct Played {
 /// Starts the scenario, runs the program in both guests, and ends the scenario. `print` gets each line of their outputs.
 ///
 /// # Errors
-/// If the scenario cannot be started, or a guest is gone. All else is in the result.
+/// If the scenario cannot be started, or a guest has ended. Other failures are in the result.
 pub fn play(
     cluster: &Cluster,
     faultline: &Path,
@@ -80,7 +80,7 @@ pub fn play(
         let watched = watching.join();
         (outcomes, watched)
     });
-    // The NICs are as before, whatever has come of the programs.
+    // The NICs are as before, even if the programs failed.
     let verdict = stop(faultline, control);
     let restored = runner.restore();
     let (outcomes, watched) = played;
@@ -229,7 +229,7 @@ impl Played {
         self.verdict.passed && checks && self.problems.is_empty()
     }
 
-    /// What has come of it, for a terminal.
+    /// The result, for a terminal.
     pub fn text(&self) -> String {
         let result = if self.passed() { "passed" } else { "failed" };
         let mut text = verdict::table(&self.checks());

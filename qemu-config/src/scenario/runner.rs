@@ -1,5 +1,5 @@
-//! The runner of a scenario: carries out in the guests what the emulator cannot do, and ends the programs when the scenario ends
-//! the run.
+//! The runner of a scenario: executes in the guests the actions that the emulator cannot execute, and ends the programs
+//! when the scenario ends the run.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -21,7 +21,7 @@ use crate::guest::Guest;
 /// Time from one look at the scenario to the next.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// What `faultline ctl scenario show --json` tells of a scenario.
+/// Output of `faultline ctl scenario show --json`.
 #[derive(Debug, Deserialize)]
 struct View {
     ended: bool,
@@ -84,10 +84,11 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Carries out what the scenario asks for, until the programs have ended.
+    /// Executes the requests of the scenario until the programs have ended.
     ///
     /// # Errors
-    /// If the scenario cannot be asked, or a guest is gone. What a guest cannot do is reported to the scenario.
+    /// If the scenario does not answer, or a guest has ended. Failures of actions in a guest are reported to the
+    /// scenario.
     pub(super) fn watch(&self) -> Result<()> {
         while !self.is_over.load(Ordering::Relaxed) {
             let view = self.view()?;

@@ -1,4 +1,4 @@
-//! What has come of a scenario, as `faultline ctl scenario stop --json` tells it.
+//! The result of a scenario: output of `faultline ctl scenario stop --json`.
 
 use std::fmt::Write;
 

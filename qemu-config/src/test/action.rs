@@ -27,7 +27,7 @@ const REPOSITORY: &str = "qemu-config/action/example";
 
 /// Logs that the action keeps of each guest.
 const LOGS_OF_GUEST: [&str; 3] = ["serial.log", "dmesg.log", "output.log"];
-/// What the program of the example writes in each guest.
+/// Files of the example's program in each guest.
 const ARTEFACTS: [&str; 2] = ["guest0/artefacts/server", "guest1/artefacts/client"];
 
 /// A script that fails in the second guest, and its exit status.
@@ -147,7 +147,7 @@ pub fn boot_line(output: &str) -> Result<String> {
     Ok(line.trim_start_matches("lab: ").to_owned())
 }
 
-/// The folder of the results has the logs, and what the program of the example has written.
+/// The folder of the results has the logs, and the files of the example's program.
 fn has_logs_and_artefacts(results: &Path) -> Result<()> {
     let mut logs = vec!["emulator.log".to_owned(), "versions".to_owned()];
     for guest in 0..ARTEFACTS.len() {

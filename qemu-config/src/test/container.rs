@@ -111,10 +111,10 @@ fn variables() -> Vec<(String, String)> {
     image.into_iter().chain(proxies).collect()
 }
 
-/// The state of a build, and what it has made.
+/// The state of a build, and its results.
 struct Container<'a> {
     root: PathBuf,
-    /// What is mounted at the image's RUSTUP_HOME and CARGO_HOME.
+    /// Folders that are mounted at the image's RUSTUP_HOME and CARGO_HOME.
     homes: [PathBuf; 2],
     variables: Vec<(String, String)>,
     /// The working directory.
@@ -161,7 +161,7 @@ impl Container<'_> {
         Ok(())
     }
 
-    /// Runs a script in guests, as a user's command does who mounts a folder with the script at /tests.
+    /// Runs a script in guests, as a user's command does that mounts a folder with the script at /tests.
     fn run_in_guests(&self, workspace: &Workspace) -> Result<()> {
         let tests = self.inside("/tests");
         fs::create_dir_all(&tests).context("creating /tests")?;
@@ -205,7 +205,7 @@ impl Container<'_> {
     }
 }
 
-/// Copies a source tree without what [`IGNORED`] names.
+/// Copies a source tree without the files of [`IGNORED`].
 fn copy(tree: &Path, to: &Path) -> Result<()> {
     let text =
         fs::read_to_string(tree.join(IGNORED)).with_context(|| format!("reading {IGNORED}"))?;

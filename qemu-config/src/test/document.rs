@@ -23,12 +23,12 @@ pub fn list() {
     }
 }
 
-/// Prints every suite and its tests, with what they show as well.
+/// Prints every suite and its tests, with their descriptions.
 pub fn list_long() {
     print!("{}", long());
 }
 
-/// What [`list_long`] prints: a line for each test, longer texts in further lines.
+/// Output of [`list_long`]: a line for each test, longer texts in further lines.
 fn long() -> String {
     let mut text =
         "The kernels of the default run, those of --all, and what each test shows.\n".to_owned();
@@ -155,7 +155,7 @@ fn mark(runs: Runs) -> &'static str {
     }
 }
 
-/// What tests of a suite show, each with the names of the tests, in the order in which the first of them is listed; those of
+/// Descriptions of the tests of a suite, each with the names of the tests, in the order of the first of them; those of
 /// rdma-core have the names of their modules.
 #[cfg(test)]
 fn groups(suite: Suite) -> Vec<(&'static str, Vec<String>)> {
@@ -186,7 +186,7 @@ mod tests {
     const MOST_WORDS: usize = 5500;
 
     #[test]
-    fn the_page_has_what_the_rows_say() {
+    fn the_page_has_the_contents_of_the_rows() {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/test-suites.md");
         let page = page();
         if env::var_os("FAULTLINE_BLESS").is_some() {

@@ -1,4 +1,4 @@
-//! What each suite and each test says of itself: what it shows, which runs have it, and why.
+//! Facts of each suite and test: its guarantee, the runs that have it, and the reason.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -87,7 +87,7 @@ pub const fn by_name(reason: &'static str) -> Runs {
 pub struct Facts {
     /// Its name within the suite.
     pub name: &'static str,
-    /// A sentence that is wrong if the NIC, or what the test is about, is wrong.
+    /// A sentence that is wrong if the NIC, or the subject of the test, is wrong.
     pub shows: &'static str,
     /// The runs that have it, if these are not those of its suite.
     pub runs: Option<Runs>,
@@ -116,13 +116,13 @@ impl Facts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SuiteFacts {
     pub name: &'static str,
-    /// A sentence that is wrong if the NIC, or what the suite is about, is wrong.
+    /// A sentence that is wrong if the NIC, or the subject of the suite, is wrong.
     pub shows: &'static str,
     /// The runs that have those of its tests that say nothing else.
     pub runs: Runs,
 }
 
-/// A test that is a function: its facts, and what runs it.
+/// A test that is a function: its facts, and the function.
 #[derive(Debug, Clone, Copy)]
 pub struct Row<T> {
     pub facts: Facts,

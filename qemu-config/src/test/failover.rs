@@ -1,5 +1,5 @@
-//! Tests of the suite `robustness` in which traffic goes on over another NIC, or to another guest: two NICs of a guest, an address that
-//! moves, and a bond. They run in three guests with two NICs each.
+//! Tests of the suite `robustness` in which traffic continues over another NIC, or to another guest: two NICs of a
+//! guest, an address that moves, and a bond. They run in three guests with two NICs each.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::guest::{Guest, Running};
 use crate::protocol::Exec;
 use crate::qemu::Hardware;
 
-/// What the guests are given beyond the plain ones.
+/// Devices of the guests beyond those of plain ones.
 const CONFIG: &str = "qemu-config/nics/failover.toml";
 const SHORT: Duration = Duration::from_secs(60);
 
@@ -81,7 +81,7 @@ pub fn nic_fails_over(cluster: &Cluster, _: &Plan) -> Result<()> {
     let (receiver, sender, _) = three(cluster)?;
     sender.must(&format!("rm -f {END}"), SHORT)?;
     let program = format!("FAILOVER_END={END} failover");
-    // The receiver does not say what happens to its port, so the sender must notice.
+    // The receiver does not print the state of its port, so the sender must notice.
     let receiving = start(receiver, &format!("{program} --waits $MY_IP2"))?;
     let sending = start(sender, &format!("{program} --sends $PEER_IP2"))?;
     said(sender, "NIC 0 carries the stream", 1)?;
@@ -93,7 +93,7 @@ pub fn nic_fails_over(cluster: &Cluster, _: &Plan) -> Result<()> {
         if guest.index == sender.index {
             said(sender, "NIC 0: port error", round)?;
         } else {
-            // Both ends have requests without an answer. The first whose retries end tells the other.
+            // Both ends have requests without an answer. The first end that runs out of retries informs the other.
             let grep = format!("grep -q 'NIC 0: retries have ended' {LOG}");
             let has_ended = |end: &Guest| anyhow::Ok(end.run(&grep, SHORT)?.success());
             let is_by_retries = has_ended(sender)? || has_ended(receiver)?;
@@ -116,7 +116,7 @@ pub fn nic_fails_over(cluster: &Cluster, _: &Plan) -> Result<()> {
 /// The address that moves, as one of a cluster's service.
 const SERVICE: &str = "10.77.0.100";
 
-/// Gives a guest the address of the service, and tells the others.
+/// Gives a guest the address of the service, and announces it to the others.
 const TAKE_SERVICE: &str = "ip address add $SERVICE/24 dev $NETDEV && lab_until 20 lab_has_gid $SERVICE && \
     announce_address $NETDEV $SERVICE";
 const LEAVE_SERVICE: &str =
@@ -239,7 +239,8 @@ pub fn rds_follows_a_moved_address(cluster: &Cluster, _: &Plan) -> Result<()> {
 
 const MOUNT: &str = "mount -t nfs -o vers=4.2,proto=rdma,port=20049,sec=sys,soft,timeo=30,retrans=1 $SERVICE:/ /mnt/nfs";
 
-/// A client of NFS writes to a server whose address moves to another server: the client connects to that, and writes there.
+/// A client of NFS writes to a server whose address moves to another server: the client connects to that server, and
+/// writes there.
 pub fn nfs_follows_a_moved_address(cluster: &Cluster, _: &Plan) -> Result<()> {
     let (client, first, second) = three(cluster)?;
     for (server, name) in [(first, "first"), (second, "second")] {
@@ -262,7 +263,7 @@ pub fn nfs_follows_a_moved_address(cluster: &Cluster, _: &Plan) -> Result<()> {
     must_succeed(writing, "the client")?;
     let again = format!("umount -f /mnt/nfs || umount -l /mnt/nfs; lab_until 60 {MOUNT}");
     client.must(&of_service(&again), 3 * SHORT)?;
-    // What was written comes back from the server, not from the cache.
+    // The content is read from the server, not from the cache.
     let compare = format!(
         "[ \"$(cat /mnt/nfs/name)\" = second ] && head -c 3000001 /dev/urandom >/tmp/data && \
          cp /tmp/data /mnt/nfs/data && umount /mnt/nfs && {MOUNT} && cmp /tmp/data /mnt/nfs/data && \
@@ -276,7 +277,7 @@ pub fn nfs_follows_a_moved_address(cluster: &Cluster, _: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// An active-backup bond of the two NICs of a guest, whose address and GIDs are those of the active one.
+/// An active-backup bond of the two NICs of a guest. Its address and GIDs are those of the active NIC.
 const BOND: &str = "10.79.0.1";
 const MAKE_BOND: &str = "modprobe bonding max_bonds=0 && \
     ip link add bond0 type bond mode active-backup miimon 50 fail_over_mac active && \
@@ -342,9 +343,9 @@ pub const VLAN: Further = Further {
     counters: &OF_REMOVED,
 };
 
-/// Of a macvlan interface, which has a MAC address of its own. Only that interface answers ARP for its address: with the MAC address of the netdev
-/// its peer would be another one than the sender of its packets. When the interface has gone, packets to it are those of another host,
-/// which the NIC does not count.
+/// Of a macvlan interface, which has a MAC address of its own. Only that interface answers ARP for its address:
+/// otherwise the peer would use the MAC address of the netdev, which is not the source of the packets. After the
+/// removal of the interface, packets to it belong to another host, and the NIC does not count them.
 pub const MACVLAN: Further = Further {
     create: "sysctl -qw net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2 && \
         ip link add link $NETDEV name further address 02:00:00:00:96:0${MY_IP##*.} type macvlan mode bridge && \

@@ -223,7 +223,7 @@ pub fn run(workspace: &Workspace, filter: &str, when: When, dir: &Path, tally: &
     }
 }
 
-/// `firmware` contains what could be silicon: it must never depend on `device`.
+/// `firmware` contains parts that could be silicon: it must never depend on `device`.
 fn dependencies(workspace: &Workspace) -> Result<()> {
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(["metadata", "--format-version=1", "--no-deps"])

@@ -170,7 +170,7 @@ mod tests {
     use crate::wiring::Wiring;
 
     #[test]
-    fn guests_get_what_takes_long_to_build_only_if_a_test_needs_it() {
+    fn guests_get_slow_builds_only_if_a_test_needs_them() {
         let long_builds = |run, filter| -> Vec<LongBuild> {
             let options = Options {
                 run,

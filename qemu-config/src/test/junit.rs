@@ -17,11 +17,11 @@ use crate::workspace::Workspace;
 
 const READ: &str = include_str!("../../recipes/read-junit.py");
 
-/// The files of the run that goes on.
+/// The files of the current run.
 static RUN: Mutex<Option<Unfinished>> = Mutex::new(None);
 
-/// What the files have while a run goes on: the tests that have ended, and those that have not as failures. So a run that a signal ends
-/// leaves its results.
+/// Content of the files during a run: the tests that have ended, and the others as failures. So a run that a signal
+/// ends leaves its results.
 #[derive(Debug)]
 struct Unfinished {
     files: Vec<PathBuf>,

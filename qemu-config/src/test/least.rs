@@ -35,8 +35,8 @@ const fn events(test: &'static str, events: usize, asked_by: &'static str) -> Le
     }
 }
 
-/// `everything_short` is the form of the default run; the longer ones are in `cargo lab test --all`. Torture goes on for up to eight times
-/// as long, until each event has had an effect.
+/// `everything_short` is the form of the default run; the longer ones are in `cargo lab test --all`. Torture runs up to
+/// eight times as long, until each event has had an effect.
 const TABLE: &[Least] = &[
     seconds(
         "torture::everything_short",

@@ -1,5 +1,5 @@
-//! Virtual machines that libvirt runs by the steps of the package's README.Debian and its example. The scripts say what differs from
-//! the example, and why.
+//! Virtual machines that libvirt runs by the steps of the package's README.Debian and its example. The scripts name the
+//! differences from the example, with their reasons.
 //!
 //! Two machines send messages in a root in which the package of the host gets installed. The root has neither systemd nor AppArmor nor
 //! cgroups. A guest has them, but is too slow for machines that boot a system: there QEMU only attaches a NIC.
@@ -21,7 +21,7 @@ use crate::qemu::command_line;
 use crate::vmlinux;
 use crate::workspace::Workspace;
 
-/// What else the kernel is told: under TCG the machine's AppArmor loads its profiles for two minutes.
+/// Further parameters of the kernel: under TCG the machine's AppArmor loads its profiles for two minutes.
 const APPEND: &str = "systemd.firstboot=off apparmor=0";
 /// The consoles of the machines among the logs of libvirt.
 const CONSOLES: [&str; 2] = ["console0.log", "console1.log"];

@@ -1,4 +1,5 @@
-//! The models of links, in suites whose configuration has some. A test on a link that loses nothing shows nothing about losses.
+//! The models of links, in suites with links in the configuration. A test on a link without losses shows nothing about
+//! losses.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! What QEMU does when a machine with a NIC is to be migrated (docs/decisions/010-migration.md). No guest runs in it.
+//! The reaction of QEMU to the migration of a machine with a NIC (docs/decisions/010-migration.md). No guest runs in
+//! it.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};

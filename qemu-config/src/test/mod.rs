@@ -92,7 +92,7 @@ struct Session<'a> {
     options: &'a Options,
     chosen: &'a [(Suite, String)],
     dir: &'a Path,
-    /// What the tests of packages beside the guests leave to those after them.
+    /// The results that tests of packages without guests leave to later tests.
     made: &'a Mutex<HashMap<String, packages::Made>>,
 }
 
@@ -182,7 +182,7 @@ pub fn run(workspace: &Workspace, options: &Options, junit: Option<&Path>) -> Re
         let beside = scope.spawn(|| {
             let _shown = progress::take_part();
             if guests {
-                // On Linux that is this thread, and what it starts.
+                // On Linux this concerns this thread and its children.
                 let _ = rustix::process::nice(LOWEST_PRIORITY);
             }
             let mut results = Results::new(chosen.len());

@@ -117,7 +117,7 @@ fn plain(kernel: Kernel, options: &Options) -> Plan {
         memory,
         nic: options.nic,
         wiring: options.wiring,
-        // Concurrency of two processors is what breaks drivers, and most races need it.
+        // Drivers fail under concurrency of two processors, and most races need it.
         cpus: options.cpus.or(Some(2)),
         neighbours: 2 * options.pairs.saturating_sub(1),
         hardware: Hardware {

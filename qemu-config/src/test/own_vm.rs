@@ -27,7 +27,7 @@ use crate::workspace::Workspace;
 const DOCUMENT: &str = "docs/tutorial-own-vm.md";
 /// Disks in the document.
 const DISKS: [&str; 2] = ["file=vm.img,", "file=vm2.img,"];
-/// Hardware virtualization in the document, and what it says for hosts without.
+/// Hardware virtualization in the document, and the text for hosts without it.
 const ACCELERATION: [&str; 2] = ["-accel kvm -cpu host", "-accel tcg -cpu max"];
 /// The folder of the sockets in the document.
 const SOCKETS: &str = "/run/faultline/";

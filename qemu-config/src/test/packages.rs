@@ -181,7 +181,7 @@ pub const TESTS: &[Row<Part>] = &[
 /// What runs a test.
 #[derive(Clone, Copy)]
 pub enum Part {
-    /// [`make`] or [`run`], because its result is what others need, or because it needs guests of its own.
+    /// [`make`] or [`run`], because others need its result, or because it needs guests of its own.
     Own,
     Check(Check),
     InGuests(InGuests),
@@ -199,14 +199,14 @@ const SERIES: &str = "series";
 const TARBALL: &str = "tarball";
 const TUTORIAL: &str = "tutorial";
 
-/// Checks packages; a folder for what it unpacks, and its log.
+/// Checks packages; a folder for unpacked files, and its log.
 type Check = fn(&Packages, &Path, &Path) -> Result<()>;
 
 /// Runs in guests in which the packages are installed.
 type InGuests = fn(&Scene<'_>) -> Result<()>;
 
-/// A test that needs none of the packages, with a folder for its logs. It tests what CI systems use, and starts a lab of its own, when nothing
-/// else runs.
+/// A test that needs none of the packages, with a folder for its logs. It tests the parts for CI systems, and starts a
+/// lab of its own, when nothing else runs.
 type Alone = fn(&Workspace, &Path) -> Result<()>;
 
 /// What tests in guests have.
@@ -221,7 +221,7 @@ pub struct Scene<'a> {
 const SHORT: Duration = Duration::from_secs(60);
 const LONG: Duration = Duration::from_secs(300);
 
-/// What tests without guests have made for those in guests.
+/// Results of tests without guests for those in guests.
 #[derive(Debug)]
 pub struct Made {
     /// The kernel of the disk.
@@ -563,7 +563,8 @@ fn other_abi(scene: &Scene<'_>) -> Result<()> {
     pingpong(cluster, "")
 }
 
-/// A driver that is built without what is beyond verbs carries traffic to pinned and to absent memory, and refuses the rest.
+/// A driver that is built without extensions beyond verbs carries traffic to pinned and to absent memory, and refuses
+/// the rest.
 fn without_extensions(scene: &Scene<'_>) -> Result<()> {
     let cluster = scene.cluster;
     let (first, _) = pair(cluster)?;

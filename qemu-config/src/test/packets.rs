@@ -68,8 +68,8 @@ impl Findings {
         nics.map(|nic| nic.name.as_str())
     }
 
-    /// Fails if NICs have sent packets, and of all frames none was a packet that was judged. On a busy machine frames are lost, which is
-    /// no failure: what is judged then depends on which of them were packets.
+    /// Fails if NICs have sent packets, and no captured frame was a judged packet. On a busy machine frames are lost,
+    /// which is no failure: the judged number then depends on how many of the captured frames were packets.
     fn ensure_judged(&self) -> Result<()> {
         ensure!(
             self.packets > 0 || self.lost > 0,
@@ -151,12 +151,12 @@ impl Checks {
         Ok(Self(checks))
     }
 
-    /// Violations by NICs since the last call, and checkers that have judged nothing of what NICs have sent since then. The violations of a
-    /// test that causes them on purpose do not count.
+    /// Violations by NICs since the last call, and checkers that have judged no packet of NICs since then. The
+    /// violations of a test that causes them on purpose do not count.
     pub fn troubles(&mut self, test: &str, cluster: &Cluster) -> Vec<String> {
         let mut troubles = Vec::new();
         for (check, emulator) in self.0.iter_mut().zip(cluster.emulators()) {
-            // What happens to an emulator that has ended is reported elsewhere.
+            // The end of an emulator is reported elsewhere.
             if emulator.ended().is_some() {
                 continue;
             }
@@ -206,7 +206,7 @@ impl Check {
         Ok(check)
     }
 
-    /// What was found until now. Fails if the NICs have sent packets since the last look, of which nothing was judged.
+    /// The findings until now. Fails if the NICs have sent packets since the last look, and none of them was judged.
     fn look(&mut self) -> Result<Findings> {
         let new = self.packets_sent()?.saturating_sub(self.sent);
         let what = format!("a judgement of the {new} packets that NICs have sent");
@@ -236,7 +236,7 @@ impl Check {
         Ok(sum)
     }
 
-    /// What `faultline ctl` prints. The exit status of `check stop` says whether there were violations.
+    /// Output of `faultline ctl`. The exit status of `check stop` shows whether there were violations.
     fn ctl<T: DeserializeOwned>(&self, arguments: &[&str]) -> Result<T> {
         let output = self.run(arguments)?;
         serde_json::from_slice(&output.stdout).with_context(|| {

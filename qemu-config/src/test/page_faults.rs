@@ -14,7 +14,7 @@ use crate::workspace::Workspace;
 /// Counter of the page faults that a NIC has raised.
 const RAISED: &str = "page_faults";
 
-/// What the NICs of a pair have counted; `None` for a guest whose NIC is not of this project.
+/// The counters of the NICs of a pair; `None` for a guest with another adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageFaults {
     server: Option<u64>,
@@ -44,7 +44,8 @@ impl PageFaults {
         Ok(Self { server, client })
     }
 
-    /// Fails unless the NICs of these sides have raised page faults since `before`. What another adapter does is not known.
+    /// Fails unless the NICs of these sides have raised page faults since `before`. Faults of another adapter are not
+    /// known.
     pub fn ensure_more(self, before: Self, sides: Sides) -> Result<()> {
         let of_sides = [
             ("server", sides.has_server(), before.server, self.server),

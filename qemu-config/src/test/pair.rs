@@ -220,7 +220,7 @@ impl<'a> Pairs<'a> {
         }
     }
 
-    /// Begins to boot what is needed after a pair of `plan`.
+    /// Begins to boot the guests for the time after a pair of `plan`.
     fn look_ahead(&mut self, plan: &Plan) -> Result<()> {
         // A pair that replaces one that has failed is not among them.
         if self.upcoming.contains(plan) {

@@ -1,7 +1,7 @@
 //! The tests of rdma-core's own suite (56.1) that are for every device, by module.
 //!
-//! The tags above a test (see `docs/compatibility.md`) say what its source asserts: that is another project's, and has no place for
-//! them. What a test calls without looking at the result has no tag.
+//! The tags above a test (see `docs/compatibility.md`) name the assertions of its source: that source belongs to
+//! another project, and has no place for tags. Calls without a check of the result have no tag.
 
 use super::facts::On::Both;
 use super::facts::{Row, Runs, row, runs};

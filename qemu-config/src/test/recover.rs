@@ -1,5 +1,5 @@
-//! The suite `recover`: the device of a guest stops, and its driver makes it work again. The netdev stays, programs and kernel
-//! consumers learn what happened, and nothing is left behind.
+//! The suite `recover`: the device of a guest stops, and its driver makes it work again. The netdev stays, programs and
+//! kernel consumers get errors, and nothing is left behind.
 
 mod loads;
 
@@ -150,11 +150,11 @@ pub const TESTS: &[Row<Test>] = &[
 
 /// What tests with all loads show.
 const EVERYTHING: &str = "It works again under every load.";
-/// What tests without consumers in the kernel show.
+/// Description of tests without consumers in the kernel.
 const PROGRAMS_ONLY: &str = "The same under programs: WRITEs, SENDs, a lost fault record, rping.";
 /// What tests with one load show.
 const ONE_LOAD: &str = "The same under one load.";
-/// What tests of an emulator that stands still show.
+/// Description of tests of an emulator that stands still.
 const STOPPED: &str = "Devices and connections work after the emulator stood still.";
 const IN_DEFAULT: Runs = runs(
     On::First,
@@ -258,7 +258,7 @@ fn recover(watched: &Watched<'_>, cause: Cause, loads: &[Load]) -> Result<()> {
     works(watched.cluster)
 }
 
-/// The log, as `journalctl` shows it, explains for each NIC what has happened and how long it took.
+/// The log, as `journalctl` shows it, has for each NIC the event and its duration.
 fn tells_of_restart(log: &[String], ended: &str) -> Result<()> {
     let of_process = [ended];
     let of_nic = [
@@ -335,8 +335,8 @@ do = { fail = { with = "no_resources" } }
     works(watched.cluster)
 }
 
-/// The emulator stands still for a while. It does not matter whether the driver takes the devices for dead, and connections for ended:
-/// they work afterwards, and consumers in the kernel go on.
+/// The emulator stands still for a while. The driver may treat the devices as dead, and consumers may treat connections
+/// as ended: devices work afterwards, and consumers in the kernel continue.
 fn stopped(watched: &Watched<'_>, time: Duration, loads: &[Load]) -> Result<()> {
     let guests = [watched.server, watched.client];
     let loads = &loads_on(watched.plan.kernel, loads);
@@ -346,7 +346,8 @@ fn stopped(watched: &Watched<'_>, time: Duration, loads: &[Load]) -> Result<()> 
         guest.must("recovery remember", SHORT)?;
     }
     let mut running = Loads::start(watched, loads, "")?;
-    // A machine whose access to a register is not answered stands still, which looks like a stuck processor to its watchdogs.
+    // A machine that waits for the answer to an access stands still, which looks like a stuck processor to its
+    // watchdogs.
     for guest in guests {
         guest.must("recovery watchdogs 0", SHORT)?;
     }
@@ -391,7 +392,8 @@ fn removed_while_recovering(watched: &Watched<'_>) -> Result<()> {
     works(watched.cluster)
 }
 
-/// What the kernel says when the shutdown begins, when it has ended, and what the driver says of a command that it has waited for.
+/// Messages of the kernel at the begin and the end of the shutdown, and the message of the driver about a command
+/// without an answer.
 const SHUTDOWN: [&str; 3] = ["sysrq: Power Off", "reboot: Power down", "timed out"];
 
 /// The device answers no command of its recovery, for which the driver waits ten seconds; the machine must not. The order of the
@@ -431,14 +433,14 @@ do = { drop = {} }
 
 /// Failures of the test `again_and_again`.
 pub const TIMES: usize = 50;
-/// Prints what must be the same afterwards, with the objects of each kind.
+/// Prints the state that must be the same afterwards, with the objects of each kind.
 const OBJECTS: &str = "recovery lasting; rdma resource show $RDMA_DEV | sed 's/^[0-9]*: //'";
 /// KiB that a guest's kernel may have more at the end: its own work, and memory that it frees later. 50 recoveries cost 0.8 MiB.
 const MEMORY_SLACK: i64 = 4096;
 /// KASAN holds back so much of all memory after it was freed (`QUARANTINE_FRACTION` of the kernel). Leaks there are found by kmemleak.
 const QUARANTINE_FRACTION: i64 = 32;
 
-/// The memory that a guest's kernel itself has, in KiB, and who has the rest.
+/// The memory of a guest's kernel itself, in KiB, and the users of the rest.
 fn memory(guest: &Guest) -> Result<(i64, String)> {
     let text = guest.must(
         "sync; recovery memory
@@ -487,8 +489,8 @@ fn again_and_again(watched: &Watched<'_>) -> Result<()> {
 /// How often the server is killed.
 pub const KILLS: usize = 100;
 
-/// The server is killed again and again under traffic and with a disk. No guest has to be booted again, neither they nor the supervisor lose
-/// anything, and the disk has what was written.
+/// The server is killed again and again under traffic and with a disk. No guest has to be booted again, neither guests
+/// nor the supervisor leak, and the disk has all written data.
 fn killed_100_times(watched: &Watched<'_>) -> Result<()> {
     let guests = [watched.server, watched.client];
     let emulator = emulator(watched)?;
@@ -558,7 +560,8 @@ fn median_and_worst(mut times: Vec<Duration>) -> String {
     format!("{median:.1} s (median; worst {worst:.1} s)")
 }
 
-/// What the supervisor holds (descriptors and maps) with the objects of the guests' kernels; and the memory that each guest has, in KiB.
+/// Descriptors and maps of the supervisor, with the objects of the guests' kernels; and the memory of each guest, in
+/// KiB.
 fn held(watched: &Watched<'_>) -> Result<(String, Vec<i64>)> {
     let supervisor = emulator(watched)?.id().as_raw_pid();
     let files =

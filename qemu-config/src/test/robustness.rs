@@ -190,13 +190,13 @@ const FAILOVER: &[&str] = &[
     "bond_fails_over",
 ];
 
-/// What the tests that remove interfaces and addresses show.
+/// Description of the tests that remove interfaces and addresses.
 const REMOVED: &str =
     "Connections end at both ends when the address is removed, and new ones work when it is back.";
-/// What the tests with more addresses than entries of the GID table show.
+/// Description of the tests with more addresses than entries of the GID table.
 const MORE_ADDRESSES: &str = "More addresses than GIDs are added and removed beside traffic; all earlier GIDs stay, and the connection \
      manager finds the device.";
-/// What the tests that kill the emulator show.
+/// Description of the tests that kill the emulator.
 const KILLED: &str = "Programs learn by an event that the device is gone.";
 /// The runs of repetitions.
 const AGAIN: Runs = runs(
@@ -395,7 +395,7 @@ fn module_removed_under_traffic(cluster: &Cluster, plan: &Plan) -> Result<()> {
     works(cluster)
 }
 
-/// The driver is removed so many times in each guest, in both at once.
+/// The driver is removed this number of times in each guest, in both at once.
 fn removed_in_both(cluster: &Cluster, plan: &Plan, times: u32) -> Result<()> {
     let (server, client) = pair(cluster)?;
     std::thread::scope(|scope| {
@@ -553,7 +553,8 @@ fn watches_without_device(cluster: &Cluster, plan: &Plan) -> Result<()> {
     works(cluster)
 }
 
-/// Time limit of a kernel call that must not sleep, whatever the device does: a virtual CPU may wait for a real one.
+/// Time limit of a kernel call that must not sleep, even if the device does not answer: a virtual CPU may wait for a
+/// real one.
 const ATOMIC_LIMIT_US: u64 = 200_000;
 /// The processors of workqueues that are bound to none.
 const WORK_CPUS: &str = "/sys/devices/virtual/workqueue/cpumask";

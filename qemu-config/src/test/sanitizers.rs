@@ -1,6 +1,6 @@
-//! The suite `sanitizers`: tests of the emulator built with a sanitizer of the compiler. AddressSanitizer looks for accesses
-//! outside of what was allocated, in all that touches guest memory or descriptors; ThreadSanitizer for data races between the
-//! engine and the threads that serve connections.
+//! The suite `sanitizers`: tests of the emulator built with a sanitizer of the compiler. AddressSanitizer looks for
+//! accesses outside of allocations, in all code that touches guest memory or descriptors; ThreadSanitizer for data
+//! races between the engine and the threads that serve connections.
 //!
 //! The sanitizers are in the stable compiler, but need `RUSTC_BOOTSTRAP`. The standard library is not built with them
 //! (this would need its source), so `qemu-config/thread-sanitizer.supp` suppresses what ThreadSanitizer takes for races
@@ -114,7 +114,7 @@ fn variables(workspace: &Workspace, sanitizer: &str) -> Vec<(&'static str, Strin
     };
     vec![
         ("RUSTC_BOOTSTRAP", "1".into()),
-        // Of a program with a sanitizer it takes longer than a test waits for what the program says next.
+        // With a sanitizer, a backtrace takes longer than a test waits for the next output of the program.
         ("RUST_BACKTRACE", "0".into()),
         ("RUSTFLAGS", format!("-Zsanitizer={sanitizer}{abi}")),
         // SIGBUS is for the handler of guest memory, and otherwise the end, as a test expects.

@@ -185,7 +185,7 @@ fn request_of(root: &Path, name: &str) -> Request {
 /// The guests of a test. The NICs of a scenario with a profile have this profile.
 pub fn plan_of(root: &Path, name: &str, plan: &Plan) -> Plan {
     let programs = request_of(root, name).programs();
-    // What is wrong in a file is reported by its test.
+    // The test of a file reports its mistakes.
     let programs = programs.ok();
     let profiled = programs.and_then(|programs| with_profile(plan, &programs));
     profiled.unwrap_or_else(|| plan.clone())
@@ -220,7 +220,7 @@ fn play_in(watched: &Watched<'_>, request: &Request) -> Result<(Played, String)>
     Ok((played, output))
 }
 
-/// Makes the guests ready for the next scenario: a driver whose device is not as it was is loaded again.
+/// Makes the guests ready for the next scenario: the driver is loaded again if its device has changed.
 fn restore(watched: &Watched<'_>) -> Result<()> {
     for guest in [watched.server, watched.client] {
         guest.must("ip link set $NETDEV up", SHORT)?;
@@ -236,7 +236,7 @@ fn restore(watched: &Watched<'_>) -> Result<()> {
     works(watched.cluster)
 }
 
-/// Executes the tutorial: writes its files, plays its scenarios, and compares what they print.
+/// Executes the tutorial: writes its files, plays its scenarios, and compares their output.
 fn tutorial(watched: &Watched<'_>) -> Result<()> {
     let root = watched.workspace.root();
     let text =

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_line_tells_the_language() {
+    fn the_first_line_selects_the_language() {
         for first in [
             "#!/bin/bash",
             "#!/bin/busybox sh",

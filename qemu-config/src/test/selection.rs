@@ -1,5 +1,6 @@
-//! Tests of the choice of tests: the default run keeps at least one test of each guarantee, and of each row of `docs/requirements.md`
-//! that tests in guests show in minutes. `--all` adds what takes longer or shows the same in another way.
+//! Tests of the choice of tests: the default run keeps at least one test of each guarantee, and of each row of
+//! `docs/requirements.md` that tests in guests show in minutes. `--all` adds tests that take longer or show the same in
+//! another way.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ fn read(file: &str) -> String {
 }
 
 #[test]
-fn every_suite_and_test_says_what_it_shows_and_why_a_run_has_it() {
+fn every_suite_and_test_has_its_purpose_and_reason() {
     let is_sentence = |text: &str| text.ends_with('.') && text.contains(' ');
     for suite in Suite::all() {
         let facts = suite.facts();

@@ -21,7 +21,7 @@ pub fn neighbours_address_is_of_no_use(cluster: &Cluster, _: &Plan) -> Result<()
     let owning = start(owner, "spoofed owner $PEER_IP")?;
     said(victim, "the first message is verified", 1)?;
     frames_in_others_names(victim, owner, attacker)?;
-    // Its kernel answers no ARP for the address, and its own resolution does not tell it.
+    // Its kernel answers no ARP for the address, and its own resolution does not announce it.
     let take = "ping -q -c 1 -W 5 $PEER_IP && sysctl -qw net.ipv4.conf.all.arp_ignore=8 && \
         mac=$(ip neigh show $PEER_IP dev $NETDEV | sed -n 's/.*lladdr \\([^ ]*\\).*/\\1/p') && \
         ip neigh replace $PEER_IP lladdr $mac dev $NETDEV nud permanent && \
@@ -49,13 +49,13 @@ pub fn neighbours_address_is_of_no_use(cluster: &Cluster, _: &Plan) -> Result<()
 /// A network of the guests' NICs.
 #[derive(Debug)]
 struct Network {
-    /// What the variables of its NICs have behind their names.
+    /// Suffix of the variables of its NICs.
     nic: &'static str,
     v4: &'static str,
     v6: &'static str,
 }
 
-/// That of the first NICs, whose guests may use any address.
+/// The network of the first NICs, whose guests may use any address.
 const OPEN: Network = Network {
     nic: "",
     v4: "10.77.0.",
@@ -69,7 +69,8 @@ const SECURED: Network = Network {
     v6: "fd78::",
 };
 
-/// What the victim believes of the MAC address of a host that does not exist. If it were the owner, forged ARP would end the test.
+/// The entry of the victim for the MAC address of a host that does not exist. If it were the owner, forged ARP would
+/// end the test.
 const BELIEVED: &str = "02:00:00:00:00:99";
 
 impl Network {
@@ -77,7 +78,7 @@ impl Network {
         format!("{DEVICE}{}", self.nic)
     }
 
-    /// Tells the victim the MAC address of the host that does not exist, and to believe another one at once.
+    /// Gives the victim the MAC address of the host that does not exist, and lets it accept another one at once.
     fn believe(&self, victim: &Guest) -> Result<()> {
         let Self { nic, v4, v6 } = self;
         let command = format!(

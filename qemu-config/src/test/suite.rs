@@ -216,7 +216,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// What holds the processes of guests back, if they are to run at half speed.
+    /// The cgroup that limits the processes of guests, if they are to run at half speed.
     pub fn half_speed(&self) -> Result<Option<Arc<HalfSpeed>>> {
         let half_speed = self.half_speed.then(HalfSpeed::new).transpose()?;
         Ok(half_speed.map(Arc::new))

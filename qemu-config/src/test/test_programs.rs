@@ -37,7 +37,7 @@ impl Program {
         name.to_string_lossy().into_owned()
     }
 
-    /// Runs it as cargo does; what it prints, and whether it ended well.
+    /// Runs it as cargo does; returns its output, and whether it succeeded.
     fn run(&self) -> Result<(String, bool)> {
         let output = Command::new(&self.path)
             .current_dir(&self.folder)

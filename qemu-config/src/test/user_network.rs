@@ -145,7 +145,7 @@ fn from_guest(guest: &Guest) -> Result<()> {
     let port = listener.local_addr().context("listening")?.port();
     let receiver = thread::spawn(move || stream::receive_from(&listener));
     let sent = guest.run(&format!("lab stream-send {HOST}:{port} {BYTES}"), LONG)?;
-    // If the guest has not connected, the receiver waits until the lab ends. If it has, the receiver knows what was wrong.
+    // If the guest has not connected, the receiver waits until the lab ends. If it has, the receiver reports the cause.
     if sent.success() || receiver.is_finished() {
         let received = receiver.join();
         received.map_err(|_| anyhow!("the receiver panicked"))??;

@@ -20,7 +20,7 @@ pub const FROM_ELSEWHERE: &str = "OWNER/faultline/qemu-config/action@main";
 /// The workflow of the example.
 pub const EXAMPLE: &str = "qemu-config/action/example/.github/workflows/rdma.yml";
 
-/// Errors in the action: what is right, and what actionlint must refuse.
+/// Errors in the action: the correct text, and the wrong one that actionlint must refuse.
 const ERRORS_OF_ACTION: &[(&str, &str)] = &[
     ("shell: bash", "shel: bash"),
     ("inputs.kernel", "inputs.kernels"),
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_caches_change_with_what_goes_into_them() {
+    fn keys_of_caches_change_with_their_contents() {
         let tree = tree_with_cache_script();
         let root = tree.path();
         let keys = |packages| {

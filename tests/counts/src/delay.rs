@@ -206,7 +206,7 @@ fn delays(queue_pairs: usize, host: usize) -> anyhow::Result<(u32, usize, usize)
     Ok((passes, most, least))
 }
 
-/// The NIC that sends takes its doorbells before it sends. Then it goes on for many turns, because nothing else waits.
+/// The sending NIC takes its doorbells before it sends. Then it continues for many turns, because nothing else waits.
 #[test]
 fn an_invalidation_beside_saturated_queue_pairs_takes_one_pass() {
     for queue_pairs in [1, 16] {
@@ -220,7 +220,7 @@ fn an_invalidation_beside_saturated_queue_pairs_takes_one_pass() {
     }
 }
 
-/// The doorbell comes when another NIC is about to send: it waits for one turn, however much there is to send.
+/// The doorbell comes when another NIC is about to send: it waits for one turn, whatever the amount of queued data.
 #[test]
 fn an_invalidation_waits_for_one_turn_of_another_nic() {
     for queue_pairs in [1, 16] {

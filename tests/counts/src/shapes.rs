@@ -1,4 +1,4 @@
-//! The shapes: what is counted, and how often.
+//! The shapes: counted work, and its number of operations.
 
 use anyhow::{Context, bail, ensure};
 use faultline_abi::admin::{CREATE_MKEY, CreateMkey, DESTROY_QP, EQ_FAULTS};
@@ -235,7 +235,7 @@ fn look() -> anyhow::Result<u32> {
     Ok(LOOKS)
 }
 
-/// 8-byte work requests in a deep queue, with a doorbell and a completion for the last of so many.
+/// 8-byte work requests in a deep queue, with a doorbell and a completion for the last of several.
 fn small(opcode: u8, each_bell: u32, each_completion: u32) -> anyhow::Result<u32> {
     const ROUNDS: u32 = 8;
     let depth = 1 << DEEP;

@@ -33,7 +33,7 @@ fn difference<'a>(found: &'a str, wanted: &'a str) -> Option<(usize, &'a str, &'
 }
 
 #[test]
-fn the_document_is_what_the_simulations_and_the_measured_figures_make() {
+fn the_document_has_the_simulated_and_measured_figures() {
     // Names and units of the measured figures are checked here.
     let measured =
         Measured::read(&read("experiments.json")).unwrap_or_else(|error| panic!("{error:#}"));
@@ -71,7 +71,7 @@ fn the_document_is_what_the_simulations_and_the_measured_figures_make() {
 }
 
 #[test]
-fn each_experiment_says_what_was_published_and_what_differs() {
+fn each_experiment_has_the_published_figure_and_the_differences() {
     let document = read("experiments.md");
     let sections: Vec<&str> = document.split("\n## ").skip(1).collect();
     assert_eq!(sections.len(), 8);

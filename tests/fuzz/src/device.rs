@@ -1,4 +1,4 @@
-//! What a driver that keeps to no rule writes: commands, work requests, doorbells.
+//! Writes of a driver that keeps to no rule: commands, work requests, doorbells.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -37,8 +37,8 @@ fn sparse<const N: usize>(input: &mut Input<'_>) -> [u8; N] {
     bytes
 }
 
-/// Another processor of the guest: each entry changes one octet of what the device reads, in the read so many reads from
-/// now on. A later read of the same place finds it as it was.
+/// Another processor of the guest: each entry changes one octet that the device reads, in a read that comes later by
+/// the entry's number. Later reads of the same place find the octet unchanged.
 #[derive(Clone, Default)]
 struct Rival(Rc<RefCell<Vec<(u8, u16, u8)>>>);
 
@@ -187,14 +187,14 @@ pub fn commands(data: &[u8]) {
                     object: u32::from(input.u8()) % 8,
                     value: u32::from(input.u16()),
                 };
-                // The rings of commands would then hold what the driver does not expect.
+                // The rings of commands would then hold entries that the driver does not expect.
                 if bell.kind != 5 && bell.kind != 6 {
                     driver.bus.doorbell(u32::from(input.u8()) % 3, bell);
                 }
             }
             7 | 8 => rival.change(&mut input),
             9 => {
-                // Lists of pages, rings and buffers: what has been posted becomes something else.
+                // Lists of pages, rings and buffers: posted requests change.
                 let used = (driver.next_free() - FIRST_RING) / 8;
                 let at = match input.u8() % 2 {
                     0 => page + u64::from(input.u8()) * 8,

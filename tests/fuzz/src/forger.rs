@@ -29,7 +29,7 @@ const PATH_MTU: usize = 1024;
 struct End {
     qpn: u32,
     service: Service,
-    /// What it sends and receives with; XRC targets have nothing, and on the tag list there are no own receives.
+    /// Objects that it sends and receives with; XRC targets have none, and on the tag list there are no own receives.
     qp: Option<Qp>,
 }
 
@@ -447,7 +447,7 @@ fn parts(message: &[u8]) -> impl Iterator<Item = &[u8]> {
     whole.iter().map(|part| &part[..]).chain([rest])
 }
 
-/// What a packet carries, or the last packet of a message: octets, or the headers of tag matching.
+/// Contents of a packet, or of the last packet of a message: octets, or the headers of tag matching.
 fn payload(input: &mut Input<'_>, aim: &Aim) -> Vec<u8> {
     let how = input.u8();
     let mut out = Vec::new();

@@ -24,7 +24,7 @@ mod stream;
 mod vhost_user;
 mod wire;
 
-/// A name, and what is done with an input.
+/// A name, and the function for an input.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.

@@ -1,4 +1,4 @@
-//! Raw frames, the checksums and segments that their descriptors ask for, and what the manual says must leave.
+//! Raw frames, the checksums and segments that their descriptors request, and the frames that the manual requires.
 
 use faultline_abi::cqe;
 use faultline_abi::qp::{QPS_RTS, QPT_RAW};
@@ -419,7 +419,7 @@ fn is_right(frame: &[u8]) -> bool {
     layers.sum(frame, protocol) == 0xffff
 }
 
-/// What leaves for a request ("Checksums and segmentation" in the hardware manual); None: it is refused.
+/// The frames that leave for a request ("Checksums and segmentation" in the hardware manual); `None`: it is refused.
 fn expected(frame: &[u8], descriptor: &Descriptor) -> Option<Vec<Vec<u8>>> {
     let wants_sum = descriptor.flags & wr::WR_FLAG_CSUM != 0;
     let [start, offset, header_len] = [

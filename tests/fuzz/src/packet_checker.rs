@@ -16,7 +16,8 @@ const ADAPTERS: usize = 3;
 const FIRST_QPN: u32 = 16;
 const QPNS: u32 = 4;
 
-/// Two checkers that see the same find the same, whatever the order of their tables, and all is counted.
+/// Two checkers of the same packets have the same findings, with any order of their tables, and all
+/// packets are counted.
 pub fn packet_checker(data: &[u8]) {
     let mut input = Input(data);
     let how = input.u8();

@@ -28,7 +28,7 @@ pub(crate) struct Aim {
     pub va: u64,
 }
 
-/// A region without remote rights stays as it is, whatever comes, and the NIC answers commands.
+/// A region without remote rights stays unchanged by any packet, and the NIC answers commands.
 pub fn responder(data: &[u8]) {
     let mut input = Input(data);
     let kind = [QPT_RC, QPT_UC, QPT_UD, QPT_RAW, QPT_XRC_TGT, QPT_GSI][usize::from(input.u8()) % 6];

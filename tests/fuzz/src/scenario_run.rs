@@ -1,7 +1,7 @@
 //! Random valid scenarios, run in the simulator.
 //!
-//! The input chooses traffic, rules, timed actions and expectations from lists of what files may have. Text that nobody checks
-//! (target `scenario`) is almost never a scenario that does anything.
+//! The input chooses traffic, rules, timed actions and expectations from lists of valid parts of files. Text that
+//! nobody checks (target `scenario`) is almost never a scenario that does anything.
 //!
 //! The bounds keep a run short without leaving out a state: a message has at most four packets, as the longest that differs from a
 //! shorter one (first, two in the middle, last), and the limit is the time that the longest action needs, so that retries with the

@@ -97,7 +97,7 @@ impl Device for Registers {
     }
 }
 
-/// All that a client ever sends. The server ends, and tells the device so once.
+/// All octets of a client. The server ends, and notifies the device of it once.
 pub fn vfio_user(data: &[u8]) {
     let data = data.get(..MAX_STREAM).unwrap_or(data);
     let (mut client, server) = UnixStream::pair().expect("a pair of sockets");

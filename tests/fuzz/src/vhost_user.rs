@@ -50,7 +50,7 @@ mod request {
     pub(super) const COUNT: u32 = 44;
 }
 
-/// Virtio 1, protocol features, and what the port offers.
+/// Virtio 1, protocol features, and the features that the port offers.
 const FEATURES: u64 =
     1 << 32 | 1 << 30 | 1 << 29 | 1 << 28 | 1 << 15 | 1 << 13 | 1 << 12 | 1 << 11 | 1;
 
@@ -192,7 +192,7 @@ fn echo(engine: &Engine) {
     }
 }
 
-/// The connection ends, whatever the front end has sent.
+/// The connection ends, with any octets of the front end.
 pub fn front_end(data: &[u8]) {
     run(data);
 }

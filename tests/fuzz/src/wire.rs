@@ -2,7 +2,7 @@
 
 use faultline_wire::packet::{is_roce, parse, parse_trusted, seal};
 
-/// A frame, as it is and with a right iCRC. What was parsed can be written, and is parsed as the same again.
+/// A frame, unchanged and with a right iCRC. A parsed frame can be written, and is parsed as the same again.
 pub fn packet(data: &[u8]) {
     let roce = is_roce(data);
     if let Ok(parsed) = parse(data) {

@@ -39,7 +39,7 @@ static struct ib_ah *handles[HANDLES];
 static u64 longest_us;
 static struct ib_cq *cq;
 static struct ib_qp *qp;
-/* What is sent, and behind it what is received. */
+/* Sent data, and behind it received data. */
 static u8 *buffer;
 static u64 buffer_dma;
 static unsigned int sent;
@@ -240,7 +240,7 @@ static int connect_rc(struct ib_qp *to, u32 peer)
 			    IB_QP_MAX_QP_RD_ATOMIC);
 }
 
-/* Posts, and waits for its completion and for so many receives. */
+/* Posts, and waits for its completion and for this number of receives. */
 static int rc_do(struct ib_qp *on, struct ib_send_wr *wr, unsigned int receives)
 {
 	unsigned int tries = TIMEOUT_MS;
@@ -307,7 +307,7 @@ static int rc_immediates(struct ib_mr *mr)
 	return 0;
 }
 
-/* Both atomics on the second word of the buffer; the first gets what was there. */
+/* Both atomics on the second word of the buffer; the first gets the old content. */
 static int rc_atomics(struct ib_mr *mr)
 {
 	struct ib_sge old = { buffer_dma, sizeof(u64), pd->local_dma_lkey };

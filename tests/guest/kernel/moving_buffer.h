@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
-/* /dev/moving_buffer: dma-bufs that move when they are told to. */
+/* /dev/moving_buffer: dma-bufs that move on request. */
 #ifndef MOVING_BUFFER_H
 #define MOVING_BUFFER_H
 
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
-/* A new buffer of so many bytes; returns its file descriptor. */
+/* A new buffer of this number of bytes; returns its file descriptor. */
 #define MOVING_BUFFER_CREATE	_IOW('m', 1, __u64)
 /*
  * The buffer behind this descriptor gets other pages, with the same content.

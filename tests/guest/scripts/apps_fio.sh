@@ -31,7 +31,7 @@ server() {
 	esac
 }
 
-# All of it goes over RoCE: so many packets of up to 4096 octets, sent by who writes and received by who reads.
+# All of it goes over RoCE: this number of packets of up to 4096 octets, sent by the writer and received by the reader.
 client() {
 	local counter=tx count=$COUNT before after
 	case $1 in

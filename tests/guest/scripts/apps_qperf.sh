@@ -33,7 +33,7 @@ client() {
 		lab_sent after
 		echo "$((after - before)) RoCE packets"
 		[ "$after" -ge $((before + 20)) ]
-		# Of what is measured nothing is zero.
+		# No measured value is zero.
 		grep -Eq '^ +(bw|latency|msg_rate) += +[0-9.]*[1-9]' /tmp/qperf.log
 	done
 	qperf "$PEER_IP" quit >/dev/null

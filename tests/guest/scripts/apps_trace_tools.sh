@@ -8,7 +8,7 @@ set -eu
 
 faults() { cat "/sys/class/infiniband/$RDMA_DEV/ports/1/hw_counters/page_faults"; }
 
-# The number of faults that a tool has seen, in its last line, is what the device has counted meanwhile.
+# The number of faults in the last line of a tool is equal to the count of the device meanwhile.
 compare() {
 	local tool=$1 before seen counted
 	shift

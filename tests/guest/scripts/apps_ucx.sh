@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Programs over Open MPI and UCX, one rank in each of two guests.
 #
-#	apps_ucx server [data]			starts what the other guest's mpirun asks for, until that has ended
+#	apps_ucx server [data]			starts the processes of the other guest's mpirun, until that has ended
 #	apps_ucx perftest TRANSPORT 4|6		ucx_perftest's tests over rc or ud, by GIDs of IPv4 or IPv6
 #	apps_ucx data TRANSPORT 4|6 [OPTION…]	mpi_data: messages, collectives and windows with verified data
 #	apps_ucx on_demand server|client	mpi_data over rc with UCX registering on demand: both devices must fault
 #
-# UCX is told which device, transport and GID to use, and nothing that hides a property of the device.
+# The variables of UCX select device, transport and GID, and hide no property of the device.
 . /lab/lib.sh
 set -eu
 
@@ -57,7 +57,7 @@ run() {
 	return $result
 }
 
-# The same over RoCE: so many packets at least leave this guest.
+# The same over RoCE: at least this number of packets leaves this guest.
 traffic() {
 	local least=$1 before after
 	shift
@@ -89,7 +89,7 @@ measure() {
 	exec ucx_perftest -f -b /tmp/ucx_tests
 }
 
-# What ucx_perftest tells its peer beside goes over TCP.
+# Other messages of ucx_perftest to its peer go over TCP.
 perftest() {
 	local test transport=$1 family=$2
 	traffic 1000 --mca pml ob1 --mca btl self,tcp "$SELF" rank "$transport" "$family" measure | tee /tmp/measured

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# A program learns that its device is gone.
+# A program gets the fatal event of its device.
 #
 #	fatal_event watch	starts it; returns when it waits for events
 #	fatal_event wait	waits for the event

@@ -52,7 +52,7 @@ client() {
 	comes
 	ip link set "$NETDEV" allmulticast off
 	kept_away
-	# More groups than there is room for, until they are gone.
+	# More groups than there is room for, until they are removed.
 	join_groups "$NETDEV" 150 >/tmp/joined &
 	many=$!
 	lab_until 60 grep joined /tmp/joined

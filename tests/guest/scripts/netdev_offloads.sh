@@ -21,7 +21,7 @@ segmented_so_far() { ethtool -S "$NETDEV" | sed -n 's/^ *tx_segmented: //p'; }
 # How many of these features (a pattern) have this state.
 features() { ethtool -k "$NETDEV" | grep -E "^\s*($1): " | tee /dev/stderr | grep -c ": $2\$" || true; }
 
-# Sends a stream and counts what it consisted of.
+# Sends a stream and counts its packets.
 stream() {
 	local before watch
 	rm -f $STREAMED

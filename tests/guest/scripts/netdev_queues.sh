@@ -19,7 +19,7 @@ server() {
 		lab stream-receive "$port" &
 		pids+=($!)
 	done
-	# Returns what is sent to it, until the client ends.
+	# Echoes all data, until the client ends.
 	rm -f /run/answers && mkfifo /run/answers
 	nc -l 5019 <>/run/answers >&0 &
 	pids+=($!)
@@ -130,7 +130,7 @@ client() {
 	more 2 20
 	more 3 100
 	more 4 100
-	# The sum of the queues is what the interface has counted.
+	# The sum of the queues is the count of the interface.
 	ip_rx=$(cat "/sys/class/net/$NETDEV/statistics/rx_packets")
 	[ $(($(stat rx0_packets) + $(stat rx1_packets))) -ge "$ip_rx" ]
 

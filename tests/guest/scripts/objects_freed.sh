@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # Kills programs that hold objects of each kind; the kernel then has as many as before. It does not list address handles,
-# but the device frees no protection domain that has any (IN_USE): when the domains are gone, so are they.
+# but the device frees no protection domain that has any (IN_USE): once the domains are freed, all objects are.
 . /lab/lib.sh
 set -u
 

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-# A NIC with a PCI ID that the driver does not know gets the driver when that is told the ID, and then serves a ping-pong.
+# A NIC with a PCI ID that the driver does not know gets the driver when the ID is added to it, and then serves a ping-pong.
 . /lab/lib.sh
 set -eu
 

@@ -64,7 +64,7 @@ datagrams() {
 	[ "$GUEST_INDEX" = 0 ] || [ "$packets" -ge $MESSAGES ]
 }
 
-# The server READs what the client has, and WRITEs it back: half of the data leaves here.
+# The server READs the client's data, and WRITEs it back: half of the data leaves here.
 managed() {
 	local what=$1 own=$2 peer=$3
 	pair "rping -s -v -V -a $own -C 10 -S $PING_SIZE" "rping -c -v -V -a $peer -C 10 -S $PING_SIZE" "lab_listens_cm rping"

@@ -39,7 +39,7 @@ look() {
 	done
 }
 
-# Keeps the values, so that `more NAME` is what a counter has grown by.
+# Keeps the values, so that `more NAME` is the increase of a counter.
 declare -A old
 mark() {
 	local name
@@ -53,7 +53,7 @@ more() {
 	echo $((seen[$1] - old[$1]))
 }
 
-# within LEAST NAME MOST: ends the script unless the counter has grown by so much.
+# within LEAST NAME MOST: ends the script unless the increase of the counter is in this range.
 within() {
 	local grown
 	grown=$(more "$2")

@@ -75,7 +75,7 @@ for entry in "${TESTS[@]}"; do
 	case $1 in
 	server)
 		ready="lab_listens_cm $program"
-		# The service that tells the numbers of datagram queue pairs.
+		# The service that publishes the numbers of datagram queue pairs.
 		[ "$2" != rxd ] || ready="lab_listens 5678"
 		lab_serve "$ready" "${command[@]}"
 		lab_served

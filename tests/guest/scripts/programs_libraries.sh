@@ -23,13 +23,13 @@ is_rxe() {
 	[ -e "/sys/class/infiniband/$RDMA_DEV/ports/1/hw_counters/sent_pkts" ]
 }
 
-# The NIC has sent at least so many RoCE packets since `lab_sent before`, so the data has gone over RDMA.
+# The NIC has sent at least this number of RoCE packets since `lab_sent before`, so the data has gone over RDMA.
 have_sent() {
 	lab_sent after
 	[ $((after - before)) -ge "$1" ] || fail "$((after - before)) RoCE packets, which are less than $1"
 }
 
-# Runs a test program, of which at least so many tests pass: run_tests PASSED PACKETS PROGRAM [OPTION…]
+# Runs a test program; at least this number of its tests must pass: run_tests PASSED PACKETS PROGRAM [OPTION…]
 run_tests() {
 	local passed
 	lab_sent before

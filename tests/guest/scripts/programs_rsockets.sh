@@ -39,7 +39,7 @@ value() {
 	sed -n "s/^$1=//p" $LOG
 }
 
-# One side of netperf has received what the other has sent, except up to so many bytes: received SENT RECEIVED EXCEPT
+# One side of netperf has received the other's data, except up to this number of bytes: received SENT RECEIVED EXCEPT
 received() {
 	local missing=$(($(value "$1") - $(value "$2")))
 	if [ $missing -lt 0 ] || [ $missing -gt "$3" ]; then

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
 # valkey's server in one guest and its test client for RDMA in the other: programs_valkey server|client
 #
-# Four threads of the client store values, let the server save them in a process that it forks, and compare what they get back.
+# Four threads of the client store values, let the server save them in a process that it forks, and compare the
+# values that they get back.
 . /lab/lib.sh
 set -eu
 
@@ -19,7 +20,7 @@ server() {
 	rm -r $FOLDER
 }
 
-# client PROGRAM KEYS PACKETS: each thread has so many keys, and the client sends at least so many packets.
+# client PROGRAM KEYS PACKETS: the number of keys of each thread, and the least number of packets of the client.
 client() {
 	# The number of keys is random, from the first one to below the second one.
 	lab_call "$3" "$1" --thread 4 --host "$PEER_IP" --minkeys "$2" --maxkeys $(($2 + 1))

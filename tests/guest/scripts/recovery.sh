@@ -10,11 +10,11 @@
 #	recovery same		everything is as it was
 #	recovery no_more	the same, but objects may have gone: a server of NFS ends connections whose clients have vanished, which
 #				earlier failures have left there, after some minutes
-#	recovery lasting	prints what a recovery does not change
+#	recovery lasting	prints the state that a recovery does not change
 #	recovery memory		prints the KiB of memory that the kernel itself has
 #	recovery unbind, bind	takes the device from its driver and gives it back
 #	recovery watchdogs N	1: the kernel looks for processors that are stuck; 0: it does not
-#	recovery offer_rds	starts what the load rds needs in the other guest
+#	recovery offer_rds	starts the peer of the load rds in the other guest
 #	recovery end_rds	ends it
 #	recovery load NAME	starts a load: listener, disk, files (NFS), rds, lease
 #	recovery goes_on NAME	the load works, or works again
@@ -223,7 +223,7 @@ load() {
 		reach() { mount -t nfs -o vers=4.2,proto=rdma,port=20049,sec=sys "$PEER_IP:/" /mnt/nfs; }
 		lab_until 60 reach
 		head -c $((MIB << 20)) /dev/urandom >/run/written
-		# Writes and reads back until it is told to end, also while there is no device.
+		# Writes and reads back until it is stopped, also while there is no device.
 		while [ ! -e "$NOTES.enough" ]; do
 			dd if=/run/written of=/mnt/nfs/written bs=64k conv=fsync status=none
 			dd if=/mnt/nfs/written bs=64k iflag=direct status=none | cmp - /run/written
@@ -266,7 +266,7 @@ goes_on() {
 		touch "$NOTES.enough"
 		has_ended() { ! kill -0 "$(cat "$NOTES.writer")"; }
 		lab_until 60 has_ended
-		# It has seen no error, and what it has written is at the server.
+		# It has seen no error, and the server has its data.
 		cat "$NOTES.files"
 		[ ! -s "$NOTES.files" ]
 		echo 3 >/proc/sys/vm/drop_caches

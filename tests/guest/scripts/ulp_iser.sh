@@ -67,7 +67,7 @@ client() {
 	[ -s /etc/iscsi/initiatorname.iscsi ] && grep -q ^InitiatorName= /etc/iscsi/initiatorname.iscsi ||
 		echo "InitiatorName=iqn.2026-11.example:client" >/etc/iscsi/initiatorname.iscsi
 	iscsid
-	# Without discovery: on a busy host it can time out, and then leaves a session that nobody ends.
+	# Without discovery: on a busy host it can time out, and then leaves a session for ever.
 	node -I iser -o new
 	node -o update -n node.session.iscsi.ImmediateData -v Yes
 	login

@@ -3,7 +3,7 @@
 # SMB Direct between two guests: ksmbd and cifs.
 #
 #	ulp_smb_direct server		exports a file system in the server's memory from now on; returns
-#	ulp_smb_direct client MIB	copies a file of so many MiB there and back, and small files, and compares
+#	ulp_smb_direct client MIB	copies a file of MIB MiB there and back, and small files, and compares
 . /lab/lib.sh
 set -eu
 

@@ -155,7 +155,7 @@ fn long(bytes: &[u8], at: usize) -> u64 {
     u64::from(word(bytes, at)) | u64::from(word(bytes, at + 4)) << 32
 }
 
-/// A message as it goes over the socket.
+/// A message in the form of the socket.
 pub fn message(id: u16, command: u16, flags: u32, body: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEADER + body.len());
     out.extend(id.to_le_bytes());
@@ -248,7 +248,7 @@ impl Client {
         })
     }
 
-    /// One request and the reply to it, whatever that says.
+    /// One request and its reply, which may be an error.
     pub fn exchange(
         &mut self,
         command: u16,
@@ -397,7 +397,7 @@ impl Client {
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
     }
 
-    /// Ends the connection in the middle of whatever goes on.
+    /// Ends the connection at once, also in the middle of a request.
     pub fn hang_up(&mut self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }

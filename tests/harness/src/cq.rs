@@ -151,7 +151,7 @@ impl Cq {
         })
     }
 
-    /// Polls until there is a completion; `None` if there is none in time.
+    /// Polls until there is a completion; `None` if none comes in time.
     pub fn poll_for(&mut self, timeout: Duration) -> Option<Wc> {
         let mut start = None;
         let mut spins = 0u32;

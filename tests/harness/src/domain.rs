@@ -24,7 +24,7 @@ const DEFAULT_IOVA: u64 = 0x7f00_0000_0000;
 
 static VARIANT: AtomicU8 = AtomicU8::new(1);
 
-/// A user context: a doorbell page, and what belongs to it.
+/// A user context: a doorbell page, and the objects that belong to it.
 #[derive(Clone, Debug)]
 pub struct Context {
     nic: Nic,

@@ -1,4 +1,4 @@
-//! Ethernet frames for raw queue pairs; who sends them and who receives them.
+//! Ethernet frames for raw queue pairs, and threads that send and receive them.
 
 use std::mem::offset_of;
 use std::sync::Arc;
@@ -349,7 +349,7 @@ impl Stream {
         self.await_rest(true);
     }
 
-    /// Goes on after a rest. Frames that have not been received by now are forgiven.
+    /// Continues after a rest. Frames that have not been received by now count as lost.
     pub fn go_on(&self) {
         self.done.store(self.next_number(), Ordering::Release);
         self.rest.store(false, Ordering::Release);
@@ -364,7 +364,7 @@ impl Stream {
         }
     }
 
-    /// Sends no more; waits until all frames have left. With its queue pair would go what has been posted and has not.
+    /// Stops sending, and waits until all frames have left: the end of the queue pair would drop posted frames.
     pub fn stop(&self) {
         self.rest();
         self.stop.store(true, Ordering::Relaxed);

@@ -111,7 +111,7 @@ struct Inner {
     mtu: u16,
 }
 
-/// A device on its socket, opened. Clones share it; the last one that goes hangs up.
+/// A device on its socket, opened. Clones share it; the drop of the last one closes the connection.
 #[derive(Clone, Debug)]
 pub struct Nic(Arc<Inner>);
 
@@ -794,8 +794,8 @@ impl std::ops::Index<Counter> for Counters {
 /// Something that an object needs as long as it exists.
 type Keep = Arc<dyn Any + Send + Sync>;
 
-/// An object of the device, destroyed when dropped (unless a reset took it already). What it depends on is
-/// kept until after that.
+/// An object of the device, destroyed when dropped (unless a reset has destroyed it already). The objects to which it
+/// refers are kept until after that.
 pub(crate) struct Object {
     nic: Nic,
     generation: u32,

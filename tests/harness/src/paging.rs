@@ -1,4 +1,4 @@
-//! The host's side of page faults: a region on demand, and what brings and takes its pages.
+//! The host's side of page faults: a region on demand, and a pager that maps and removes its pages.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ impl Pager {
     /// First address of the region.
     pub const VA: u64 = 0x7e00_0000_0000;
 
-    /// A region of so many pages, none of them there.
+    /// A region of `pages` pages, all of them absent.
     pub fn new(node: &Node, pages: usize) -> Result<Self, DriverError> {
         let eq = node.nic.event_queue(Self::VECTOR, EQ_FAULTS, 10)?;
         let buf = node.nic.alloc(pages * PAGE)?;
@@ -48,7 +48,7 @@ impl Pager {
         Ok(Self { eq, mr, buf, nic })
     }
 
-    /// The next record, by polling; `None` if there is none in time, or another event.
+    /// The next record, by polling; `None` if none comes in time, or another event comes.
     pub fn record(&mut self, timeout: Duration) -> Option<Eqe> {
         let start = Instant::now();
         let mut spins = 0u32;

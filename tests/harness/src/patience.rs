@@ -1,4 +1,4 @@
-//! How long is waited for what must happen.
+//! Time limits of waits for events that must happen.
 
 use std::time::{Duration, Instant};
 

@@ -420,7 +420,7 @@ impl Qp {
         Ok(index)
     }
 
-    /// Tells the device of everything that was staged.
+    /// Rings for all staged requests.
     #[inline]
     pub fn ring(&self) -> Result<(), RingError> {
         self.object.ring(self.page, doorbell::SQ, self.producer)

@@ -215,7 +215,8 @@ impl Drop for Buf {
     }
 }
 
-/// Bytes that depend on a seed and on their position: no shift, swap or repetition of pieces goes unnoticed.
+/// Bytes that depend on a seed and on their position, so that each shift, swap or repetition of pieces is
+/// noticed.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     Rng::new(seed).bytes(len)
 }

@@ -19,7 +19,7 @@ use crate::ring::{RingLayout, RingMemory};
 const LOG_OPS: u8 = 4;
 const OP: usize = size_of::<TmOp>();
 
-/// An operation on a tag list. All of them tell of their end.
+/// An operation on a tag list. Each has a completion.
 #[derive(Clone, Copy, Debug)]
 pub struct TagOp<'a> {
     /// FAULTLINE_TM_OP_*.
@@ -58,7 +58,7 @@ impl<'a> TagOp<'a> {
         }
     }
 
-    /// Tells how many unexpected messages have been handled.
+    /// Reports the number of unexpected messages that have been handled.
     pub fn sync(handled: u32) -> Self {
         Self {
             opcode: abi::TM_OP_SYNC,
@@ -85,7 +85,8 @@ pub struct TagSrq {
 }
 
 impl Context {
-    /// Creates a tag matching SRQ of 2^`log_depth` entries and so many places for tags, which completes in `cq`.
+    /// Creates a tag matching SRQ of 2^`log_depth` entries with `max_tags` places for tags, which completes in
+    /// `cq`.
     pub fn tag_srq(
         &self,
         pd: &Pd,
@@ -172,7 +173,7 @@ impl TagSrq {
         Ok(index)
     }
 
-    /// Tells the device of the operations that have been posted.
+    /// Rings for the posted operations.
     pub fn ring(&self) -> Result<(), RingError> {
         let kind = doorbell::TM_OPS;
         self.srq.object.ring(self.page, kind, self.producer)

@@ -1,4 +1,4 @@
-//! What tests begin with: a served process, devices on its sockets, connected QPs.
+//! Setup of tests: a served process, devices on its sockets, connected QPs.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,8 +29,8 @@ const LONGEST_PASS: Duration = Duration::from_secs(1);
 /// Steps of a pass that need not be charged: a thousand for each of a NIC's calls, as in the simulator.
 const FREE_STEPS: u64 = 1 << 16;
 
-/// Environment variable: the number of engines of each process whose configuration does not say it. Tests are about NICs, wherever
-/// they are.
+/// Environment variable: the number of engines of each process whose configuration does not set it. Tests are about
+/// NICs on any engine.
 const ENGINES: &str = "FAULTLINE_TEST_ENGINES";
 
 /// Name of the control server's socket.
@@ -103,7 +103,7 @@ impl Fabric {
         })
     }
 
-    /// Checks that no pass of the engine was long, and that none did what was not charged.
+    /// Checks that no pass of the engine was long, and that all of its work was charged.
     #[track_caller]
     pub fn assert_passes_are_short(&self) {
         let longest = self.server.take_longest_pass().expect("an engine");
@@ -126,7 +126,7 @@ impl Fabric {
         Nic::open(&self.socket(name))
     }
 
-    /// Opens a NIC and makes what a test usually needs on it.
+    /// Opens a NIC and makes the objects that a test usually needs.
     pub fn node(&self, name: &str) -> Result<Node, DriverError> {
         Node::new(self.open(name)?)
     }

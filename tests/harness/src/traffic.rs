@@ -1,4 +1,4 @@
-//! Data that is verified while something else goes on.
+//! Verified data traffic beside other events.
 //!
 //! - [`exchange`]: one round between two idle nodes
 //! - [`Storm`]: both queues of two nodes are kept full, until one of them is gone
@@ -19,8 +19,8 @@ use crate::testbed::{Fabric, LONG, Node, connect_nodes, has_several_engines};
 use crate::wr::SendWr;
 use faultline_scenario::random::Rng;
 
-/// An exchange uses the last quarter of a node's memory, a storm what is before it: the first half of the quarter is
-/// for what leaves, the second for what arrives.
+/// An exchange uses the last quarter of a node's memory, a storm the memory before it. The first half of the quarter is
+/// for sent data, the second for received data.
 const OUT: usize = Node::BUF / 4 * 3;
 const HALF: usize = Node::BUF / 8;
 /// Longest message of an exchange: some packets, and a part of one.
@@ -93,7 +93,7 @@ pub fn exchange_anew(a: &mut Node, b: &mut Node, rng: &mut Rng) {
     exchange_over(&Link::default(), 1, (a, b), rng);
 }
 
-/// Connects two nodes by a link with these properties, and lets them exchange data so many times in both directions.
+/// Connects two nodes by a link with these properties, and lets them exchange data `rounds` times in both directions.
 #[track_caller]
 pub fn exchange_over(link: &Link, rounds: usize, (a, b): (&mut Node, &mut Node), rng: &mut Rng) {
     let (mut qa, mut qb) = (good(a.qp(QpType::Rc)), good(b.qp(QpType::Rc)));
@@ -116,8 +116,8 @@ pub fn exchange_at_all_mtus(a: &mut Node, b: &mut Node, rng: &mut Rng) {
     }
 }
 
-/// A peer that is gone is noticed within some ten milliseconds. No peer on the same thread is taken for gone, however long the thread
-/// waits for a processor. On another thread it may be, so half a second must pass then.
+/// A lost peer is noticed within some ten milliseconds. A peer on the same thread never counts as lost, whatever time
+/// the thread waits for a processor. On another thread it may, so half a second must pass then.
 pub fn impatient() -> Link {
     Link {
         timeout: if has_several_engines() { 14 } else { 8 },
@@ -195,7 +195,7 @@ impl Storm {
         Ok(Self(sides))
     }
 
-    /// Fills the send queues and takes what has been completed, which must be good, and verifies it.
+    /// Fills the send queues, and takes completions, which must be good, and verifies them.
     #[track_caller]
     pub fn turn(&mut self, nodes: [&Node; 2]) {
         for i in 0..2 {
@@ -216,9 +216,8 @@ impl Storm {
         }
     }
 
-    /// The other node is gone. Everything of this one (0 or 1) must be completed: some of it well, then one
-    /// request that says what happened, then the rest flushed. Returns the status that says it, and how many
-    /// requests ended well.
+    /// The other node is gone. All requests of this one (0 or 1) must complete: some of them well, then one with the
+    /// cause, then the rest flushed. Returns the status of the cause, and the number of requests that ended well.
     #[track_caller]
     pub fn end(&mut self, which: usize, node: &Node, peer: &Node) -> (u8, usize) {
         let side = &mut self.0[which];
@@ -242,7 +241,7 @@ impl Storm {
             side.qp.retire(&wc);
             statuses.push(wc.status);
         };
-        // What was under way may have been completed; this can't be.
+        // Earlier requests may have completed; this one can't.
         while side.qp.room() == 0 {
             let Some(wc) = side.cq.poll_for(LONG) else {
                 panic!("no completion within {LONG:?}");
@@ -280,7 +279,7 @@ impl Side {
         let index = self.qp.next_index() as usize;
         let number = index % MESSAGES;
         let sges: [Sge; 1] = [node.mr.sge(number * STEP, MESSAGE)];
-        // Each message goes by WRITE in one lap and by SEND in the next.
+        // Each message is a WRITE in one lap and a SEND in the next.
         let wr = if (index + index / MESSAGES).is_multiple_of(2) {
             SendWr::write(&sges, peer.mr.remote(WRITTEN + number * STEP))
         } else {
@@ -318,7 +317,7 @@ impl Side {
     }
 }
 
-/// Two NICs that exchange data on a thread of their own. Whatever is done to others, they must not notice.
+/// Two NICs that exchange data on a thread of their own, undisturbed by events of others.
 #[derive(Debug)]
 pub struct Neighbours {
     stop: Arc<AtomicBool>,

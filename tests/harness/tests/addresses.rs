@@ -1,4 +1,5 @@
-//! No NIC speaks in the name of another, or takes what is sent to it; a NIC may use another address of its own.
+//! Address spoofing: no NIC can send from the address of another, or receive its frames; a NIC may use another address
+//! of its own.
 
 use faultline_abi::admin::{Counter, NETDEV_UP, SET_GID, SET_NETDEV, SetGid, SetNetdev};
 use faultline_abi::steering::{CreateFlow, FLOW_KIND_ALL_DEFAULT};
@@ -110,7 +111,7 @@ fn frames_in_the_name_of_a_neighbour_are_dropped_and_counted() {
     for counter in [Counter::rx_packets, Counter::rx_roce_packets] {
         assert_eq!(now[counter], received[counter]);
     }
-    // What is sent to the neighbour does not go to the NIC that claims its address, before or after the neighbour's reset.
+    // Frames to the neighbour do not reach the NIC that claims its address, before or after the neighbour's reset.
     let (mut at_c, _flow) = receive_rest(&c);
     let mut from_a = raw_qp(&a, &a.cq, 6).unwrap();
     assert_eq!(passes((&mut a, &mut from_a), mac_a, mac_b, &mut at_c), 0);

@@ -1,5 +1,5 @@
-//! Connections to a peer that takes frames slowly, or goes away: the thread of the port wakes the engine.
-//! `device/simulation/tests/back_pressure.rs` has the rules of holds.
+//! Connections to a peer that takes frames slowly, or disconnects: the thread of the port wakes the
+//! engine. `device/simulation/tests/back_pressure.rs` has the rules of holds.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::observed::request;
 
-/// Octets of a message, and messages of a test: together several times what a port has room for.
+/// Octets of a message, and messages of a test: together several times the room of a port.
 const LENGTH: usize = Node::BUF / 2;
 const MESSAGES: usize = 16;
 /// Packets of these, at an MTU of 4096.
@@ -24,7 +24,7 @@ const PACKETS: u32 = (MESSAGES * LENGTH / 4096) as u32;
 /// A process with a port, and the peer of that.
 struct Wired {
     fabric: Fabric,
-    /// Another process, whose NIC is behind the port, as far as the first one knows.
+    /// The process whose NIC is behind the port, for the first one another process.
     far: Fabric,
     control: PathBuf,
     peer: UnixStream,
@@ -94,7 +94,7 @@ fn port(control: &Path) -> PortView {
     ports.into_iter().next().unwrap()
 }
 
-/// A connection without retransmission: what is lost is not sent again.
+/// A connection without retransmission: a lost packet is not sent again.
 struct Connection {
     near: Node,
     qp: Qp,
@@ -148,7 +148,7 @@ fn a_slow_peer_loses_nothing_of_another_engine() {
 
 /// No frame that the peer takes announces the end of this hold.
 #[test]
-fn a_connection_that_is_held_goes_on_when_the_peer_goes_away() {
+fn a_held_connection_continues_after_the_peer_has_left() {
     let mut wired = Wired::new(&["a"], "");
     let mut connection = wired.connection("a");
     connection.post_all();

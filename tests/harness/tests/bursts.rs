@@ -10,7 +10,7 @@ use faultline_harness::{
     Buf, Cq, Link, Mr, NicOptions, Qp, QpOptions, QpType, SendWr, Wc, connect,
 };
 
-/// What `cq` gets before [`LONG`] is over: `count` completions, all of them good, and no more.
+/// Completions of `cq` before [`LONG`] is over: `count`, all of them good, and no more.
 #[track_caller]
 fn take(cq: &mut Cq, count: usize, since: Instant) -> Vec<Wc> {
     let mut found = Vec::with_capacity(count);
@@ -73,7 +73,7 @@ fn a_hundred_connections_move_16_kib_each() {
         .collect();
     let [a, b] = &memory;
     for (round, kind) in ["WRITE", "SEND", "READ"].into_iter().enumerate() {
-        // A READ brings back what host 1 has.
+        // A READ returns the data of host 1.
         let (from, to) = if kind == "READ" { (b, a) } else { (a, b) };
         for n in 0..count {
             let seed = (round * count + n) as u64;

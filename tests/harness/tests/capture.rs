@@ -1,4 +1,4 @@
-//! Captures through the control socket: what they have, what they lose, and that the NICs do not wait for them.
+//! Captures through the control socket: their contents and losses; the NICs do not wait for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -32,7 +32,7 @@ use serde_json::Value;
 
 use crate::observed::{exchange as http, request};
 
-/// Half of a node's memory is for what leaves, half for what arrives.
+/// Half of a node's memory is for sent data, half for received data.
 const IN: usize = Node::BUF / 2;
 
 /// NICs `a` and `b`, and a control socket.
@@ -445,7 +445,7 @@ fn wrong_requests_are_refused_and_captures_are_few() {
     let answer = http(&stage.socket(), "GET", "/v1/capture", "");
     assert!(answer.contains("409") && answer.contains("there are 4 captures already"));
     assert_eq!(stage.running(), [(0, 0); 4]);
-    // A client that is gone takes up no place.
+    // A client that has disconnected takes no place.
     drop(captures);
     until("no capture is left", || stage.running().is_empty());
 }
@@ -461,7 +461,8 @@ fn comments(captured: &Captured, interface: usize, is_sent: bool) -> BTreeMap<St
     counts
 }
 
-/// Whatever the policy does with it: a packet that is refused, dropped or stalled, and those that wait behind a stalled one.
+/// A packet whose page is absent is refused, dropped or stalled, as the policy says, and so are packets behind a
+/// stalled one.
 #[test]
 fn a_packet_that_is_not_executed_for_lack_of_a_page_names_the_fault() {
     for policy in ["rnr", "drop", "stall"] {
@@ -508,7 +509,7 @@ fn a_packet_that_is_not_executed_for_lack_of_a_page_names_the_fault() {
 }
 
 #[test]
-fn a_reader_that_stops_holds_up_nothing_and_learns_what_it_has_lost() {
+fn a_stopped_reader_holds_up_nothing_and_gets_the_count_of_lost_frames() {
     let stage = Stage::new();
     let (mut a, mut b) = stage.nodes();
     let link = impatient();
@@ -578,7 +579,7 @@ fn packet_of(opcode: Opcode) -> Vec<u8> {
     octets
 }
 
-/// What tshark prints of the frames of a file that a display filter chooses, a line for each.
+/// The output of tshark for the frames of a file that a display filter chooses, a line for each.
 #[track_caller]
 fn tshark(file: &Path, filter: &str) -> Vec<String> {
     let mut command = Command::new("tshark");
@@ -631,9 +632,9 @@ fn tshark_decodes_a_capture_of_every_opcode() {
     assert_eq!(tshark(&file, "_ws.malformed"), [""; 0]);
 }
 
-/// Each frame is captured once where it is sent and once where it arrives, with what the models of the links do to it.
+/// Each frame is captured once where it is sent and once where it arrives, with the effects of the link models.
 #[test]
-fn frames_on_modelled_links_have_comments_on_what_is_done_to_them() {
+fn frames_on_modelled_links_have_comments_on_the_effects() {
     let bad = "{ loss = 0.02, duplicate = 0.03, reorder = 0.03, corrupt = 0.02, seed = 5 }";
     let stage = Stage::with(&format!(
         "[defaults]\nlink_tx = {bad}\nlink_rx = {}\n",
@@ -667,7 +668,8 @@ fn frames_on_modelled_links_have_comments_on_what_is_done_to_them() {
         let interface = usize::from(link["port"] == "b");
         let is_sent = link["direction"] == "tx";
         let found = comments(&captured, interface, is_sent);
-        // What arrives has been done to it on both links, so that only the sender's side says how often one of them did it.
+        // An arriving frame has the effects of both links, so only the sender's side shows how often one of them had an
+        // effect.
         let effects = ["lost", "duplicated", "reordered"];
         for effect in if is_sent { &effects[..] } else { &effects[..1] } {
             let count = link[effect].as_u64().unwrap();
@@ -688,7 +690,7 @@ fn frames_on_modelled_links_have_comments_on_what_is_done_to_them() {
         );
         assert!(metrics.contains(&line), "{line}\n{metrics}");
     }
-    // What was sent is legal, whatever becomes of it.
+    // Sent packets are legal, also those that are lost or changed later.
     let found = captured.check();
     assert_eq!(found.violation_count, 0, "{}", found.text());
 }

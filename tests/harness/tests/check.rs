@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::held_clock::HeldClock;
 use crate::observed::{exchange as http, request};
 
-/// Half of a node's memory is for what leaves, half for what arrives.
+/// Half of a node's memory is for sent data, half for received data.
 const IN: usize = Node::BUF / 2;
 const PATH: &str = "/v1/check";
 
@@ -76,7 +76,7 @@ fn the_nics_violate_no_rule() {
     connect_many_times(1);
 }
 
-/// What the engines have captured is judged in an order in which each response is after its request.
+/// The captured packets of the engines are judged in an order in which each response is after its request.
 #[test]
 fn the_nics_of_two_engines_violate_no_rule() {
     connect_many_times(2);
@@ -141,7 +141,8 @@ fn lose_requests(engines: usize) {
     let link = Link {
         // 81.92 ms.
         rnr_timer: 26,
-        // 537 ms, then the lost request is repeated. The one behind the gap waits for the device when the clock goes on.
+        // 537 ms, then the lost request is repeated. The one behind the gap waits for the device when the clock
+        // continues.
         timeout: 17,
         ..Link::default()
     };
@@ -179,7 +180,7 @@ fn lose_requests(engines: usize) {
     assert_eq!(counts, [1, 0]);
 }
 
-/// What software sends on a raw queue pair is no violation of its NIC.
+/// Packets that software sends on a raw queue pair are no violations of its NIC.
 #[test]
 fn a_forged_packet_is_not_charged_to_its_nic() {
     forge("");

@@ -1,4 +1,5 @@
-//! Device memory over the socket: what peers write a process sees in its mapping, and the other way round.
+//! Device memory over the socket: a process sees writes of peers in its mapping, and peers see those of
+//! the process.
 
 use faultline_abi::regs;
 use faultline_config::PollMode;
@@ -44,7 +45,7 @@ fn a_peer_and_the_process_see_the_same_bytes() {
     assert_eq!(dm.to_vec(32, 8), 12u64.to_le_bytes());
 }
 
-/// The guest's memory comes and goes; the device's is none of it.
+/// Maps of the guest's memory do not affect the device's memory.
 #[test]
 fn the_client_can_neither_cover_nor_remove_it() {
     let fabric = Fabric::start(PollMode::Adaptive, &["a"]).unwrap();
@@ -63,7 +64,7 @@ fn the_client_can_neither_cover_nor_remove_it() {
             .with_client(|client| client.dma_map(iova, len, 0, MAP_READ | MAP_WRITE, fd));
         assert!(refused.is_err_and(|error| error.refusal().is_some()));
     }
-    // What QEMU does when an IOMMU is switched: both halves of the address space, whatever is in them.
+    // Unmaps both halves of the address space, as QEMU does when an IOMMU is switched.
     for half in [DEVICE_MEMORY, 0] {
         a.nic
             .with_client(|client| client.dma_unmap(half, DEVICE_MEMORY, 0))

@@ -62,7 +62,7 @@ impl Process {
         request(&self.fabric.control(), method, path, body)
     }
 
-    /// What the API says about a NIC: `path` is below that of the NIC.
+    /// The answer of the API about a NIC: `path` is below that of the NIC.
     fn api(&self, nic: &str, path: &str) -> Value {
         let path = format!("/v1/nics/{}{path}", self.full(nic));
         serde_json::from_str(&self.request("GET", &path, "")).unwrap()
@@ -165,7 +165,7 @@ impl Process {
 /// An id of a diagnostic: the field's name and value.
 type Id = (&'static str, u64);
 
-/// What stands for the value of an id: its name in log, trace and API, or the number.
+/// The text for the value of an id: its name in log, trace and API, or the number.
 fn shown(kind: DiagnosticKind, (name, value): Id) -> Value {
     let nak = |code| NakCode::from_u8(u8::try_from(code).ok()?).map(NakCode::name);
     let named = match (kind, name) {
@@ -206,7 +206,7 @@ struct Provoked {
 }
 
 impl Provoked {
-    /// `in_api` is what the API says of the same, if the test has found it there.
+    /// `in_api`: the same event in the API, if the test has found it there.
     #[track_caller]
     fn new(kind: DiagnosticKind, nic: &'static str, ids: &[Id], in_api: bool) -> Self {
         assert!(in_api, "{kind:?} is not in the API");
@@ -331,7 +331,7 @@ fn check(
     }
 }
 
-/// The scenarios. Each asks the API while it shows what has happened.
+/// The scenarios. Each asks the API while its event lasts.
 mod provoke {
     use DiagnosticKind as K;
 
@@ -816,7 +816,7 @@ mod provoke {
         (process, vec![overrun])
     }
 
-    /// More packets than fit in front of a NIC whose ingress is stopped. They do not all come while it pauses their sender, and
+    /// More packets than a NIC with stopped ingress can hold. They do not all come while it pauses their sender, and
     /// each needs the absent page: at a timeout the next one stops the ingress again.
     pub(super) fn frames_that_wait_for_a_stopped_nic_overrun(name: &'static str) -> Outcome {
         let settings = NicSettings {

@@ -78,7 +78,7 @@ fn every_page_is_zero_after_a_reset_and_for_the_next_client() {
     }
 }
 
-/// What was written to a free page is gone when ALLOC_UCTX has completed, not some time later.
+/// A free page is zero when ALLOC_UCTX has completed, not some time later.
 #[test]
 fn a_page_is_zeroed_before_its_context_exists() {
     let fabric = Fabric::start(PollMode::Adaptive, &["a"]).unwrap();
@@ -93,7 +93,7 @@ fn a_page_is_zeroed_before_its_context_exists() {
             .unwrap();
         let alive = offset_of!(DoorbellPage, alive);
         assert_eq!(page[alive..alive + 4], [1, 0, 0, 0]);
-        // The engine may have gone to sleep meanwhile, and says so.
+        // The engine may have gone to sleep meanwhile, and has set the flag.
         let asleep = offset_of!(DoorbellPage, asleep);
         page[asleep..asleep + 4].fill(0);
         let rest = [&page[..alive], &page[alive + 4..]].concat();
@@ -103,8 +103,8 @@ fn a_page_is_zeroed_before_its_context_exists() {
     }
 }
 
-/// A context goes and another one comes, by one doorbell: the page that they share is the new one's when its completion
-/// is there, and nothing that it is used for is lost.
+/// One doorbell destroys a context and creates another one: their page belongs to the new one from its completion on,
+/// and none of its doorbells is lost.
 #[test]
 fn a_page_that_changes_hands_at_once_is_not_zeroed_later() {
     let fabric = Fabric::start(PollMode::Adaptive, &["a"]).unwrap();

@@ -13,7 +13,7 @@ use faultline_harness::testbed::{Fabric, LONG, Node, connect_nodes};
 use faultline_harness::{Link, Qp, QpType, SendWr, TagOp, connect};
 use serde_json::Value;
 
-/// What the guest keeps to itself, as decimal numbers and as bytes of text.
+/// Secrets of the guest, as decimal numbers and as bytes of text.
 const QKEY: u32 = 1_987_654_321;
 const PORT: u16 = 54_321;
 const GROUP: [u8; 16] = [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7];
@@ -26,7 +26,7 @@ fn start() -> (Fabric, PathBuf) {
     (fabric, socket)
 }
 
-/// The dump of a NIC: its text, and what it says.
+/// The dump of a NIC: its text, and its value.
 fn dump(socket: &Path, nic: &str) -> (String, Value) {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(LONG)).unwrap();

@@ -88,13 +88,13 @@ fn qps(a: &Node, b: &Node, link: Link) -> (Qp, Qp) {
 }
 
 #[test]
-fn nobody_waits_for_a_disk_but_who_flushes() {
+fn only_a_flush_waits_for_a_disk() {
     let fabric = Fabric::start(PollMode::Adaptive, &["a", "b", "c", "d"]).unwrap();
     let [mut a, b, mut c, mut d] = ["a", "b", "c", "d"].map(|name| fabric.node(name).unwrap());
     let lasting = Lasting::new(&b);
     let (mut qa, _qb) = qps(&a, &b, Link::default());
     let mut rng = Rng::new(1);
-    // By kind: rounds in which the disk was slow, and what others did in these.
+    // By kind: rounds in which the disk was slow, and messages of others in these.
     let (mut slow, mut meanwhile) = ([0; 2], [0; 2]);
     for round in 0..MOST_ROUNDS {
         let kind = round as usize % 2;
@@ -148,7 +148,7 @@ fn nobody_waits_for_a_disk_but_who_flushes() {
     }
 }
 
-/// What goes away while a disk is waited for.
+/// Objects that end during a wait for a disk.
 #[derive(Clone, Copy, Debug)]
 enum Gone {
     Memory,

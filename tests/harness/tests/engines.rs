@@ -153,7 +153,7 @@ fn nics_may_be_reset_and_clients_may_go_while_frames_are_on_a_link() {
         exchange_anew(&mut a, &mut Node::new(nic.clone()).unwrap(), &mut rng);
         neighbours.unharmed();
     }
-    // The sender of the frames goes, with its memory.
+    // The sender of the frames ends, with its memory.
     let b = Node::new(nic.clone()).unwrap();
     let mut storm = Storm::new([&b, &a], &mut rng).unwrap();
     for _ in 0..50 {
@@ -169,7 +169,7 @@ fn nics_may_be_reset_and_clients_may_go_while_frames_are_on_a_link() {
 
 /// A NIC that pauses its senders fills the link to it. The sender waits; its neighbour on the same engine does not.
 #[test]
-fn a_paused_nic_holds_up_who_sends_to_it_and_nothing_else() {
+fn a_paused_nic_holds_up_its_senders_only() {
     let config = "[defaults]\nstall_timeout_ms = 60000\n";
     let stage = Stage::new(PollMode::Adaptive, &["a", "b", "c", "d", "e"], config);
     let (mut a, b) = (stage.node("a"), stage.node("b"));
@@ -258,7 +258,7 @@ fn the_first_engine_has_all_nics_in_a_pause_and_while_a_scenario_runs() {
     neighbours.finish();
 }
 
-/// What the control server shows is of the NICs of all engines.
+/// The control server shows the NICs of all engines.
 #[test]
 fn the_control_server_sees_all_engines() {
     let (stage, mut a, mut b) = Stage::two(PollMode::Adaptive);

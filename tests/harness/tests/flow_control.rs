@@ -10,7 +10,8 @@ use faultline_harness::{Link, Qp, QpType, Rng, SendWr, connect};
 
 use crate::observed::request;
 
-/// A link of 100 Mb/s, which engines fill also on a busy machine. It pauses priority 3, and has room for what is under way then.
+/// A link of 100 Mb/s, which engines fill also on a busy machine. It pauses priority 3, and has room for frames under
+/// way then.
 const LINK: &str = "{ rate_mbps = 100, queue_bytes = 400000, pause_bytes = 40000, pfc = [3] }";
 /// Class selector 3.
 const CLASS: u8 = 3 << 5;
@@ -18,7 +19,7 @@ const CLASS: u8 = 3 << 5;
 fn link(traffic_class: u8) -> Link {
     Link {
         path_mtu: 3,
-        // None: what only waits is never repeated, however long threads wait for a processor.
+        // None: packets that only wait are never repeated, whatever time threads wait for a processor.
         timeout: 0,
         traffic_class,
         ..Link::default()

@@ -37,7 +37,7 @@ impl Scene {
         }
     }
 
-    /// Whatever was done to it: after a function-level reset the device is as good as new.
+    /// After a function-level reset the device is in its initial state, whatever was done to it.
     #[track_caller]
     fn reset(&mut self, rng: &mut Rng) {
         self.neighbours.unharmed();
@@ -51,7 +51,7 @@ impl Scene {
     }
 }
 
-/// What a command may end with: an answer, a refusal, or the news that the device has stopped or was reset.
+/// Possible ends of a command: an answer, a refusal, or the stop or reset of the device.
 #[track_caller]
 fn answered<T>(result: Result<T, DriverError>) -> Option<T> {
     match result {
@@ -272,7 +272,7 @@ fn random_work_requests() {
             }
         }
         let ah = x.pd.ah(&scene.y.nic).unwrap().number();
-        // What the peer lends is a part of its memory; it takes messages too.
+        // The memory that the peer grants is a part of its own; it takes messages too.
         let lent = scene.y.nic.alloc(8192).unwrap();
         let lent = scene.y.pd.register(&lent, ALL_ACCESS).unwrap();
         let canary = scene.y.nic.alloc(64 << 10).unwrap();
@@ -395,7 +395,7 @@ fn random_doorbells_of_all_pages() {
         scene.x.kick(attacker.page(), nop()).unwrap();
         let (x, y) = ((&mut victim, &mut qx), (&mut scene.y, &mut qy));
         faultline_harness::traffic::exchange(x, y, &mut rng);
-        // The same of the kernel's page, whose owner is the only one to suffer.
+        // The same for the kernel's page, which affects only its owner.
         for _ in 0..3000 {
             let area = scene.x.doorbell_area();
             area.store_u64(rng.below(512) * 8, rng.edgy()).unwrap();

@@ -1,4 +1,4 @@
-//! Devices that are reset, clients that vanish, memory that goes away: under traffic, and what comes after.
+//! Devices that are reset, clients that disconnect, memory that is removed: under traffic, and the state afterwards.
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
@@ -157,7 +157,7 @@ fn a_client_may_vanish_and_the_next_one_finds_a_new_device() {
     neighbours.finish();
 }
 
-/// What the memory that goes away is to the work under way.
+/// The role of the removed memory for the outstanding work.
 #[derive(Clone, Copy, Debug)]
 enum Role {
     WriteTarget,
@@ -186,7 +186,7 @@ impl Role {
         match self {
             Self::WriteTarget | Self::ReceiveBuffer => (cqe::REM_OP_ERR, cqe::REMOTE),
             Self::ReadTarget => (cqe::LOC_PROT_ERR, cqe::DMA),
-            // A packet is lost on its way: who receives it reads the memory, and finds none.
+            // A packet is lost on its way: its receiver reads the memory, and finds none.
             Self::ReadSource | Self::SendSource => (cqe::RETRY_EXC_ERR, cqe::NONE),
         }
     }
@@ -278,7 +278,7 @@ fn memory_that_was_taken_back_is_never_touched_again() {
         b.nic.take_back(&lent.ram).unwrap();
         let gone = Untouched::new(&lent.ram, rng.next_u64());
 
-        // This one can't succeed, whatever became of those before.
+        // This one can't succeed, independent of earlier ones.
         role.post((&mut qa, &a.mr), (&mut qb, &lent.mr), LEN);
         statuses.extend(sent.take(POSTED + 1 - statuses.len()));
         let well = statuses.iter().take_while(|s| s.0 == cqe::SUCCESS).count();
@@ -309,7 +309,7 @@ fn memory_that_was_taken_back_is_never_touched_again() {
 }
 
 #[test]
-fn with_all_memory_gone_a_device_stops_and_a_reset_helps() {
+fn a_device_without_memory_stops_and_a_reset_helps() {
     let fabric = Fabric::start(PollMode::Adaptive, &["a", "b", "c", "d"]).unwrap();
     let neighbours = Neighbours::start(&fabric, ["c", "d"]).unwrap();
     let mut a = fabric.node("a").unwrap();
@@ -451,7 +451,7 @@ fn a_hole_that_cannot_be_filled_is_an_error_of_its_guest() {
         exchange_anew(&mut a, &mut b, &mut rng);
     }
     assert!(errors > 0, "counted at the NIC whose memory it is");
-    // The page that is there can be read, and all others once there is room.
+    // The present page can be read, and all others once there is room.
     let (mut qa, mut ca) = side(&a);
     let (qb, _cb) = side(&b);
     connect(&qa, &qb, &impatient()).unwrap();

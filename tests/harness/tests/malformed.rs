@@ -124,7 +124,7 @@ impl Abused {
     }
 }
 
-/// Each body must be refused with its errno, whatever was refused before.
+/// Each body must be refused with its errno, independent of earlier refusals.
 #[track_caller]
 fn refused(client: &mut Client, command: u16, fds: &[BorrowedFd<'_>], cases: &[(Vec<u8>, Errno)]) {
     for (body, errno) in cases {
@@ -196,7 +196,7 @@ fn bad_maps_are_refused() {
         (unmap(24, 0, 0, 0), INVAL),
     ];
     refused(&mut client, command::DMA_UNMAP, &[], &cases);
-    // The map from the beginning is still what it was.
+    // The map from the beginning is unchanged.
     let there = [(map(32, RW, 0, 3 * PAGE, PAGE), Errno::EXIST)];
     refused(&mut client, command::DMA_MAP, &[], &there);
     client.dma_unmap(0, 4 * PAGE, 0).unwrap();
@@ -299,7 +299,7 @@ fn a_stream_out_of_step_costs_the_connection_only() {
         bytes[4..8].copy_from_slice(&size.to_le_bytes());
         assert!(answers(&mut client, &bytes, &[]).is_none(), "size {size}");
     }
-    // One that could be, but there is not as much: the device waits, and the client goes.
+    // A valid length with fewer octets: the device waits, and the client disconnects.
     for (size, len) in [
         (17, 16),
         (32, 31),
@@ -457,7 +457,7 @@ fn random_bytes_end_in_an_answer_or_a_closed_connection() {
             Err(error) => assert!(is_closed(&error), "{error}"),
         }
         client.end_of_requests();
-        // Whatever it makes of them, it ends the connection now, as no more will come.
+        // It ends the connection now, with any result of the octets, as no more will come.
         loop {
             match client.receive() {
                 Ok(_) => {}

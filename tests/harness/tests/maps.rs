@@ -1,5 +1,5 @@
-//! Memory maps of a guest with a virtual IOMMU, which makes as many as it likes: they are its own share of what the process
-//! may have. Neighbours reboot and map meanwhile.
+//! Memory maps of a guest with a virtual IOMMU, which makes any number of them: they use its own share of the process's
+//! limits. Neighbours reboot and map meanwhile.
 
 use faultline_config::PollMode;
 use faultline_harness::client::{MAP_READ, MAP_WRITE};
@@ -70,7 +70,7 @@ fn a_guest_with_all_its_maps_takes_nothing_from_others() {
     let mut d = fabric.node("d").unwrap();
     exchange_anew(&mut a, &mut d, &mut rng);
     reboot(&fabric, &mut rng);
-    // What is given back can be used again.
+    // Freed resources can be used again.
     a.nic
         .with_client(|client| client.dma_unmap(BASE, MAPS * 2 * PAGE, 0))
         .unwrap();

@@ -1,4 +1,4 @@
-//! What an operator does through the control socket while a driver uses the device.
+//! Operations of an operator through the control socket while a driver uses the device.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -116,7 +116,7 @@ fn answers_to_nothing_are_refused() {
 }
 
 #[test]
-fn a_driver_that_never_answers_harms_only_who_waits() {
+fn a_driver_that_never_answers_harms_only_waiting_queue_pairs() {
     let config = Config {
         defaults: NicSettings {
             fault_timeout_ms: Some(100),
@@ -149,9 +149,9 @@ fn a_driver_that_never_answers_harms_only_who_waits() {
     neighbours.finish();
 }
 
-/// Who stops his input stops those who would send to him, until a time limit that runs only while the device does.
+/// A NIC that stops its ingress stops its senders, until a time limit that runs only while the device runs.
 #[test]
-fn who_stops_the_others_and_then_himself_stops_nobody() {
+fn a_nic_that_stops_others_and_then_stops_itself_releases_them() {
     let fabric = fabric(NicSettings {
         stall_timeout_ms: Some(60_000),
         ..NicSettings::default()
@@ -214,7 +214,7 @@ fn a_reset_forgets_the_faults_that_are_awaited() {
     neighbours.finish();
 }
 
-/// What MMU notifiers rely on: when the answer to INVALIDATE is there, the page is no longer the device's.
+/// MMU notifiers rely on this: after the answer to INVALIDATE the device does not access the page.
 #[test]
 fn a_page_that_was_taken_is_not_touched_again() {
     const PAGES: usize = 8;

@@ -1,4 +1,4 @@
-//! Power state D3hot: no DMA, no interrupts, no registers; and D0 goes on where it was (No_Soft_Reset).
+//! Power state D3hot: no DMA, no interrupts, no registers. D0 continues with the former state (No_Soft_Reset).
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use faultline_harness::{QpType, Reset, Rng, SendWr, connect, pattern};
 const EXCHANGES: usize = 50;
 
 #[test]
-fn in_d3hot_nothing_moves_and_in_d0_everything_goes_on() {
+fn d3hot_stops_all_work_and_d0_continues_it() {
     for poll in [PollMode::Adaptive, PollMode::Never] {
         let fabric = Fabric::start(poll, &["a", "b", "c", "d"]).unwrap();
         let neighbours = Neighbours::start(&fabric, ["c", "d"]).unwrap();

@@ -18,11 +18,11 @@ use crate::alone;
 const WINDOW: Duration = Duration::from_millis(100);
 /// How often readers come, stop, and go.
 const ROUNDS: usize = 3;
-/// The engine's thread must have had at least so many times as much of the processors as that of the server.
+/// The engine's thread must have had at least this multiple of the server's processor time.
 const MORE: u32 = 4;
 /// Records of the trace.
 const RECORDS: u64 = 16_384;
-/// What the readers ask for, each more often than its socket has room for answers.
+/// Requests of the readers, which are more frequent than their sockets have room for answers.
 const PATHS: [&str; 4] = [
     "/metrics",
     "/v1/trace?from=0&limit=4096",
@@ -87,7 +87,7 @@ fn header(socket: &Path, from: u64) -> Value {
     serde_json::from_str(text.lines().next().unwrap()).unwrap()
 }
 
-/// Lets the storm go on for a time; messages that the NIC `a` has sent in it.
+/// Lets the storm continue for a time; returns the messages of NIC `a` in it.
 fn storm_for(storm: &mut Storm, nodes: [&Node; 2], time: Duration) -> u64 {
     let sent =
         |node: &Node| node.nic.counters().unwrap()[faultline_abi::admin::Counter::tx_packets];

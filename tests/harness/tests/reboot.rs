@@ -49,7 +49,7 @@ fn touch(node: &mut Node) {
 }
 
 #[test]
-fn the_engine_does_not_wait_for_memory_that_is_given_back() {
+fn the_engine_does_not_wait_for_returned_memory() {
     let _alone = alone();
     let fabric = Fabric::start(PollMode::Never, &["a", "b", "c"]).unwrap();
     let options = NicOptions {
@@ -69,7 +69,7 @@ fn the_engine_does_not_wait_for_memory_that_is_given_back() {
                 .unwrap(),
             _ => {
                 nic.hang_up();
-                // The next client is served when the last one's memory is gone.
+                // The next client is served when the last one's memory was freed.
                 fabric.open("a").unwrap();
             }
         }

@@ -1,4 +1,4 @@
-//! What the engine records and counts at the boundary of the NICs: traces under load, frames, doorbells, interrupts.
+//! Records and counts of the engine at the boundary of the NICs: traces under load, frames, doorbells, interrupts.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -169,7 +169,7 @@ fn a_doorbell_of_the_kick_page_is_recorded() {
 }
 
 #[test]
-fn an_interrupt_that_is_suppressed_is_not_counted_as_sent() {
+fn a_suppressed_interrupt_is_not_counted_as_sent() {
     let process = Process::start(&["a", "b"], Config::default());
     let (mut a, b) = (process.node("a"), process.node("b"));
     let (mut qa, _qb) = connect_nodes(&a, &b, QpType::Rc).unwrap();
@@ -186,7 +186,7 @@ fn an_interrupt_that_is_suppressed_is_not_counted_as_sent() {
 }
 
 #[test]
-fn a_recorder_that_is_off_records_nothing() {
+fn a_stopped_recorder_records_nothing() {
     let process = Process::start(
         &["a", "b"],
         Config {

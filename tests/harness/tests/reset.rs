@@ -139,7 +139,7 @@ impl Alive {
     }
 }
 
-/// Waits until so many frames have come by each flow.
+/// Waits until `count` frames have come by each flow.
 #[track_caller]
 fn frames_come(alive: &mut Alive, node: &Node, stream: &Stream, count: u64) {
     let mut have = [0; 2];
@@ -181,7 +181,7 @@ fn send_tagged(alive: &mut Alive, b: &Node, e: &mut Node, read: bool) -> (Qp, Ve
     (qe, request)
 }
 
-/// The peer's requests end: some well, one that says what has happened, the others flushed.
+/// The peer's requests end: some well, one with the cause, the others flushed.
 fn requests_end(e: &mut Node, qe: &mut Qp, request: &[u8], how: Reset) {
     qe.post_send(&SendWr::send_inline(request)).unwrap();
     let statuses: Vec<u8> = std::iter::from_fn(|| Some(e.completion()))
@@ -195,8 +195,8 @@ fn requests_end(e: &mut Node, qe: &mut Qp, request: &[u8], how: Reset) {
     assert!(statuses[well + 1..].iter().all(flushed), "{statuses:?}");
 }
 
-/// A device that was started again knows nothing of what was: not by frames, not by doorbells, not by commands. `old`: numbers
-/// of its SRQ, work queue and queue pair.
+/// A device that was started again has no state of the former one: frames, doorbells and commands do not reach it.
+/// `old`: numbers of its SRQ, work queue and queue pair.
 fn is_forgotten(b: &Node, stream: &Stream, old: (u32, u32, u32), how: Reset) {
     let filtered = |b: &Node| b.nic.counters().unwrap()[Counter::rx_filtered];
     let before = filtered(b);
@@ -234,7 +234,7 @@ fn is_forgotten(b: &Node, stream: &Stream, old: (u32, u32, u32), how: Reset) {
 }
 
 #[test]
-fn a_reset_ends_frames_and_messages_and_nothing_is_left_of_what_led_them() {
+fn a_reset_ends_frames_and_messages_and_removes_flows_and_tags() {
     let fabric = Fabric::start(PollMode::Adaptive, &["a", "b", "c", "d", "e"]).unwrap();
     let neighbours = Neighbours::start(&fabric, ["c", "d"]).unwrap();
     let options = NicOptions {

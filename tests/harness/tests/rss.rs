@@ -129,7 +129,7 @@ fn frames_go_to_the_queue_of_the_published_hash_and_interrupt_only_there() {
 }
 
 #[test]
-fn notices_of_frames_wait_as_they_are_told() {
+fn notices_of_frames_wait_for_the_configured_time() {
     let config = Config {
         poll: PollMode::Adaptive,
         ..Config::default()
@@ -192,8 +192,7 @@ fn notices_of_frames_wait_as_they_are_told() {
 /// Buffers of each queue of the test below.
 const BUFFERS: u32 = 32;
 
-/// The buffers of a queue that has failed. What was received before comes first, then what was posted, flushed; each buffer
-/// once.
+/// The buffers of a queue that has failed: received frames first, then posted ones, flushed; each buffer once.
 fn flushed(rss: &mut RssQueues, bad: usize, b: &Node, stream: &Stream) -> Vec<u32> {
     let number = rss.queues[bad].wq.number();
     let mut buffers = Vec::new();
@@ -220,7 +219,7 @@ fn flushed(rss: &mut RssQueues, bad: usize, b: &Node, stream: &Stream) -> Vec<u3
     buffers
 }
 
-/// A queue that a table names stays, whatever is done to it; when it fails, its frames are lost and no others.
+/// A queue that a table names cannot be destroyed; when it fails, only its own frames are lost.
 #[test]
 fn a_queue_of_a_table_stays_and_its_failure_is_its_own() {
     const QUEUES: usize = 4;
@@ -271,7 +270,7 @@ fn a_queue_of_a_table_stays_and_its_failure_is_its_own() {
         let before = dropped(&b);
         rss.queues[bad].wq.modify(WQS_ERR).unwrap();
         let buffers = flushed(&mut rss, bad, &b, &stream);
-        // The others go on; frames for this one are dropped, and counted.
+        // The others continue; frames for this one are dropped, and counted.
         let others: Vec<usize> = (0..QUEUES).filter(|n| *n != bad).collect();
         let (start, from) = (Instant::now(), taken);
         while others.iter().any(|n| taken[*n] < from[*n] + 50) {
@@ -307,7 +306,7 @@ fn a_queue_of_a_table_stays_and_its_failure_is_its_own() {
     let numbers = (qp.number(), table.number(), queues[0].wq.number());
     drop((_flow, qp));
     drop(table);
-    // With the table the queues are free to go: each of them has gone with its last owner.
+    // After the table the queues can be destroyed: each has been, with its last owner.
     drop(queues);
     assert_eq!(
         refused(DESTROY_RWQ_IND_TABLE, numbers.1),

@@ -256,7 +256,7 @@ fn a_pause_and_a_link_that_is_down_end_with_the_scenario() {
     const PAUSE: Duration = Duration::from_millis(150);
     let stage = Stage::new();
     let (mut a, mut b) = stage.nodes();
-    // The pause begins later than this, and what is sent in it arrives after its end.
+    // The pause begins later than this, and packets that are sent in it arrive after its end.
     let start = Instant::now();
     stage.start(
         r#"
@@ -329,7 +329,7 @@ fn moves_of_gids_are_left_to_the_runner() {
     assert!(stage.show().tasks.is_empty());
     stage.passed();
 
-    // What the runner could not do, and what it has not done, is a problem.
+    // Failed and open tasks of the runner are problems.
     start();
     wait_for_task(0);
     assert!(done(0, r#"{"error": "no such device"}"#).starts_with("HTTP/1.1 204 "));

@@ -1,4 +1,4 @@
-//! Sockets of a served process: who may come, who is sent away, what is left behind.
+//! Sockets of a served process: clients that are served or refused, and files that are left behind.
 
 use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -30,7 +30,7 @@ fn config(sockets: &[PathBuf]) -> Config {
 fn refused(config: &Config) -> String {
     match faultline_control::serve(config) {
         Ok(_) => panic!("it serves"),
-        // As the emulator prints it: the error and what caused it.
+        // As the emulator prints it: the error and its cause.
         Err(error @ ServeError::Start(StartError::Listen { .. })) => {
             format!("{:#}", anyhow::Error::from(error))
         }
@@ -107,7 +107,7 @@ fn a_group_of_a_nic_is_for_its_socket_only() {
 }
 
 #[test]
-fn a_server_that_cannot_serve_all_serves_nothing_and_harms_nobody() {
+fn a_server_that_cannot_serve_all_nics_serves_none_and_harms_no_other() {
     let directory = tempfile::tempdir().unwrap();
     let first = paths(directory.path(), ["a", "b"]);
     let _server = faultline_control::serve(&config(&first)).unwrap();
@@ -131,7 +131,7 @@ fn a_server_that_cannot_serve_all_serves_nothing_and_harms_nobody() {
 }
 
 #[test]
-fn sockets_that_nobody_serves_any_more_are_replaced() {
+fn sockets_without_a_server_are_replaced() {
     let directory = tempfile::tempdir().unwrap();
     let sockets = paths(directory.path(), ["a", "b"]);
     for socket in &sockets {

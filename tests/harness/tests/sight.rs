@@ -1,4 +1,4 @@
-//! What a NIC reports is found under the same ids in the log, in the metrics, in the trace and through the API.
+//! Diagnostics of a NIC have the same ids in the log, in the metrics, in the trace and in the API.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -148,7 +148,7 @@ fn metrics_count_queue_pairs_by_state() {
     check(&[]);
 }
 
-/// The metrics have counted what the trace has recorded.
+/// The metrics have counted the records of the trace.
 fn compare_metrics(socket: &Path) {
     for (nic, name) in [(0, "a"), (1, "b")] {
         let events = traced(socket, nic);
@@ -306,7 +306,7 @@ fn a_peer_with_the_address_of_a_nic_is_logged() {
         send(&mut far, &mut raw, &frame.bytes());
     }
     until("arrived", || arrived() >= before + 5);
-    // What the process logs of these is in the log before what it logs of this.
+    // The log has the lines about these before those about this.
     let bell = Doorbell {
         kind: doorbell::SQ,
         object: 0xfffd,

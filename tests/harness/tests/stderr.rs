@@ -133,7 +133,7 @@ fn metric(process: &Process, name: &str) -> u64 {
 }
 
 #[test]
-fn traffic_goes_on_while_standard_error_is_full() {
+fn traffic_continues_while_standard_error_is_full() {
     let process = Process::start();
     let [mut a, mut b, mut c] = ["a", "b", "c"].map(|name| process.node(name));
     let mut rng = Rng::new(1);

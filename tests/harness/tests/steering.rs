@@ -1,5 +1,5 @@
-//! Raw frames over the socket: flows, their interrupts, and what becomes of frames when flows go and memory is taken
-//! under traffic.
+//! Raw frames over the socket: flows, their interrupts, and frames under traffic while flows are destroyed and memory
+//! is removed.
 
 use std::time::Instant;
 
@@ -27,7 +27,7 @@ fn exactly(values: FlowFields) -> (FlowFields, FlowFields) {
     (values, FlowFields::read_from_bytes(&mask).unwrap())
 }
 
-/// What a flow asks for, and which of the frames of the test that is.
+/// Fields of a flow, and the frames of the test that match.
 fn flows() -> [(u32, FlowFields, [bool; 5]); 7] {
     let v4 = FlowFields {
         src_ip: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 10, 1, 1, 1],
@@ -68,7 +68,7 @@ fn flows() -> [(u32, FlowFields, [bool; 5]); 7] {
 }
 
 #[test]
-fn who_asks_for_a_frame_is_interrupted_and_has_it_and_nobody_else() {
+fn only_the_receiver_of_a_frame_is_interrupted() {
     for poll in [PollMode::Adaptive, PollMode::Never] {
         let fabric = Fabric::start(poll, &["a", "b"]).unwrap();
         let (mut a, b) = (fabric.node("a").unwrap(), fabric.node("b").unwrap());
@@ -210,7 +210,7 @@ fn unmatched_frames_go_to_default_flows_and_sniffers_see_all() {
     }
 }
 
-/// Once DESTROY_FLOW has completed, no frame goes where the flow led, and none is lost between two flows.
+/// Once DESTROY_FLOW has completed, the flow's queue pair gets no frame, and no frame is lost between two flows.
 #[test]
 fn flows_come_and_go_under_traffic_and_no_frame_is_lost() {
     const COMMANDS: usize = 600;
@@ -443,7 +443,7 @@ fn frames_may_go_while_they_are_sent() {
             assert!(found[well + 1..].iter().all(flushed), "{found:?}");
         }
         cut_short += usize::from((1..BURST).contains(&well));
-        // What has left has arrived, as it was when it left.
+        // Sent frames have arrived, unchanged.
         let arrived = std::iter::from_fn(|| cq.poll()).filter(Wc::is_ok).count();
         assert_eq!(arrived, well);
         for (n, frame) in frames.iter().enumerate().take(well) {

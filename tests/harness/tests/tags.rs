@@ -141,7 +141,7 @@ fn messages_of_all_kinds_find_their_way() {
             assert_eq!((wc.len as usize, wc.qpn), (len, qb.number()));
             assert!(m.tagged(slot, len) == data);
         }
-        // The device reads what waits, and says so.
+        // The device reads the waiting data, and reports it.
         m.add(1, 9);
         a.buf.fill_pattern(4000, 8000, 17);
         let request = rendezvous(9, *b"rndv", a.mr.remote(4000), 8000);
@@ -208,13 +208,13 @@ fn shape(number: u64) -> (usize, bool) {
     (len as usize, number.is_multiple_of(3))
 }
 
-/// What software with a list of receives does, of which the device has as many as it can.
+/// Software with a list of receives, of which the device has as many as it can.
 ///
 /// All messages have the same tag, so that message n belongs to the receive that is the oldest when it arrives.
 struct Software {
     m: Matcher,
     qp: Qp,
-    /// Receives that are on the device's list, oldest first. Those whose place is in `cancelled` may be gone.
+    /// Receives on the device's list, oldest first. Those whose place is in `cancelled` may have been removed.
     order: VecDeque<u32>,
     free: Vec<u32>,
     cancelled: HashMap<u32, u32>,
@@ -248,7 +248,7 @@ impl Software {
         ]
     }
 
-    /// A receive: from what is there already, or on the list.
+    /// A receive: of a message that has arrived already, or on the list.
     fn receive(&mut self) {
         if let Some(message) = self.early.pop_front() {
             self.directly += 1;
@@ -277,7 +277,7 @@ impl Software {
         self.cancelled.values().any(|other| *other == slot)
     }
 
-    /// A message that the device has not matched, as it came. What waits is read by software.
+    /// A message that the device has not matched. Software reads the data of a rendezvous.
     fn accept(&mut self, message: &[u8]) {
         let number = number_of(message);
         let (len, waits) = shape(number);
@@ -390,7 +390,7 @@ fn number_of(message: &[u8]) -> u64 {
     u64::from(u32::from_le_bytes(message[4..8].try_into().unwrap()))
 }
 
-/// What the two threads of the test below tell each other.
+/// Progress that the two threads of the test below share.
 struct Progress {
     /// Messages that have arrived.
     arrived: Arc<AtomicU64>,
@@ -496,7 +496,7 @@ fn receives_come_and_go_while_messages_do_and_all_match_in_order() {
         if arrived >= sent.load(Ordering::Acquire) {
             break;
         }
-        // On a busy machine some of what can happen is rare.
+        // On a busy machine some of the possible effects are rare.
         let effects = s.effects();
         if arrived >= MESSAGES && effects.iter().all(|(_, count)| *count > 20) {
             enough.store(true, Ordering::Release);
@@ -534,7 +534,7 @@ fn receives_come_and_go_while_messages_do_and_all_match_in_order() {
     neighbours.finish();
 }
 
-/// Whose memory goes away, and for which messages.
+/// The side whose memory is removed, and the kind of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Gone {
     /// Tagged buffers; the data is sent.
@@ -549,7 +549,7 @@ enum Gone {
 const BUFFERS: u32 = 100;
 const LEN: usize = 896 << 10;
 
-/// Adds all buffers of a round, for any tag, and posts a request for each. Data comes from `from` and goes to `to`.
+/// Adds all buffers of a round, for any tag, and posts a request for each. Data moves from `from` to `to`.
 fn post_all(m: &mut Matcher, (a, qa): (&Node, &mut Qp), what: Gone, (from, to): (&Mr, &Mr)) {
     let fins = [a.mr.sge(Node::BUF - 64, 64)];
     for slot in 0..BUFFERS {
@@ -596,7 +596,7 @@ fn check_ends(ends: &[Wc], what: Gone) -> bool {
 }
 
 #[test]
-fn memory_of_messages_may_go_and_the_list_goes_on() {
+fn the_list_continues_after_memory_of_messages_is_freed() {
     const SEED: u64 = 99;
     let fabric = Fabric::start(PollMode::Adaptive, &["a", "b"]).unwrap();
     let mut a = fabric.node("a").unwrap();
@@ -623,7 +623,7 @@ fn memory_of_messages_may_go_and_the_list_goes_on() {
         a.buf.fill_pattern(0, LEN, SEED);
         let (qb, mut qa) = m.connect(&a, &impatient());
         post_all(&mut m, (&a, &mut qa), what, (from, &to));
-        // What each buffer comes to: at some moment, that of the first as those of others, memory goes.
+        // The results of the buffers: at some moment the memory of the first one and of others is removed.
         let (mut matched, mut ends) = (Vec::new(), Vec::new());
         let mut take = |m: &mut Matcher, ends: &mut Vec<Wc>| {
             while let Some(wc) = m.cq.poll() {

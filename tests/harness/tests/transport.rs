@@ -20,7 +20,7 @@ fn pair() -> (Fabric, Node, Node) {
     (fabric, a, b)
 }
 
-/// Half of a node's memory is for what leaves, half for what arrives.
+/// Half of a node's memory is for sent data, half for received data.
 const IN: usize = Node::BUF / 2;
 
 #[test]
@@ -174,7 +174,7 @@ fn inline_data_of_every_length() {
 #[test]
 fn scattered_pages_lists_of_rings_and_many_sges() {
     let (_fabric, mut a, b) = pair();
-    // A region whose pages lie in memory in reverse order, at an address that has nothing to do with theirs.
+    // A region whose pages are in memory in reverse order, at an address without a relation to theirs.
     let pages = 64;
     let backing = b.nic.alloc(pages * 4096).unwrap();
     let addrs: Vec<u64> = (0..pages).rev().map(|p| backing.dma(p * 4096)).collect();
@@ -382,7 +382,7 @@ fn srq_serves_several_qps_and_raises_its_limit_event() {
 }
 
 #[test]
-fn a_qp_in_error_flushes_what_is_and_what_will_be_posted() {
+fn a_qp_in_error_flushes_earlier_and_later_requests() {
     let (_fabric, a, mut b) = pair();
     let (qa, mut qb) = connect_nodes(&a, &b, QpType::Rc).unwrap();
     for tag in 0..3 {

@@ -1,4 +1,4 @@
-//! The VLANs of a configuration, at the sockets. `device/simulation/tests/vlans.rs` shows what becomes of frames.
+//! The VLANs of a configuration, at the sockets. `device/simulation/tests/vlans.rs` shows the fate of frames.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -27,7 +27,7 @@ struct Process {
 }
 
 impl Process {
-    /// With these NICs, and what `config` has besides.
+    /// With these NICs, and the further keys of `config`.
     fn start(config: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let config = config.replace("FOLDER", directory.path().to_str().unwrap());

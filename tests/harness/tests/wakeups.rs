@@ -51,7 +51,7 @@ struct Counting {
     fabric: Fabric,
 }
 
-/// What the engine counts: missed wake-ups, and doorbells of which it does not know that yet.
+/// Counts of the engine: missed wake-ups, and doorbells for which it does not know that yet.
 type Counts = (u64, u64);
 
 impl Counting {
@@ -224,7 +224,7 @@ fn a_driver_that_looks_late_is_not_counted() {
     let node = counting.fabric.node("a").unwrap();
     append_to_a_sleeper(&counting, &node);
     let page = node.context.page();
-    // The engine has handled the doorbell, and still tells its driver to write the kick page.
+    // The engine has handled the doorbell, and its flag still requests a write to the kick page.
     assert!(ring::must_kick(&node.nic.bells(page).unwrap()));
     node.nic.kick(page, NOTHING).unwrap();
     assert_eq!(counting.counts(), (0, 0));
@@ -235,7 +235,7 @@ fn a_driver_that_looks_late_is_not_counted() {
 
 /// The page may get another owner.
 #[test]
-fn a_driver_that_is_gone_is_not_counted() {
+fn a_removed_driver_is_not_counted() {
     let _alone = alone();
     let counting = Counting::start(PollMode::Never, &["a"]);
     let node = counting.fabric.node("a").unwrap();

@@ -58,7 +58,7 @@ fn rc_over_tcp() {
     exchange_by_stream(&format!("tcp:{}", address.unwrap()));
 }
 
-/// A connection lives through the loss of the wire, because the transport repeats what was lost.
+/// A connection survives the loss of the wire, because the transport repeats lost packets.
 #[test]
 fn a_process_that_comes_back_finds_its_peers() {
     let folder = tempfile::tempdir().unwrap();
@@ -96,7 +96,7 @@ fn long_messages_fill_the_wire() {
 
 /// `device/simulation/tests/links.rs` shows how much slower it becomes.
 #[test]
-fn a_sender_hears_of_congestion() {
+fn a_sender_gets_congestion_notifications() {
     let config = "[defaults]\ndcqcn = { line_rate_mbps = 1000 }\nlink_tx = { rate_mbps = 1000, ecn_bytes = 6000 }\n";
     let config = Config::from_toml(config).unwrap();
     let fabric = Fabric::start_with(config, &["a", "b"]).unwrap();
@@ -112,10 +112,10 @@ fn a_sender_hears_of_congestion() {
     assert!(b.nic.counters().unwrap()[Counter::np_cnp_sent] > 0);
 }
 
-/// The rules of a process act on what passes its port, in both directions, also on frames that are not RoCE. The connection repeats
-/// what is lost.
+/// The rules of a process act on frames through its port, in both directions, also on frames that are not RoCE. The
+/// connection repeats lost packets.
 #[test]
-fn rules_for_a_port_change_what_passes_it() {
+fn rules_for_a_port_change_its_frames() {
     let folder = tempfile::tempdir().unwrap();
     let address = format!("unix:{}", folder.path().join("wire").display());
     let socket = folder.path().join("control");

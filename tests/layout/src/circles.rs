@@ -305,7 +305,7 @@ fn tree(words: &[&str], mut path: Module, found: &mut Vec<Module>) -> usize {
     at
 }
 
-/// The file that defines what a path names, and the name.
+/// The file that defines the object of a path, and its name.
 fn definition<'a>(files: &'a [File], path: &[String], depth: usize) -> Option<(&'a File, String)> {
     let mut longest: Option<&File> = None;
     for length in 0..=path.len() {
@@ -373,7 +373,7 @@ pub fn method_uses(sources: &[Source]) -> Uses {
     uses
 }
 
-/// Which file of a crate uses what of which other.
+/// Uses of one file of a crate by another, with the used names.
 pub fn uses(sources: &[Source]) -> Uses {
     let files = files_of(sources);
     let mut uses = Uses::new();

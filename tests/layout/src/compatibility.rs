@@ -1,4 +1,4 @@
-//! The tables of `docs/compatibility.md`, and what C headers declare that must stand in them.
+//! The tables of `docs/compatibility.md`, and the declarations of C headers that they must have.
 //!
 //! A section names in its heading the structures and enumerations that its rows are about: the operations of a
 //! structure (its fields, if it has no operations) or the names of an enumeration. It may be about several, and
@@ -110,7 +110,7 @@ fn row(line: &str) -> Result<Row, String> {
 /// Names by structure or enumeration.
 pub type Declarations = BTreeMap<String, BTreeSet<String>>;
 
-/// What a header declares, added to what others do.
+/// Adds the declarations of a header to those of others.
 pub fn declare(declarations: &mut Declarations, header: &str) {
     let text = without_comments_and_directives(header);
     for keyword in ["enum", "struct"] {
@@ -222,7 +222,7 @@ fn field(declaration: &str) -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// What the document lacks, and what it has that no header declares.
+/// Rows that the document lacks, and names in it that no header declares.
 pub fn differences(sections: &[Section], declarations: &Declarations) -> Vec<String> {
     let mut found = Vec::new();
     let mut spoken_of: BTreeSet<&str> = BTreeSet::new();
@@ -324,7 +324,7 @@ enum ibv_color paint(enum ibv_color color);
     }
 
     #[test]
-    fn what_is_left_out_is_named() {
+    fn omissions_are_named() {
         let without = DOCUMENT.replace("`IBV_GREEN`, ", "");
         assert_eq!(
             compare(&without, &[HEADER]),
@@ -338,7 +338,7 @@ enum ibv_color paint(enum ibv_color color);
     }
 
     #[test]
-    fn what_no_header_has_is_named() {
+    fn names_that_no_header_has_are_reported() {
         let more = DOCUMENT.replace("`IBV_BLUE`", "`IBV_BLUE`, `IBV_GRAY`");
         assert_eq!(
             compare(&more, &[HEADER]),

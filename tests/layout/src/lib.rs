@@ -1,4 +1,4 @@
-//! Checks of the source tree and of what is said about it; see `tests/`.
+//! Checks of the source tree and of its documents; see `tests/`.
 #![forbid(unsafe_code)]
 
 pub mod circles;

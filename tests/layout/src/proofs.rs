@@ -1,7 +1,8 @@
 //! Tags in the sources of tests, `proves: NAME, NAME`, which stand at the assertions that the rows of `docs/compatibility.md`
 //! rely on. A tag is a comment line of its own, directly above the code that it is about.
 //!
-//! Not checked: whether that code would fail without what it is said to prove. That is for the author and the reviewer.
+//! Not checked: whether a test would fail without the code that it is said to prove. That is for the author and the
+//! reviewer.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +12,7 @@ use std::path::Path;
 use crate::compatibility::{Answer, Section};
 use crate::named::{is_name, provider_test, root, rust_tests, suite, tests_of};
 
-/// What a tag begins with, after the marker of its comment.
+/// Beginning of a tag, after the marker of its comment.
 const TAG: &str = "proves: ";
 /// Where tags may be. Tags elsewhere would belong to no test.
 const FOLDERS: &[&str] = &[
@@ -60,7 +61,7 @@ impl Sources {
         Self(files)
     }
 
-    /// The names of all tags; or what is wrong with those that can't be read.
+    /// The names of all tags; or the problems of those that can't be read.
     pub fn tags(&self) -> (Vec<Tag>, Vec<String>) {
         let (mut found, mut wrong) = (Vec::new(), Vec::new());
         for (path, text) in &self.0 {
@@ -360,7 +361,7 @@ fn calls(body: &str, name: &str) -> bool {
     })
 }
 
-/// What is wrong with the tags of a document's rows. `goes_through` tells whether a test runs the code of a section.
+/// Problems of the tags of a document's rows. `goes_through` returns whether a test runs the code of a section.
 pub fn differences(
     sections: &[Section],
     sources: &Sources,
@@ -527,7 +528,7 @@ fn killed(cluster: &Cluster) -> Result<()> {
     }
 
     #[test]
-    fn a_document_whose_tests_have_its_tags_is_right() {
+    fn a_document_with_tagged_tests_is_right() {
         assert_eq!(wrong(|_, _| {}), Vec::<String>::new());
     }
 

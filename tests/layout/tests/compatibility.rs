@@ -1,5 +1,5 @@
-//! `docs/compatibility.md` says what the code does, and names tests that there are. Whether it has a row for all there
-//! is, is compared with the headers in the lab: `src/bin/headers.rs`.
+//! `docs/compatibility.md` describes the code correctly, and names existing tests. The lab compares its rows with the
+//! headers: `src/bin/headers.rs`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -39,7 +39,7 @@ fn operations(path: &str, table: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// What a function sets in the object that it calls so.
+/// Fields that a function sets in the object of this name.
 fn assigned(text: &str, object: &str) -> BTreeSet<String> {
     let before = format!("{object}->");
     let lines = text
@@ -145,7 +145,7 @@ fn capabilities_are_as_described() {
     compare("enum ibv_raw_packet_caps", "IBV_RAW_PACKET_CAP_", &raw);
 }
 
-/// What the driver fills in, by the names that the library has for it, and what the core and the provider add.
+/// Fields that the driver fills in, by their names in the library, and those that the core and the provider add.
 #[test]
 fn limits_are_as_described() {
     let query = function(VERBS, "static int faultline_query_device(");
@@ -201,7 +201,7 @@ fn rights_are_as_described() {
 }
 
 #[test]
-fn what_is_asked_of_regions_is_as_described() {
+fn properties_of_regions_are_as_described() {
     let advise = function(
         "guest-driver/kernel/faultline_odp_prefetch.c",
         "static bool faultline_prefetch_supported(",
@@ -358,7 +358,7 @@ fn work_requests_are_as_described() {
 }
 
 #[test]
-fn what_completions_tell_is_as_described() {
+fn completion_fields_are_as_described() {
     let mut code = constants(&function(CQ, "ibv_wc_opcode wc_opcode("), "IBV_WC_");
     code.extend(constants(
         &function(CQ, "static unsigned int wc_flags("),
@@ -441,7 +441,7 @@ fn goes_through(section: &Section, test: &str) -> bool {
 }
 
 #[test]
-fn what_is_supported_names_a_test_and_every_test_exists() {
+fn supported_rows_name_tests_that_exist() {
     let sections = sections();
     assert!(sections.len() >= 20, "{}", sections.len());
     let mut count = 0;
@@ -473,7 +473,7 @@ fn what_is_supported_names_a_test_and_every_test_exists() {
 }
 
 #[test]
-fn every_test_that_is_named_says_where_it_proves_the_row() {
+fn every_named_test_tags_its_proof_of_the_row() {
     let sources = Sources::read();
     let (tags, _) = sources.tags();
     assert!(tags.len() > 400, "only {}", tags.len());

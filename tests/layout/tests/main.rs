@@ -6,3 +6,4 @@ mod links;
 mod requirements;
 mod tree;
 mod upstream;
+mod words;

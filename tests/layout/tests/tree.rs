@@ -1,4 +1,4 @@
-//! What holds for the source tree as a whole.
+//! Rules of the source tree as a whole.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -433,7 +433,7 @@ fn unsafe_code_is_in_one_crate() {
     }
 }
 
-/// What neither the firmware nor the fabric has: threads, clocks, files, sockets.
+/// Names that neither the firmware nor the fabric uses: threads, clocks, files, sockets.
 const OUTSIDE: [&str; 10] = [
     "std::thread::",
     "std::fs",

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use faultline_layout::named::{part, read};
 
-/// The names in backquotes of a cell, without what all of them begin with.
+/// The names in backquotes of a cell, without their common beginning.
 fn names(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
 }

@@ -2,8 +2,9 @@
 //!
 //!     cargo run -p faultline-simulator --example loopback
 //!
-//! This program is what is around a NIC: the memory of two guests, the wire between the NICs, and the clock. The drivers are
-//! those of the simulator; they write commands and work requests into guest memory and ring doorbells, as any driver does.
+//! This program is the environment of two NICs: the memory of two guests, the wire between the NICs, and the clock. The
+//! drivers are those of the simulator; they write commands and work requests into guest memory and ring doorbells, as
+//! any driver does.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -195,7 +196,7 @@ fn start(machine: &Rc<RefCell<Machine>>, node: usize) -> Result<Started, Error> 
     Ok((driver, pd, cq, qp))
 }
 
-/// Runs the example. Returns what happened, a line for each step.
+/// Runs the example. Returns its events, a line for each step.
 pub(crate) fn story() -> Result<Vec<String>, Error> {
     let node = |n: usize| (Nic::new(NicConfig::new(mac(n))), Memory::new(RAM));
     let machine = Rc::new(RefCell::new(Machine {

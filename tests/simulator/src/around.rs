@@ -1,4 +1,4 @@
-//! Around the fabrics of a world: the wire between them, and observers of what happens at the ports of NICs.
+//! The owner of a world's fabrics: the wire between them, and observers of the ports of NICs.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
@@ -37,7 +37,7 @@ pub(crate) struct Around {
     pub(crate) is_typed: bool,
     /// All NICs are in one fabric.
     pub(crate) is_gathered: bool,
-    /// Nobody observes frames: no test, no packet checker.
+    /// Frames have no observers: no test, no packet checker.
     pub(crate) is_unseen: bool,
     /// Decides by chance that something waits for the end of a sender's turns.
     pub(crate) stops: Option<RefCell<Rng>>,
@@ -45,7 +45,7 @@ pub(crate) struct Around {
     pub(crate) long_runs: Vec<u64>,
     /// Frames between fabrics, and the port with the destination address of each.
     pub(crate) crossing: VecDeque<(Option<PortId>, Crossing)>,
-    /// Packets that are lost whatever the wire does.
+    /// Packets that are lost in addition to the losses of the wire.
     pub(crate) filter: Option<Filter>,
     /// Changes frames of a host before they enter the wire.
     pub(crate) change: Option<(PortId, Change)>,

@@ -58,7 +58,7 @@ impl std::fmt::Debug for Fabrics {
 }
 
 impl Fabrics {
-    /// A fabric for each of these NICs, whose guests have `ram` bytes of memory.
+    /// Creates a fabric for each of these NICs, whose guests have `ram` bytes of memory.
     pub(crate) fn new(configs: Vec<NicConfig>, ram: usize, seed: u64) -> Self {
         let count = configs.len();
         let payload = GuestMemory::new(PAYLOAD, 0);
@@ -105,7 +105,7 @@ impl Fabrics {
         &self.memories[id]
     }
 
-    /// What the processor of a host reads and writes.
+    /// The memory that the processor of a host reads and writes.
     pub(crate) fn ram(&self, id: PortId) -> &Memory {
         self.memories[id].own()
     }
@@ -136,7 +136,7 @@ impl Fabrics {
         }
     }
 
-    /// Gives what a NIC sends a modelled link to the others.
+    /// Adds a modelled link for the frames of a NIC to the others.
     pub(crate) fn model_link(&mut self, id: PortId, model: LinkModel) {
         self.fabric(id).links.add(id, [Some(model), None]);
     }
@@ -162,7 +162,7 @@ impl Fabrics {
         self.settle();
     }
 
-    /// Lets all NICs send what they have, until there is nothing.
+    /// Lets all NICs send until none has a frame to send.
     pub(crate) fn settle(&mut self) {
         while self.pass(false) {}
     }
@@ -223,7 +223,7 @@ impl Fabrics {
         worked | self.pass_crossing()
     }
 
-    /// Gives the fabrics what was sent between them. Returns true if there was something.
+    /// Passes frames between the fabrics. Returns true if there were any.
     fn pass_crossing(&mut self) -> bool {
         let mut worked = false;
         while let Some((to, crossing)) = self.around.crossing.pop_front() {

@@ -64,12 +64,12 @@ impl GuestMemory {
         }
     }
 
-    /// What the guest's own processor reads and writes.
+    /// The memory that the guest's own processor reads and writes.
     pub(crate) fn own(&self) -> &Memory {
         &self.memory
     }
 
-    /// True if another processor changes what is read, or counts it.
+    /// True if another processor changes or counts the reads of the device.
     pub(crate) fn is_raced(&self) -> bool {
         self.racer.0.borrow().is_some()
     }
@@ -78,7 +78,7 @@ impl GuestMemory {
         *self.racer.0.borrow_mut() = Some(Box::new(race));
     }
 
-    /// Keeps the receive queue with this record full, for so many looks of the device.
+    /// Keeps the receive queue with this record full, for `looks` looks of the device.
     pub(crate) fn keep_full(&self, (record, depth): (u64, u32), left: u32) {
         self.rival.set(Some(Rival {
             record,

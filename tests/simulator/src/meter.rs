@@ -26,7 +26,7 @@ impl Meter {
         }
     }
 
-    /// Calls of NICs may begin now. What was done until now was not done by a NIC.
+    /// Calls of NICs begin now. Steps before do not belong to a NIC.
     pub(crate) fn begin(&mut self) {
         self.steps = faultline_nic::steps();
     }

@@ -32,7 +32,7 @@ impl DerefMut for HostPager {
 }
 
 impl HostPager {
-    /// A pager with so many page frames, and a fault queue of 2^`log_depth` records.
+    /// A pager with `frames` page frames, and a fault queue of 2^`log_depth` records.
     pub fn new(world: &mut World, host: usize, frames: u32, log_depth: u8) -> Self {
         let driver = &mut world.hosts[host].driver;
         let mut pager = Pager::new(driver, frames, log_depth).expect("frames and fault queue");
@@ -93,7 +93,7 @@ impl HostPager {
         self.work(world, |_, host| Pager::deregister(&mut host.driver, key));
     }
 
-    /// What the host's processor reads; what was never there is zero.
+    /// Reads as the host's processor; unwritten bytes are zero.
     pub fn read(&self, world: &World, region: usize, offset: u64, len: usize) -> Vec<u8> {
         let driver = &world.hosts[self.host].driver;
         let mut bytes = vec![0; len];
@@ -101,7 +101,7 @@ impl HostPager {
         bytes
     }
 
-    /// What the host's processor writes. Pages that are not there change in the swap.
+    /// Writes as the host's processor. Absent pages change in the swap.
     pub fn write(&mut self, world: &World, region: usize, offset: u64, data: &[u8]) {
         let driver = &world.hosts[self.host].driver;
         self.pager.write(driver, region, offset, data);

@@ -1,4 +1,4 @@
-//! A world: hosts, and what a test does to them and sees of them.
+//! A world: hosts, and the actions and observations of tests.
 
 use std::cell::{RefCell, RefMut};
 use std::hash::{DefaultHasher, Hasher};
@@ -167,7 +167,7 @@ impl World {
         self.link(host, ModelledLink::counts)
     }
 
-    /// Pauses these priorities of what a host sends, and no others, as the link of a peer does.
+    /// Pauses these priorities of a host's frames, and no others, as the link of a peer does.
     pub fn pause(&self, host: usize, paused: PrioritySet) {
         self.state.borrow_mut().pause(host, paused);
     }
@@ -222,7 +222,7 @@ impl World {
         state.around.oracle.set_ready(host, false);
     }
 
-    /// Lets each frame take up its sender's line for so long, so that a burst arrives one by one.
+    /// Lets each frame occupy its sender's line for this time, so that a burst arrives one by one.
     pub fn pace(&self, ns_per_frame: u64) {
         self.between_fabrics().wire.gap = ns_per_frame;
     }
@@ -324,14 +324,14 @@ impl World {
         self.state.borrow().around.meter.longest
     }
 
-    /// From now on another processor of `host` keeps this receive queue full, for so many looks of the device.
+    /// From now on another processor of `host` keeps this receive queue full, for this number of looks of the device.
     pub fn keep_full(&self, host: usize, qp: &Qp, looks: u32) {
         let state = self.state.borrow();
         state.memory(host).keep_full(qp.receive_record(), looks);
     }
 
-    /// From now on another processor of `host` changes what the device reads: `race` gets the address and the bytes of
-    /// each read, and may put others in their place.
+    /// From now on another processor of `host` changes the memory that the device reads: `race` gets the address and
+    /// the bytes of each read, and may replace them.
     pub fn race(&self, host: usize, race: impl FnMut(u64, &mut [u8]) + 'static) {
         let mut state = self.state.borrow_mut();
         state.memory(host).race(race);
@@ -339,8 +339,8 @@ impl World {
         state.around.oracle.set_remote(host);
     }
 
-    /// From now on another processor of `host` lets the device find these bytes at `addr`, when it has read them so many
-    /// times as they are.
+    /// From now on another processor of `host` stores these bytes at `addr`, after the device has read the present ones
+    /// this number of times.
     pub fn change_after(&self, host: usize, addr: u64, bytes: &[u8], mut reads: u32) {
         let bytes = bytes.to_vec();
         self.race(host, move |from, read| {
@@ -421,8 +421,7 @@ impl World {
         self.state.borrow_mut().around.capture = Some(Vec::new());
     }
 
-    /// Frames kept since the last call, with the host that sent each. What can't be read of a sender's memory does not
-    /// leave.
+    /// Frames kept since the last call, with the host that sent each. A frame whose payload cannot be read is not sent.
     pub fn take_capture(&self) -> Vec<(usize, Vec<u8>)> {
         self.state
             .borrow_mut()

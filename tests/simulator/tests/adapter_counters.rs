@@ -1,5 +1,5 @@
-//! Counters with the names that monitoring reads from adapters of other makers (`hw_counters` of mlx5): each grows by what it says, and
-//! by nothing else. Each test compares all of them, on both hosts.
+//! Counters with the names that monitoring reads from adapters of other makers (`hw_counters` of mlx5): each counts its
+//! event and nothing else. Each test compares all of them, on both hosts.
 
 use faultline_abi::admin::Counter::{self, *};
 use faultline_abi::qp::{QPS_ERR, QPT_RAW, QPT_RC, QPT_UC};
@@ -96,7 +96,7 @@ impl Setup {
         driver.post_recv(&mut self.pair.qp[1], 1, &[(mr.va, len, mr.key)]);
     }
 
-    /// Runs the world to its end, and compares what each host has counted since the last call.
+    /// Runs the world to its end, and compares the counts of each host since the last call.
     fn counts(&mut self, requester: &[(Counter, u64)], responder: &[(Counter, u64)]) {
         self.world.run();
         for (host, expected) in [requester, responder].into_iter().enumerate() {
@@ -292,7 +292,7 @@ fn a_wrong_key_is_counted_on_both_sides() {
 }
 
 #[test]
-fn a_message_that_is_too_long_is_counted_on_both_sides() {
+fn too_long_messages_are_counted_on_both_sides() {
     let mut s = Setup::new();
     s.receive(99);
     s.post(wr::WR_SEND, 100);

@@ -89,7 +89,7 @@ fn packets_to_the_address_of_a_gid_arrive() {
         world.run();
         let found = expect_cqe(&mut world, 1, &mut cq, cqe::SUCCESS);
         assert_eq!(found.smac, upper(0).0);
-        // The entry goes, and with it the address.
+        // The entry is removed, and with it the address.
         let (index, none) = (INDEX.into(), SetGid::default());
         let none = SetGid {
             vlan: U16::new(0xffff),

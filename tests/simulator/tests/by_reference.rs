@@ -1,5 +1,5 @@
-//! Frames handed over by reference, as between the NICs of one process: one guest's memory is read on behalf of
-//! another, and what is wrong with it is that guest's own affair.
+//! Frames passed by reference, as between the NICs of one process: one guest's memory is read on behalf of
+//! another, and its errors affect only its own guest.
 
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe;

@@ -1,6 +1,6 @@
-//! What a guest has the device do is charged where it is done, and ends: no command, doorbell or packet holds up the
-//! other NICs of the process for much longer than a turn. That nothing is done without being charged, the simulator
-//! checks after every call.
+//! Work that a guest causes is charged where it is done, and is bounded: no command, doorbell or packet holds up the
+//! other NICs of the process for much longer than a turn. The simulator checks after every call that all work is
+//! charged.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -27,9 +27,9 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::common::create_key;
 
-/// A turn, and what had begun in it.
+/// A turn, and the work that had begun in it.
 const LONGEST: u64 = 2 * TURN_WORK;
-/// What may be done for one thing that is small.
+/// Limit of the work for a small thing.
 const LITTLE: u64 = 4096;
 
 fn work(world: &World) -> u64 {
@@ -177,7 +177,7 @@ fn a_registration_with_a_large_page_costs_little() {
     assert!(work < LITTLE, "{work}");
 }
 
-/// A QP to which many windows are bound goes in turns, and what else there is does not matter.
+/// A QP to which many windows are bound is destroyed in turns, independent of other objects.
 #[test]
 fn windows_are_freed_in_turns_when_their_queue_pair_goes() {
     const WINDOWS: u32 = 20_000;
@@ -332,7 +332,7 @@ fn acknowledgements_do_not_search_the_requests() {
 }
 
 #[test]
-fn the_requests_of_a_shared_queue_that_is_resized_count() {
+fn requests_of_a_resized_shared_queue_count() {
     const POSTED: u32 = 1 << 13;
     let mut world = World::new(1, 1);
     let host = &mut world.hosts[0];
@@ -346,9 +346,9 @@ fn the_requests_of_a_shared_queue_that_is_resized_count() {
     assert!(work >= u64::from(POSTED) * 8, "{work}");
 }
 
-/// What belongs to a context is counted, not searched.
+/// Objects of a context are counted, not searched.
 #[test]
-fn a_context_goes_whatever_others_have() {
+fn the_end_of_a_context_does_not_depend_on_others() {
     let mut world = World::new(1, 1);
     let driver = &mut world.hosts[0].driver;
     let xrcd = driver.alloc_xrcd().unwrap();
@@ -525,7 +525,7 @@ fn provoke_notice(world: &mut World, cqn: u32) {
 }
 
 #[test]
-fn completion_queues_that_have_gone_wait_for_nothing() {
+fn destroyed_completion_queues_wait_for_nothing() {
     let mut world = World::new(1, 1);
     let mut eq = world.hosts[0].driver.create_eq(0, 2, 1).unwrap();
     let memory = world.hosts[0].driver.alloc(4096).unwrap();
@@ -542,7 +542,7 @@ fn completion_queues_that_have_gone_wait_for_nothing() {
         destroy(&mut world, DESTROY_CQ, cqn).unwrap();
         assert_eq!(waiting(&world), 1);
     }
-    // The one that is still there gets what it waits for.
+    // The remaining one gets the resource for which it waits.
     let driver = &mut world.hosts[0].driver;
     for _ in 0..2 {
         assert_eq!(driver.poll_event(&mut eq).unwrap().object.get(), last);
@@ -588,7 +588,7 @@ fn notices_that_waited_take_turns() {
     assert!(told == cqs, "{} of {}", told.len(), cqs.len());
 }
 
-/// What is kept of READs and atomics to answer them again comes out of the same purse as queue pairs.
+/// Memory for repeated answers to READs and atomics is part of the same budget as queue pairs.
 #[test]
 fn answers_that_are_kept_have_a_limit() {
     let mut world = World::with_config(2, 1, |config| config.table_bytes = 64 << 10);
@@ -603,7 +603,7 @@ fn answers_that_are_kept_have_a_limit() {
         let idle = held(&world);
         let path = world.path(1, 77);
         match world.hosts[0].driver.connect(qps[made], QPT_RC, &path) {
-            // Eight of each, and what asks for them.
+            // Eight of each, and their requests.
             Ok(()) => assert!(held(&world) >= idle + 8 * (40 + 48)),
             Err(error) => break error,
         }

@@ -1,4 +1,4 @@
-//! What several files of tests ask of a world.
+//! Functions that several files of tests use.
 
 use faultline_abi::admin::{CREATE_MKEY, Counter, CreateMkey};
 use faultline_abi::qp::QPS_RTS;

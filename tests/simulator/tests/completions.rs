@@ -1,4 +1,4 @@
-//! Completion queues: when they tell of a completion, what an overrun costs, and how they move to another ring.
+//! Completion queues: their events, the effects of an overrun, and the move to another ring.
 
 use faultline_abi::qp::*;
 use faultline_abi::wqe as wr;
@@ -72,7 +72,7 @@ fn one_interrupt_per_arming_of_an_event_queue() {
 }
 
 #[test]
-fn an_overrun_completion_queue_says_so() {
+fn an_overrun_completion_queue_is_reported() {
     let mut world = World::new(2, 1);
     let mut pair = rc_pair(&mut world);
     let small = world.hosts[0].cq(1).unwrap();
@@ -100,8 +100,7 @@ fn an_overrun_completion_queue_says_so() {
         world.post_write(&mut pair, 8);
         world.run();
     }
-    // What can't tell of its work must not go on with it (IBTA 9.9.6.3, class G).
-    // proves: IBV_EVENT_CQ_ERR
+    // A queue pair that cannot report its work must not continue (IBTA 9.9.6.3, class G). proves: IBV_EVENT_CQ_ERR
     assert_eq!(
         world.hosts[0].driver.async_events(),
         [(event::CQ_ERROR, cqn), (event::QP_FATAL, qpn)]
@@ -127,7 +126,7 @@ fn an_overrun_completion_queue_says_so() {
 
 /// The same on the side that receives, where many share the queue that overruns.
 #[test]
-fn all_whose_completions_are_lost_fail() {
+fn all_queue_pairs_that_lose_completions_fail() {
     let mut world = World::new(2, 1);
     let mut pairs: Vec<_> = (0..5).map(|_| rc_pair(&mut world)).collect();
     let small = world.hosts[1].cq(1).unwrap();
@@ -208,7 +207,7 @@ fn resizing_a_queue_loses_nothing() {
 /// A WRITE with immediate data whose key is refused completes the receive that it would have completed, with a local access
 /// error (IBTA 11.6.2). The key is checked with the first packet: of a longer message that has no immediate data yet.
 #[test]
-fn a_write_with_immediate_data_and_a_bad_key_tells_the_receiver() {
+fn a_write_with_immediate_data_and_a_bad_key_is_reported_to_the_receiver() {
     let local_access = (0, cqe::LOC_ACCESS_ERR);
     let flushed = |wqe| (wqe, cqe::WR_FLUSH_ERR);
     for (opcode, len, posted, expected) in [
@@ -270,10 +269,11 @@ fn a_write_with_immediate_data_and_a_bad_key_tells_the_receiver() {
     }
 }
 
-/// What a peer does wrong, the status of the receive work request, and the asynchronous event. There is one if no completion reports the
-/// error (IBTA 11.6.3): applications take an event for the end of a queue pair that they do not know of yet.
+/// Error of a peer, status of the receive work request, and asynchronous event. There is an event if no completion
+/// reports the error (IBTA 11.6.3): applications take an event for the end of a queue pair that they have not noticed
+/// yet.
 #[test]
-fn an_event_reports_what_no_completion_does() {
+fn an_event_reports_errors_without_a_completion() {
     /// Length of the SEND, key of its receive, opcode, offset of the remote key.
     type Case = (u32, u32, u8, u32);
     let cases: [(&str, Case, Option<u8>, Option<u8>); 5] = [
@@ -368,7 +368,7 @@ fn a_doubled_nak_spends_no_retry() {
             let is_first =
                 |(from, header): &&(usize, RoceHeader)| *from == 0 && header.bth.psn.get() == 0;
             let trace = world.take_trace();
-            // What is lost is not in the trace of sent packets a second time.
+            // A lost packet is not in the trace of sent packets a second time.
             let sent = trace.iter().filter(is_first).count();
             assert_eq!(sent, 1 + usize::from(RETRIES), "{duplication} {lost}");
         }

@@ -78,7 +78,7 @@ fn time(world: &mut World, opcode: u8) -> u64 {
     end - before
 }
 
-/// The sender of what is marked sends more slowly: of WRITEs the requester, of READs the responder.
+/// The sender of marked packets sends more slowly: of WRITEs the requester, of READs the responder.
 #[test]
 fn marked_packets_slow_their_sender_down() {
     for (opcode, sender) in [(wr::WR_WRITE, 0), (wr::WR_READ, 1)] {
@@ -173,7 +173,7 @@ fn a_notification_is_as_the_specification_says() {
     expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::SUCCESS);
 }
 
-/// What the peer waits for is not held up by the rate.
+/// The rate does not delay packets for which the peer waits.
 #[test]
 fn acknowledgements_are_sent_at_once() {
     let slow = Dcqcn {

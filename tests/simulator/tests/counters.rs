@@ -1,4 +1,4 @@
-//! Counter sets: what queue pairs do, counted apart.
+//! Counter sets: events of queue pairs, counted apart.
 
 use faultline_abi::admin::Counter::{self, *};
 use faultline_abi::admin::{
@@ -86,7 +86,7 @@ fn errors_go_to_the_set_on_both_sides() {
     assert_eq!(s.counts(1, resp_remote_access_errors), (1, 1));
 }
 
-/// What timers and commands cause belongs to the queue pair as well.
+/// Events that timers and commands cause belong to the queue pair as well.
 #[test]
 fn retransmissions_and_flushes_go_to_the_set() {
     let mut s = Setup::new();
@@ -110,7 +110,7 @@ fn retransmissions_and_flushes_go_to_the_set() {
 }
 
 #[test]
-fn a_set_lives_as_long_as_it_is_used() {
+fn a_set_exists_while_it_is_used() {
     let mut s = Setup::new();
     let (set, qpn) = (s.sets[0], s.pairs[0].qp[0].qpn);
     let driver = &mut s.world.hosts[0].driver;
@@ -147,7 +147,7 @@ fn a_set_lives_as_long_as_it_is_used() {
     assert_eq!(refused(full), Status::NoResources);
 }
 
-/// What happens to the frames of a raw queue pair, and of the work queues over which it spreads them, counts for it.
+/// Events of the frames of a raw queue pair, and of its work queues, count for it.
 #[test]
 fn frames_go_to_the_set_of_their_queue_pair() {
     let mut world = World::new(2, 1);

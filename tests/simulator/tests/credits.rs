@@ -63,8 +63,8 @@ impl Sender {
         }
     }
 
-    /// One message was sent, whose acknowledgement has this code: up to 4 it is the number of credits. The receiver had so many receive
-    /// requests.
+    /// One message was sent, whose acknowledgement has this code: up to 4 it is the number of credits. The receiver had
+    /// `receives` receive requests.
     fn with_credits(receives: u32, code: u8) -> Self {
         let mut sender = Self::new();
         sender.receive(receives);
@@ -120,7 +120,7 @@ impl Sender {
 fn a_message_beyond_the_credits_begins_with_one_packet() {
     use Position::{First, Last, Middle, Only};
     let mut sender = Sender::with_credits(10, 0);
-    // What follows the limited message waits for the acknowledgement of its first packet.
+    // Packets behind the limited message wait for the acknowledgement of its first packet.
     sender.post(wr::WR_SEND, 3);
     sender.post(wr::WR_WRITE, 1);
     sender.world.run_for(DELAY / 2);
@@ -145,7 +145,7 @@ fn messages_within_the_credits_are_not_held_back() {
 }
 
 #[test]
-fn what_takes_no_receive_request_needs_no_credits() {
+fn messages_without_a_receive_request_need_no_credits() {
     let mut sender = Sender::with_credits(1, 0);
     sender.post(wr::WR_WRITE, 3);
     sender.post(wr::WR_READ, 3);
@@ -222,7 +222,7 @@ fn a_limited_message_does_not_begin_with_a_run() {
     assert_eq!(sender.completed(), 2);
 }
 
-/// Whatever credits the peer has, and whatever is lost, all messages arrive, once and in order.
+/// With any credits of the peer and any losses, all messages arrive, once and in order.
 fn arbitrary_credits(seed: u64) {
     const MESSAGES: u32 = 60;
     let mut rng = Rng::new(seed);
@@ -280,7 +280,7 @@ fn arbitrary_credits(seed: u64) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn all_messages_arrive_whatever_the_credits(seed in any::<u64>()) {
+    fn all_messages_arrive_with_any_credits(seed in any::<u64>()) {
         arbitrary_credits(seed);
     }
 }

@@ -1,4 +1,4 @@
-//! UD, GSI and raw Ethernet: what is sent, what is dropped, and which errors stop which queue.
+//! UD, GSI and raw Ethernet: sent and dropped frames, and the errors that stop a queue.
 
 use faultline_abi::admin::{
     Counter, NETDEV_ALLMULTI, NETDEV_PROMISC, NETDEV_UP, SET_NETDEV, SetNetdev,
@@ -97,7 +97,7 @@ fn a_datagram_longer_than_the_mtu_fails_and_the_queue_comes_back() {
     let statuses: Vec<u8> = found.iter().map(|cqe| cqe.status).collect();
     assert_eq!(statuses, [cqe::LOC_LEN_ERR, cqe::WR_FLUSH_ERR]);
     assert_eq!(state(&mut world, 0, &e.qp[0]), QPS_SQE);
-    // Receives go on meanwhile, and so do sends afterwards.
+    // Receives continue meanwhile, and so do sends afterwards.
     let qpn = e.qp[0].qpn;
     world.hosts[0].driver.set_state(qpn, QPS_RTS).unwrap();
     e.receive_into(&mut world, 2, 5000);
@@ -143,7 +143,7 @@ fn every_illegal_opcode_gives_a_completion() {
 
 /// A peer that knows the Q_Key must not be able to stop a queue or to use up its buffers (IBTA 9.9.6.3, class D).
 #[test]
-fn what_is_longer_than_the_buffer_leaves_no_trace() {
+fn a_datagram_longer_than_the_buffer_leaves_no_trace() {
     let mut world = World::new(2, 1);
     let mut e = ends(&mut world, QPT_UD);
     e.receive_into(&mut world, 1, 139);
@@ -169,7 +169,7 @@ fn what_is_longer_than_the_buffer_leaves_no_trace() {
 
 /// A taken buffer of a shared queue can't be returned: it completes in error, and the queue pair continues (class E).
 #[test]
-fn what_is_longer_than_a_shared_buffer_completes_in_error() {
+fn a_datagram_longer_than_a_shared_buffer_completes_in_error() {
     let mut world = World::new(2, 1);
     let mut e = ends(&mut world, QPT_UD);
     let host = &mut world.hosts[1];
@@ -208,7 +208,7 @@ fn the_general_services_interface_cannot_be_stopped_from_outside() {
     e.send(&mut world, GSI_QKEY, 256);
     let found = expect_cqe(&mut world, 1, &mut e.cq[1], cqe::SUCCESS);
     assert_eq!((found.wqe.get(), found.src_qp.get()), (1, 1));
-    // Whatever Q_Key the QP was given, QP1 has its own.
+    // QP1 has its own Q_Key, independent of the one that it was given.
     let mut header = e.forged(&world);
     e.receive_into(&mut world, 2, 300);
     world.inject(0, packet(&header, &[1; 256]));
@@ -256,7 +256,7 @@ fn a_process_cannot_send_with_a_privileged_key() {
 }
 
 #[test]
-fn what_does_not_belong_is_dropped_and_counted() {
+fn foreign_datagrams_are_dropped_and_counted() {
     let mut world = World::new(2, 1);
     let mut e = ends(&mut world, QPT_UD);
     e.receive_into(&mut world, 1, 4096);
@@ -344,7 +344,7 @@ fn raw_frame(dst: [u8; 6], len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn an_interface_receives_what_it_asks_for() {
+fn an_interface_receives_the_requested_frames() {
     let own = [2, 0, 0, 0, 0, 2];
     let multicast = [0x33, 0x33, 0, 0, 0, 5];
     let filtered = [2, 0, 0, 0, 1, 2];
@@ -430,11 +430,11 @@ fn a_filter_replaces_the_one_before() {
         let found = [first, second].map(|dst| arrives(&mut world, &mut e, dst));
         assert_eq!(found, expected, "{filter:x?}");
     }
-    // What the interface is told later changes nothing.
+    // Later commands to the interface change nothing.
     world.hosts[1].driver.set_mac_filter(&[first]).unwrap();
     world.hosts[1].driver.set_netdev(mac, 1500, qpn).unwrap();
     assert!(arrives(&mut world, &mut e, first));
-    // More than there may be: what was there stays.
+    // More than the limit: the present ones stay.
     let many = vec![second; 129];
     let refused = world.hosts[1].driver.set_mac_filter(&many);
     assert_eq!(refused, Err(Error::Refused(Status::NoResources)));

@@ -77,7 +77,7 @@ fn refused<T: std::fmt::Debug>(result: Result<T, Error>) -> Status {
     }
 }
 
-/// Addresses count from the key's first byte, whatever its place in the allocation.
+/// Addresses count from the key's first byte, independent of its place in the allocation.
 #[test]
 fn a_peer_writes_reads_and_adds() {
     for by_reference in [false, true] {
@@ -154,7 +154,7 @@ fn sends_and_receives_use_it() {
     assert!(s.device(104, 6000) == pattern(6000));
 }
 
-/// What one user has written, the next one does not find.
+/// The data of one user is erased before the next one gets the memory.
 #[test]
 fn memory_is_zero_when_it_is_allocated() {
     let mut s = Setup::new();
@@ -178,7 +178,7 @@ fn memory_is_zero_when_it_is_allocated() {
 }
 
 #[test]
-fn what_is_not_there_is_not_given() {
+fn missing_device_memory_is_not_allocated() {
     let mut world = World::with_config(1, 1, |config| {
         config.limits.device_memory = 8 * PAGE;
         config.limits.max_dm = 3;
@@ -263,7 +263,7 @@ fn bad_commands_are_refused_one_by_one() {
 
 /// No work request changes the variant: the old key, or one that was guessed, is not the key.
 #[test]
-fn a_key_for_device_memory_goes_only_by_its_own_name() {
+fn a_key_of_device_memory_is_accepted_only_under_its_own_name() {
     let mut s = Setup::new();
     let key = s.key.key;
     for other in [key ^ 1, key ^ 0x80, key & !0xff] {

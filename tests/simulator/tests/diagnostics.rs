@@ -39,7 +39,7 @@ impl Watched {
         watched
     }
 
-    /// What a host's NIC has reported since the last call.
+    /// Diagnostics of a host's NIC since the last call.
     fn take(&mut self, host: usize) -> Vec<D> {
         let all = self.world.take_diagnostics(host).into_iter();
         all.map(|(_, diagnostic)| diagnostic).collect()
@@ -737,7 +737,7 @@ fn an_operator_changes_policy_and_link_and_fails_faults() {
 
 /// A caller that never polls loses the oldest ones and nothing else.
 #[test]
-fn diagnostics_that_nobody_takes_give_way() {
+fn untaken_diagnostics_are_overwritten() {
     let w = Watched::new(QPT_RC);
     w.world.operate(0, |nic, now, mem| {
         // Each refused doorbell is one.

@@ -85,7 +85,7 @@ impl Durability {
 }
 
 #[test]
-fn nothing_overtakes_a_flush_that_waits_and_nobody_else_does() {
+fn nothing_overtakes_a_waiting_flush_and_no_other_queue_pair_waits() {
     for by_reference in [false, true] {
         let mut d = Durability::new();
         if by_reference {
@@ -157,7 +157,7 @@ fn each_of_several_flushes_waits_for_its_own() {
 }
 
 #[test]
-fn what_can_not_become_durable_ends_the_connection() {
+fn a_flush_that_cannot_become_durable_ends_the_connection() {
     let mut d = Durability::new();
     d.flush(FLUSH_PERSISTENT, None, d.mr.key);
     d.world.run_for(MS);
@@ -177,7 +177,7 @@ fn what_can_not_become_durable_ends_the_connection() {
 }
 
 #[test]
-fn what_is_there_of_a_region_is_told_piece_by_piece() {
+fn present_parts_of_a_region_are_returned_piece_by_piece() {
     let mut d = Durability::new();
     let host = &mut d.world.hosts[1];
     // In the reverse order no two pages follow each other.
@@ -245,7 +245,7 @@ fn what_is_there_of_a_region_is_told_piece_by_piece() {
 }
 
 #[test]
-fn an_end_that_nobody_waits_for_any_more_is_ignored() {
+fn the_end_of_a_flush_without_a_waiter_is_ignored() {
     for how in 0..3 {
         let mut d = Durability::new();
         d.flush(FLUSH_PERSISTENT, None, d.mr.key);
@@ -263,7 +263,8 @@ fn an_end_that_nobody_waits_for_any_more_is_ignored() {
             }
         }
         if how == 2 {
-            // What comes again begins anew, and the end of what was before says nothing of it.
+            // A repeated request begins anew, and the end of its former write-back has no effect on
+            // it.
             d.world.run_for(100 * MS);
             assert_eq!(d.ranges().len(), 2);
             d.world.persist(1, false);
@@ -299,7 +300,7 @@ fn flushes_are_answered_on_a_bad_wire_too() {
             d.world.run_for(MS / 3);
             done.extend(d.done());
             if !d.ranges().is_empty() {
-                // What is to be durable has been written.
+                // The data of the FLUSH has been written.
                 let n = d.ranges()[0].as_ref().unwrap()[0].0 - d.mr.addr;
                 assert_eq!(d.memory(n, 8), (n / 8).to_le_bytes());
                 assert_eq!(d.ranges().len(), 1);

@@ -1,4 +1,4 @@
-//! Places in the fault queue: who gets them, who waits for one, and for how long peers are told to wait.
+//! Places in the fault queue: their owners, the queue pairs that wait for one, and the RNR timers of peers.
 
 use faultline_abi::admin::{Counter, DESTROY_QP};
 use faultline_abi::qp::*;
@@ -95,7 +95,7 @@ fn queue_pairs_that_come_and_go_leave_nothing() {
     }
     assert!(counter(&mut r.world, 0, Counter::page_fault_overflow) > 6000);
     assert!(counter(&mut r.world, 0, Counter::page_faults_joined) > 6000);
-    // What waited for room goes on as before.
+    // Queue pairs that waited for room continue as before.
     r.write(0, 9);
     assert_eq!(waits(&r.world), 1);
     r.pager.service = FaultService::Repair;
@@ -245,7 +245,7 @@ impl Targets {
 
 /// A target belongs to no process: the process whose memory is missing takes the places, and no more than its share.
 #[test]
-fn no_context_takes_what_others_need_by_targets() {
+fn no_context_takes_the_share_of_others_by_targets() {
     for opcode in [wr::WR_WRITE, wr::WR_READ] {
         let mut t = Targets::new(18, 16);
         let (greedy, other) = (t.process(), t.process());
@@ -283,7 +283,7 @@ fn no_context_takes_what_others_need_by_targets() {
 
 /// A user opens a context more than its process needs, a dozen of times: together they leave room for other users.
 #[test]
-fn no_user_takes_what_others_need() {
+fn no_user_takes_the_share_of_others() {
     const PLACES: u32 = 64;
     const EACH: usize = 6;
     const CONTEXTS: usize = 12;
@@ -307,7 +307,7 @@ fn no_user_takes_what_others_need() {
     assert_eq!(faults(&mut t), 48 + EACH as u64);
 }
 
-/// Peers whose requests find no room come again, and more rarely the longer the pages take that have the places.
+/// Peers whose requests find no room repeat them, and more rarely the longer the repairs take.
 #[test]
 fn requests_without_a_place_do_not_flood() {
     let mut t = Targets::new(16, 16);

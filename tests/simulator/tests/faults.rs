@@ -194,7 +194,7 @@ fn every_transfer_brings_its_own_pages() {
 }
 
 #[test]
-fn records_say_what_is_needed() {
+fn records_have_the_needed_range() {
     let mut p = Paged::new(World::new(2, 1), QPT_RC, 1 << 20, 64);
     p.post(wr::WR_WRITE, (0, 10_000), 4096);
     p.run();
@@ -226,7 +226,7 @@ fn records_say_what_is_needed() {
 
 /// Where addresses count from zero, the driver still hears of its own.
 #[test]
-fn records_of_regions_that_begin_at_zero_say_where_they_are() {
+fn records_of_zero_based_regions_have_their_place() {
     let mut p = Paged::new(World::new(2, 1), QPT_RC, PAGE, 64);
     let [a, b] = [0, 1].map(|host: usize| {
         let va = VA + 0x4000_0321;
@@ -353,7 +353,7 @@ fn memory_moves_under_traffic() {
             }
         }
         for pager in 0..2 {
-            // Every frame that is free still holds what its last owner left: the device is not there any more.
+            // Every free frame still has the contents of its last owner: the device does not access it any more.
             p.pagers[pager].evict_all(&mut p.world, 0);
             p.pagers[pager].check_free(&p.world);
         }
@@ -421,7 +421,7 @@ fn datagrams_wait_for_their_pages_in_order() {
 }
 
 #[test]
-fn what_does_not_fit_into_the_park_is_dropped_and_counted() {
+fn packets_without_room_in_the_park_are_dropped_and_counted() {
     let mut world = World::with_config(2, 1, |config| config.park_bytes = 8192);
     let (mut cq, mut qp) = datagrams(&mut world, QPT_RAW);
     let mut pager = HostPager::new(&mut world, 1, 64, 6);
@@ -484,7 +484,7 @@ fn unreliable_connections_park_too() {
 }
 
 #[test]
-fn each_policy_does_what_it_says() {
+fn each_policy_has_the_documented_effect() {
     for policy in FaultPolicy::ALL {
         let mut p = Paged::new(World::new(2, 1), QPT_RC, 1 << 20, 64);
         let qpn = p.pair.qp[1].qpn;
@@ -563,7 +563,7 @@ fn a_terminating_queue_pair_answers_no_read_from_memory_that_is_not_there() {
 }
 
 #[test]
-fn a_read_is_refused_if_nobody_can_bring_its_pages() {
+fn a_read_is_refused_without_a_fault_queue() {
     // The pages that are there: none, and those that are looked at when the READ comes.
     for there in [0, 20] {
         let mut p = Paged::new(World::new(2, 1), QPT_RC, 1 << 20, 128);
@@ -636,9 +636,9 @@ fn others_are_stopped_for_a_tenth_of_the_time() {
     assert!((30..=60).contains(&others), "{others} of {parts}");
 }
 
-/// What the device remembers of a fault does not grow with the packets that meet it.
+/// The state of a fault in the device does not grow with the packets that meet it.
 #[test]
-fn whoever_asks_again_and_again_waits_once() {
+fn a_requester_that_repeats_waits_once() {
     let mut p = Paged::new(World::new(2, 1), QPT_UC, 1 << 20, 64);
     let qpn = p.pair.qp[1].qpn;
     set_policy(&mut p.world, 1, qpn, FAULT_POLICY_DROP);
@@ -658,10 +658,10 @@ fn whoever_asks_again_and_again_waits_once() {
     assert_eq!(waited.unwrap(), 1);
 }
 
-/// Replies stand behind a READ that waits for its page; a peer who asks for another page meanwhile, again and again,
-/// is told the last thing only.
+/// Replies are queued behind a READ that waits for its page; a peer that requests another page repeatedly gets the
+/// last reply only.
 #[test]
-fn what_waits_behind_a_read_does_not_pile_up() {
+fn replies_behind_a_waiting_read_do_not_accumulate() {
     // Packets made by hand are from an unknown peer.
     let world = World::with_config(2, 1, |config| config.ready = ReadyMode::Always);
     let mut p = Paged::new(world, QPT_RC, 1 << 20, 128);
@@ -847,7 +847,7 @@ fn one_faulting_queue_pair_does_not_slow_a_hundred_others() {
 }
 
 #[test]
-fn an_answer_that_is_an_error_ends_the_request_alone() {
+fn an_error_answer_ends_only_its_request() {
     // (opcode, host whose pages don't come, status there, receive's status)
     let cases = [
         (wr::WR_WRITE, 1, cqe::REM_ACCESS_ERR, None),
@@ -901,7 +901,7 @@ fn an_answer_that_is_an_error_ends_the_request_alone() {
 }
 
 #[test]
-fn a_driver_that_never_answers_costs_what_it_has_to() {
+fn a_driver_that_never_answers_has_a_bounded_cost() {
     for (host, status) in [(1, cqe::REM_ACCESS_ERR), (0, cqe::LOC_PROT_ERR)] {
         let config = |config: &mut NicConfig| config.fault_timeout = Nanos::from_millis(50);
         let world = World::with_config(2, 1, config);
@@ -1025,7 +1025,7 @@ fn a_region_may_go_while_its_pages_are_awaited() {
                     _ => cqe::REM_ACCESS_ERR,
                 };
                 assert_eq!(done[0].status, expected, "opcode {opcode} host {host}");
-                // The answer to the fault of a region that is gone is refused, and does no harm.
+                // The answer to a fault of a destroyed region is refused, and has no effect.
                 let token = p.pagers[host].records[0].token.get();
                 let late = p.pagers[host].resume(&mut p.world, token, Status::Ok);
                 assert_eq!(late, Err(Error::Refused(Status::BadToken)));
@@ -1034,7 +1034,7 @@ fn a_region_may_go_while_its_pages_are_awaited() {
     }
 }
 
-/// What the peer sees of a queue pair that goes away while it waits, and what is left of it.
+/// The view of the peer when a queue pair ends during a wait, and the remaining state.
 #[test]
 fn queue_pairs_may_go_while_they_wait() {
     for state in [QPS_RESET, QPS_ERR] {
@@ -1082,7 +1082,7 @@ fn cost(pitfalls: Pitfalls, opcode: u8, host: usize) -> (u64, u64) {
 }
 
 #[test]
-fn no_request_is_dammed_unless_that_is_asked_for() {
+fn requests_are_dammed_only_on_request() {
     let damming = Pitfalls {
         damming: true,
         ..Pitfalls::default()
@@ -1095,7 +1095,7 @@ fn no_request_is_dammed_unless_that_is_asked_for() {
 }
 
 #[test]
-fn nothing_floods_unless_that_is_asked_for() {
+fn floods_happen_only_on_request() {
     let flood = Pitfalls {
         flood: true,
         ..Pitfalls::default()
@@ -1132,7 +1132,7 @@ fn a_repaired_page_is_used_at_once() {
 }
 
 #[test]
-fn an_adapter_without_paging_says_so() {
+fn an_adapter_without_paging_is_reported() {
     let mut world = World::with_config(1, 1, |config| config.on_demand = false);
     let host = &mut world.hosts[0];
     let refused = host

@@ -1,4 +1,4 @@
-//! Fields of frames as other adapters expect them, and what is accepted from other adapters.
+//! Fields of frames as other adapters expect them, and frames that are accepted from other adapters.
 
 use faultline_abi::admin::{Counter, SET_GID, SetGid};
 use faultline_abi::qp::*;
@@ -160,7 +160,7 @@ fn the_source_port_of_a_datagram_is_that_of_its_address_handle_or_queue_pairs() 
 
 /// `mig_req` sets the bit of all packets; either value is accepted from the peer.
 #[test]
-fn mig_req_is_sent_as_set_and_accepted_as_it_is() {
+fn mig_req_is_sent_as_set_and_accepted_with_any_value() {
     for values in [[true, true], [true, false], [false, true], [false, false]] {
         let mut world = World::with_config(2, 1, |config| {
             config.mig_req = values[usize::from(config.mac.0[5]) - 1];
@@ -250,7 +250,7 @@ fn a_wrong_udp_checksum_drops_the_packet() {
     assert_eq!(counter(&mut world, 1, Counter::out_of_buffer), 2);
 }
 
-/// Acknowledgements count whatever their credits are; this adapter sends that it uses none.
+/// Acknowledgements count with any credits; this adapter sends that it uses none.
 #[test]
 fn acknowledgements_with_any_credits_are_accepted() {
     for credits in 0..32 {

@@ -45,7 +45,7 @@ fn expect_data(world: &mut World, pair: &Pair) {
     assert!((0..LEN).map(octet).eq(seen));
 }
 
-/// What two flows through one link have had.
+/// The results of two flows through one link.
 struct Outcome {
     counts: LinkModelCounts,
     /// Mean time of a short message of the other flow.
@@ -136,7 +136,7 @@ fn a_paused_priority_loses_nothing_and_slows_no_other_down() {
 
 /// A flow whose priority is not paused loses frames when its queue is full, and only that one.
 #[test]
-fn only_the_priority_that_is_not_paused_loses_frames() {
+fn only_the_unpaused_priority_loses_frames() {
     let mut world = World::new(2, 1);
     world.model_link(0, LinkModel { pfc: pfc(), ..LINK });
     let connect = |world: &mut World, class: u8| {
@@ -216,9 +216,9 @@ fn answers_wait_for_their_priority() {
     assert_eq!(waiting(&world), 0);
 }
 
-/// A local operation of a queue pair whose priority is paused is carried out.
+/// A local operation of a queue pair whose priority is paused is executed.
 #[test]
-fn what_needs_no_packet_does_not_wait() {
+fn requests_without_packets_do_not_wait() {
     let mut world = World::new(2, 1);
     let mut pair = world.connect(QPT_UC, LEN.into(), |path| path.traffic_class = CLASS);
     pause(&world, pfc());
@@ -382,7 +382,7 @@ fn a_pause_uses_up_no_retries() {
     expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::SUCCESS);
 }
 
-/// Queue pairs that are reset, fail or are destroyed while they wait leave nothing behind, and another one goes on.
+/// Queue pairs that are reset, fail or are destroyed while they wait leave no state behind, and another one continues.
 #[test]
 fn queue_pairs_that_end_in_a_pause_leave_nothing() {
     let mut world = World::new(2, 1);
@@ -422,13 +422,13 @@ fn a_reset_ends_all_waits() {
     assert_eq!(waiting(&world), 1);
     world.operate(0, |nic, now, _| nic.reset(now));
     assert_eq!(waiting(&world), 0);
-    // What has been sent leaves the link, and the pause ends by itself.
+    // The sent frames leave the link, and the pause ends by itself.
     world.run();
     assert_eq!(world.link(0, |link| link.paused()), PrioritySet::NONE);
     assert_eq!(world.link(0, |link| link.next_deadline()), None);
 }
 
-/// A connection that is held sends nothing and loses no retry, while another one of its NIC goes on, until it is released.
+/// A held connection sends nothing and loses no retry, while another one of its NIC continues, until it is released.
 #[test]
 fn a_connection_is_held_alone() {
     for kind in [QPT_RC, QPT_UC] {

@@ -283,7 +283,7 @@ fn cases() -> [Case; 16] {
 }
 
 #[test]
-fn a_flow_gets_what_it_asks_for() {
+fn a_flow_gets_matching_frames_only() {
     let tcp = Frame { protocol: 6, ..UDP };
     let six = Frame { v6: true, ..UDP };
     let tagged = Frame {
@@ -378,7 +378,7 @@ fn the_best_priority_wins_and_equals_share() {
 }
 
 #[test]
-fn what_a_process_sends_comes_back_to_local_flows() {
+fn sent_frames_of_a_process_come_back_to_local_flows() {
     for by_reference in [false, true] {
         let mut world = World::new(2, 1);
         if by_reference {
@@ -411,7 +411,7 @@ fn what_a_process_sends_comes_back_to_local_flows() {
 }
 
 #[test]
-fn nobody_steals_roce_packets() {
+fn no_flow_steals_roce_packets() {
     for by_reference in [false, true] {
         let mut world = World::new(2, 1);
         if by_reference {
@@ -521,7 +521,7 @@ fn a_sniffer_sees_everything_and_changes_nothing() {
 }
 
 #[test]
-fn default_flows_get_what_is_left() {
+fn default_flows_get_the_remaining_frames() {
     let mut world = World::new(2, 1);
     let mut sender = End::new(&mut world, 0, true);
     let mut multicast = End::new(&mut world, 1, true);
@@ -673,7 +673,7 @@ fn bad_commands_are_refused() {
     driver.command(DESTROY_QP, end.qp.qpn, &()).unwrap();
 }
 
-/// Whatever a sender does to a frame while it is on its way: what is delivered is what flows have looked at.
+/// A sender changes a frame while it is on its way: the delivered headers are those that the flows have read.
 #[test]
 fn a_sender_that_races_passes_no_flow() {
     let port = FlowFields {
@@ -684,7 +684,7 @@ fn a_sender_that_races_passes_no_flow() {
         smac: [2; 6],
         ..FlowFields::default()
     };
-    // Where the frame changes, the bytes there then, and what drops the changed frame.
+    // Offset of the change, its bytes, and the rule that would drop the changed frame.
     let cases = [
         (36, vec![0x0f, 0xa0], FLOW_HAS_IPV4 | FLOW_HAS_UDP, port),
         (6, vec![2; 6], FLOW_HAS_ETH, from),

@@ -62,7 +62,7 @@ fn reported(world: &World, host: usize) -> Vec<(u32, bool, DropCause)> {
 }
 
 #[test]
-fn no_packet_passes_an_interface_that_is_down() {
+fn no_packet_passes_a_stopped_interface() {
     for down in [0, 1] {
         for mut world in worlds(2) {
             let mut pair = world.connect(QPT_RC, LEN, impatient);
@@ -75,7 +75,7 @@ fn no_packet_passes_an_interface_that_is_down() {
                 _ => Counter::rx_interface_down,
             };
             assert!(counter(&mut world, down, dropped) > 0);
-            // What a NIC does not send or receive, it does not count as sent or received.
+            // Frames that a NIC does not send or receive are not counted as sent or received.
             assert_eq!(counter(&mut world, 1 - down, Counter::rx_packets), before);
             let sent = down == 0;
             let qpn = if sent { pair.qp[0].qpn } else { 0 };
@@ -182,7 +182,7 @@ fn packets_to_a_removed_address_are_not_received() {
 }
 
 #[test]
-fn an_entry_that_is_set_again_as_it_was_ends_nothing() {
+fn an_entry_that_is_set_to_the_same_value_ends_nothing() {
     for mut world in worlds(2) {
         let mut pair = world.connect(QPT_RC, LEN, impatient);
         let (gid, mac) = (world.hosts[0].gid, world.hosts[0].mac);
@@ -311,7 +311,7 @@ fn packets_over_the_mtu_of_an_interface_do_not_pass_it() {
                 connect.path_mtu = CODE_4096;
             });
             set_mtu(&mut world, small, 1500);
-            // As on a path whose MTU is too small: only what is short gets through.
+            // As on a path whose MTU is too small: only short packets pass.
             assert_eq!(write(&mut world, &mut pair, 1000), cqe::SUCCESS);
             assert_eq!(write(&mut world, &mut pair, 60_000), cqe::RETRY_EXC_ERR);
             let dropped = match small {

@@ -179,7 +179,7 @@ proptest! {
         unharmed(&mut world, &mut pair, seed as u8);
     }
 
-    /// What stands in a receive queue is as much a stranger's as what stands in a send queue.
+    /// Contents of a receive queue are as little trusted as those of a send queue.
     #[test]
     fn random_receives_harm_their_own_queue_pair_alone(seed: u64) {
         let mut rng = Rng::new(seed);
@@ -347,7 +347,7 @@ proptest! {
         for _ in 0..200 {
             let opcode = Opcode::ALL[rng.below(Opcode::ALL.len() as u64) as usize];
             let dest = if rng.chance(500) { qpn } else { rng.below(6) as u32 };
-            // Never the PSN that comes next: that would be the peer's own, and may do what it says.
+            // Never the next PSN: that is the peer's own packet, which is valid.
             let psn = Psn::new(0x80_0000 + rng.below(1 << 20) as u32);
             let mut header = RoceHeader::new(dst, src, Ip::from_gids(from, to, 0, 0, 64), Bth::new(opcode, dest, psn));
             fill(&mut header, &mut rng);
@@ -502,7 +502,7 @@ fn every_refusal_has_its_own_status() {
 }
 
 #[test]
-fn a_process_cannot_touch_what_is_not_its_own() {
+fn a_process_cannot_touch_objects_of_others() {
     let mut world = World::new(1, 1);
     let host = &mut world.hosts[0];
     let cq = host.cq(4).unwrap();
@@ -576,8 +576,8 @@ fn large_commands_are_done_one_by_one() {
     unharmed(&mut world, &mut pair, 78);
 }
 
-/// A driver may map one page here and one there, and describe rings by lists without end: it gets so much memory for
-/// that and no more, until it gives some back.
+/// A driver may map single pages anywhere, and describe rings by lists without end: it gets a limited amount of
+/// memory for that, until it frees some.
 #[test]
 fn page_tables_and_lists_have_a_limit() {
     const LIMIT: usize = 1 << 20;
@@ -699,7 +699,7 @@ fn queue_pairs_have_a_limit() {
     unharmed(&mut world, &mut pair, 79);
 }
 
-/// What a queue pair has under way counts; when nothing is left it goes on with one request at a time.
+/// Outstanding requests of a queue pair count; when no memory is left it continues with one request at a time.
 #[test]
 fn requests_under_way_have_a_limit() {
     const COUNT: usize = 60;

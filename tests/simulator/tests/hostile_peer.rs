@@ -206,12 +206,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_reliable_connection_stands_its_peer(seed: u64) {
+    fn a_reliable_connection_survives_any_packets_of_its_peer(seed: u64) {
         attack(seed, QPT_RC);
     }
 
     #[test]
-    fn an_unreliable_connection_stands_its_peer(seed: u64) {
+    fn an_unreliable_connection_survives_any_packets_of_its_peer(seed: u64) {
         attack(seed, QPT_UC);
     }
 }
@@ -222,7 +222,7 @@ type Forged<'a> = (u8, u32, &'a [(Opcode, usize)], u8);
 /// A response that is not the one to the request: its completion says so, the next request is flushed, and nothing is
 /// written of what it carries. Those that are right show that the others are refused for what is wrong with them.
 #[test]
-fn a_response_that_breaks_the_protocol_says_so_and_ends_the_connection() {
+fn an_invalid_response_is_reported_and_ends_the_connection() {
     use Opcode::*;
     const OK: u8 = cqe::SUCCESS;
     const BAD: u8 = cqe::BAD_RESP_ERR;

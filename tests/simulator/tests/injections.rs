@@ -86,7 +86,7 @@ fn of_completion(outcome: Outcome) -> (World, Pair) {
     (world, pair)
 }
 
-/// Two WRITEs, of which the first one's completion is met. What has arrived after 10 µs, and what afterwards.
+/// Two WRITEs; the injection applies to the completion of the first. Returns the statuses after 10 µs, and later ones.
 fn statuses(outcome: Outcome) -> (Vec<u8>, Vec<u8>) {
     let (mut world, mut pair) = of_completion(outcome);
     let found = world.completions(0, &mut pair.cq[0]);
@@ -140,7 +140,7 @@ fn delayed_completions_keep_their_order_and_time() {
 
 /// DESTROY_QP and the state RESET promise that no completion follows.
 #[test]
-fn a_queue_pair_that_is_gone_gets_no_late_completion() {
+fn a_destroyed_queue_pair_gets_no_late_completion() {
     for destroy in [true, false] {
         let (mut world, mut pair) = of_completion(Outcome::Delay(Nanos::from_millis(1)));
         let driver = &mut world.hosts[0].driver;
@@ -491,7 +491,7 @@ fn outcomes_of_admin_commands() {
     }
 }
 
-/// A hanging queue hangs until a reset, whatever becomes of the injection.
+/// A hanging queue hangs until a reset, even if the injection is removed.
 #[test]
 fn a_dropped_command_stops_its_queue_until_a_reset() {
     let (mut world, _) = pair();
@@ -847,7 +847,7 @@ fn the_same_seed_has_the_same_effects() {
 
 /// The first that is due decides; reports decide nothing, and a filter selects.
 #[test]
-fn the_first_injection_that_is_due_decides() {
+fn the_first_due_injection_decides() {
     let (mut world, mut pair) = pair();
     let qpn = pair.qp[0].qpn;
     let fail = |id, qpn, status: u8| Injection {
@@ -973,7 +973,7 @@ fn wrong_injections_are_refused() {
     }
 }
 
-/// What is delayed goes with a reset of the device; the table stays.
+/// Delayed effects are dropped at a reset of the device; the table stays.
 #[test]
 fn injections_survive_a_reset() {
     let (mut world, mut pair) = pair();

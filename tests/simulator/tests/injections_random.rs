@@ -1,5 +1,5 @@
-//! Random injections under random traffic, and under a guest that does anything: nothing panics, the clock goes on, and what
-//! was there before is there again when the injections are gone.
+//! Random injections under random traffic, and under a guest that does anything: no panic, the clock advances, and
+//! after the removal of the injections the former state is restored.
 
 use faultline_abi::admin::{AdminCmd, Counter};
 use faultline_abi::doorbell::{self, Doorbell};
@@ -274,7 +274,7 @@ impl Scene {
     }
 }
 
-/// What the simulated driver survives: its commands are answered, and the device does not stop.
+/// Outcomes that the simulated driver survives: its commands are answered, and the device does not stop.
 fn is_survived(point: Point, outcome: Outcome) -> bool {
     match (point, outcome) {
         (Point::AdminCommand | Point::TranslationCommand, outcome) => {
@@ -285,7 +285,7 @@ fn is_survived(point: Point, outcome: Outcome) -> bool {
     }
 }
 
-/// The same for all outcomes of one kind, whatever their numbers.
+/// The same for all outcomes of one kind, with any numbers.
 fn kind(outcome: Outcome) -> Outcome {
     match outcome {
         Outcome::Delay(_) => Outcome::Delay(Nanos(0)),
@@ -335,7 +335,7 @@ fn under_traffic(seed: u64) -> Vec<(Point, Outcome)> {
     effects
 }
 
-/// The random test reaches what it is for.
+/// The random test causes all effects.
 #[test]
 fn each_effect_takes_place_under_random_traffic() {
     let found: Vec<_> = (0..400).flat_map(under_traffic).collect();
@@ -437,7 +437,7 @@ fn under_attack(seed: u64) {
     let mut pager = HostPager::new(&mut world, 0, 4, 2);
     let region = pager.register(&mut world, VA, 8 * PAGE);
     let key = pager.regions[region].key;
-    // A driver that got no answer does not go on with the queue: it can't tell new completions from old ones.
+    // A driver without an answer does not continue with the queue: it can't distinguish new completions from old ones.
     let mut hangs = [false; 2];
     for n in 0..120 {
         match rng.below(6) {
@@ -471,7 +471,7 @@ fn under_attack(seed: u64) {
             _ => world.run_for(rng.below(300) * US),
         }
     }
-    // A pause of host 0 has ended by itself; what it sends or does not send is no concern of the others.
+    // A pause of host 0 has ended by itself; its packets do not concern the others.
     let data: Vec<u8> = (0..4000u32)
         .map(|n| (n * 5) as u8 ^ (n >> 8) as u8)
         .collect();

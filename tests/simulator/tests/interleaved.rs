@@ -1,8 +1,8 @@
-//! Both ends of a connection do everything at once, against a model of what each must see.
+//! Both ends of a connection execute all operations at once, compared with a model of the expected results.
 //!
-//! Requests of all kinds are under way together, receives are posted late, the wire is bad. The model knows what a
-//! responder that executes in order has in memory when it comes to a request, so each READ, each atomic and each
-//! completion has one right value.
+//! Requests of all kinds are outstanding together, receives are posted late, the wire is bad. The model has the
+//! memory of a responder that executes in order at each request, so each READ, each atomic and each completion has
+//! one right value.
 
 use std::collections::VecDeque;
 
@@ -34,7 +34,7 @@ struct Pending {
     index: u32,
     opcode: u8,
     len: u64,
-    /// What the local memory must hold in the end, and where.
+    /// Expected contents of the local memory at the end, and their place.
     result: Option<(u64, Vec<u8>)>,
     /// The shared buffer that a READ reads.
     reads: Option<u64>,
@@ -48,7 +48,7 @@ struct Message {
     solicited: bool,
 }
 
-/// One side as requester, and what it knows of its peer's memory.
+/// One side as requester, with its model of its peer's memory.
 struct Side {
     posted: u64,
     pending: VecDeque<Pending>,

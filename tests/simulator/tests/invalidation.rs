@@ -161,7 +161,7 @@ fn explore(start: &impl Fn() -> Run, path: &mut Vec<Step>, count: &mut BTreeMap<
     let mut run = start();
     for (n, step) in path.iter().enumerate() {
         let did = run.take(*step);
-        // A step that does nothing leads to what was seen without it.
+        // A step without an effect leads to a state that was seen without it.
         if !did {
             assert_eq!(n + 1, path.len(), "prefixes did something");
             return;

@@ -111,7 +111,7 @@ impl Keys {
         expect_cqe(&mut self.world, 1, &mut self.pair.cq[1], cqe::SUCCESS)
     }
 
-    /// Host 0 asks for something on a fresh connection, so that what went before does not matter; its status.
+    /// Host 0 posts a request on a fresh connection, independent of earlier ones; returns its status.
     fn ask(&mut self, opcode: u8, addr: u64, len: u32, rkey: u32) -> u8 {
         let mut pair = self.world.connect(QPT_RC, 64 << 10, |_| {});
         self.ask_on(&mut pair, opcode, addr, len, rkey)
@@ -207,7 +207,7 @@ fn successive_versions_of_a_key() {
         .unwrap();
 }
 
-/// One fence before many invalidations: they wait for what was posted before, and complete in order.
+/// One fence before many invalidations: they wait for the requests posted before, and complete in order.
 #[test]
 fn many_invalidations_and_one_fence() {
     const COUNT: u32 = 32;
@@ -304,11 +304,11 @@ fn losses_repeat_no_local_operation() {
 }
 
 #[test]
-fn a_send_invalidates_and_says_so() {
+fn a_send_invalidates_and_the_completion_has_the_flag() {
     let mut k = Keys::new();
     let key = k.create(MKEY_FAST_REG, 4) | 3;
     k.well(&k.register(key));
-    // What no peer may use is no peer's to invalidate.
+    // A key that no peer may use cannot be invalidated by a peer.
     let own = k.create(MKEY_FAST_REG, 4) | 3;
     k.well(&RegMrWqe {
         access: U32::new(ACCESS_LOCAL_WRITE),
@@ -340,7 +340,7 @@ fn a_send_invalidates_and_says_so() {
             assert_eq!((done.imm.get(), done.byte_len.get()), (key, 2500));
             assert_eq!(done.flags & cqe::CQE_INVALIDATE, cqe::CQE_INVALIDATE);
         } else {
-            // The message arrived, and what is wrong with it is the receiver's affair (IBTA 9.9.6.3, class J).
+            // The message arrived, and the receiver reports the error (IBTA 9.9.6.3, class J).
             assert_eq!(sent, cqe::RETRY_EXC_ERR);
         }
         assert_eq!(k.ask(wr::WR_READ, VA + 100, 8, key), cqe::REM_ACCESS_ERR);
@@ -349,7 +349,7 @@ fn a_send_invalidates_and_says_so() {
 }
 
 #[test]
-fn what_is_refused_changes_nothing() {
+fn a_refused_request_changes_nothing() {
     let mut k = Keys::new();
     let key = k.create(MKEY_FAST_REG, 4);
     let good = k.register(key);
@@ -468,7 +468,7 @@ fn keys_of_another_domain_are_neither_registered_nor_invalidated() {
 
 /// A list is looked at as a whole before the key is: not even the table for its first pages is made.
 #[test]
-fn a_list_that_is_refused_leaves_no_trace() {
+fn a_refused_list_has_no_effect() {
     let mut k = Keys::new();
     let key = k.create(MKEY_FAST_REG, 2048);
     let list = k.world.hosts[1].driver.alloc(2048 * 8).unwrap();
@@ -506,7 +506,7 @@ fn a_list_that_is_refused_leaves_no_trace() {
 
 /// IBTA 10.6.7.
 #[test]
-fn windows_let_see_what_they_show() {
+fn windows_give_access_to_their_range_only() {
     for two in [false, true] {
         let mut k = Keys::new();
         let window = k.create(if two { MKEY_WINDOW_2 } else { MKEY_WINDOW_1 }, 0);
@@ -562,7 +562,7 @@ fn windows_let_see_what_they_show() {
             cqe::REM_ACCESS_ERR
         );
         if two {
-            // The QP is in error, and the window is not: it goes with the QP.
+            // The QP is in error, and the window is not: it is freed with the QP.
             let qpn = pair.qp[1].qpn;
             k.world.hosts[1]
                 .driver
@@ -646,7 +646,7 @@ fn a_region_may_begin_at_zero() {
     let driver = &mut k.world.hosts[0].driver;
     // proves: IBV_ACCESS_ZERO_BASED
     assert!(driver.read_mr(&to, 0, len as usize) == text);
-    // What is outside, and what would be inside if it did not count from zero.
+    // Addresses outside, and addresses that would be inside if they did not count from zero.
     for (at, len) in [
         (0, len + 1),
         (len, 1),
@@ -670,7 +670,7 @@ fn a_region_may_begin_at_zero() {
     expect_cqe(&mut k.world, 1, &mut pair.cq[1], cqe::SUCCESS);
     let driver = &mut k.world.hosts[0].driver;
     assert_eq!(driver.read_mr(&to, 0, 50), text[100..150]);
-    // A window in it is bound to what its own addresses name.
+    // A window in it is bound to the range of its own addresses.
     let window = k.create(MKEY_WINDOW_2, 0);
     let bind = BindMwWqe {
         lkey: U32::new(mr.key),
@@ -698,7 +698,7 @@ fn a_region_may_begin_at_zero() {
 }
 
 #[test]
-fn windows_are_bound_only_to_what_lets_them() {
+fn windows_are_bound_only_to_regions_with_the_right() {
     let mut k = Keys::new();
     let window = k.create(MKEY_WINDOW_2, 0);
     let fast = k.create(MKEY_FAST_REG, 1);
@@ -737,7 +737,7 @@ fn windows_are_bound_only_to_what_lets_them() {
 /// "One SEND intensive application can starve FREE+invalidate": an invalidation does not stand in line behind the
 /// packets of others, however many there are.
 #[test]
-fn an_invalidation_waits_for_nobody_else() {
+fn an_invalidation_waits_for_no_other_queue_pair() {
     // A device that sends nothing for a while after it has had to look up a page.
     let slow = World::with_config(2, 1, |config| config.lookup = Nanos::from_millis(1));
     let mut k = Keys::on(slow);
@@ -778,7 +778,7 @@ fn many_operations_on_keys_take_turns() {
     let mut k = Keys::new();
     let key = k.create(MKEY_FAST_REG, 4);
     let mut other = k.world.connect(QPT_RC, PAGE, |_| {});
-    // A request that is not acknowledged keeps what follows from being carried out at the doorbell.
+    // A request without an acknowledgement keeps later ones from being executed at the doorbell.
     k.world.lose(|_, _| true);
     let (from, to) = (k.pair.mr[1], k.pair.mr[0]);
     let write = Send {

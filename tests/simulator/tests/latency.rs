@@ -10,7 +10,7 @@ use faultline_simulator::{HostPager, Pair, World, pager};
 
 const MICROSECOND: u64 = 1000;
 
-/// Hosts whose NICs have this latency, and the number of pairs that are asked for.
+/// Hosts whose NICs have this latency, and `count` pairs of queue pairs.
 fn pairs(latency: Latency, count: usize) -> (World, Vec<Pair>) {
     let mut world = World::with_config(2, 1, |config| config.latency = latency);
     let pairs = (0..count).map(|_| world.connect(QPT_RC, 4096, |_| {}));
@@ -87,7 +87,7 @@ fn queue_pairs_that_the_cache_does_not_have_take_time() {
 }
 
 #[test]
-fn the_record_of_a_fault_is_as_late_as_its_service_takes() {
+fn the_record_of_a_fault_is_late_by_the_time_of_its_service() {
     const VA: u64 = 0x7f12_3456_0000;
     for service in [0, 2000 * MICROSECOND] {
         let mut world = World::with_config(2, 1, |config| {

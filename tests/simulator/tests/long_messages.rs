@@ -1,4 +1,4 @@
-//! Long messages between NICs of an engine: the results of runs that go on behind a turn, compared with those of runs that end with it.
+//! Long messages between NICs of an engine: runs that continue behind a turn, compared with runs that end with it.
 
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe::Cqe;
@@ -238,7 +238,7 @@ fn compare(seeds: std::ops::Range<u64>, options: Options) -> u64 {
 }
 
 #[test]
-fn a_run_that_goes_on_is_equivalent_to_runs_of_a_turn() {
+fn successive_runs_are_equivalent_to_runs_of_a_turn() {
     let long = compare(0..10, PLAIN);
     assert!(long > 100, "{long} runs are longer than a turn");
     let kind = QPT_UC;
@@ -246,7 +246,7 @@ fn a_run_that_goes_on_is_equivalent_to_runs_of_a_turn() {
 }
 
 #[test]
-fn runs_of_both_sides_go_on() {
+fn runs_of_both_sides_continue() {
     let is_both_ways = true;
     let long = compare(
         100..116,
@@ -259,13 +259,13 @@ fn runs_of_both_sides_go_on() {
 }
 
 #[test]
-fn a_run_that_goes_on_stops_at_an_error() {
+fn a_successive_run_stops_at_an_error() {
     let is_wrong = true;
     assert!(compare(200..208, Options { is_wrong, ..PLAIN }) > 0);
 }
 
 #[test]
-fn a_run_that_goes_on_stops_at_an_absent_page() {
+fn a_successive_run_stops_at_an_absent_page() {
     let policies = [FaultPolicy::Rnr, FaultPolicy::Drop, FaultPolicy::Stall];
     let long = policies.map(|policy| {
         let policy = Some(policy);

@@ -1,4 +1,4 @@
-//! The example of two NICs in one process does what the tutorial says.
+//! The example of two NICs in one process has the output of the tutorial.
 
 #[expect(dead_code, reason = "`main` is called by cargo only")]
 #[path = "../examples/loopback.rs"]

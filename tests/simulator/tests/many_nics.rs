@@ -25,7 +25,7 @@ const RECEIVES: u64 = 2 * WINDOW;
 const SLOT: u64 = 2560;
 const MAX_LEN: u64 = 2500;
 
-/// Places in a region: what is sent, what is received by SEND and by WRITE, results of atomics, and the counter.
+/// Places in a region: sent data, data received by SEND and by WRITE, results of atomics, and the counter.
 const SENT: u64 = 0;
 const RECEIVED: u64 = SENT + WINDOW * SLOT;
 const WRITTEN: u64 = RECEIVED + RECEIVES * SLOT;
@@ -124,7 +124,7 @@ struct Run {
     buffer: Vec<u8>,
 }
 
-/// What a run was: equal for equal seeds.
+/// Description of a run: equal for equal seeds.
 #[derive(Debug, PartialEq, Eq)]
 struct Trace {
     /// Hash of all frames that were sent and received, with their times.

@@ -1,4 +1,4 @@
-//! Every message exactly once, in order, unharmed, whatever the wire does.
+//! Every message arrives exactly once, in order and unchanged, over any wire.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ const RESULTS: u64 = 768 << 10;
 const COUNTER: u64 = REGION - 13 - 0x123 % 8;
 const MAX_LEN: u64 = 9_000;
 
-/// What the responder's memory or completion must show for one message.
+/// Expected contents of the responder's memory or completion for one message.
 struct Sent {
     opcode: u8,
     imm: [u8; 4],
@@ -243,8 +243,8 @@ fn all_impairments_at_once() {
     }
 }
 
-/// Runs of packets, some of which are lost as a whole: what is sent again is cut in another way. Of more loss than
-/// this, one in some hundred messages has no luck in seven tries.
+/// Runs of packets, some of which are lost as a whole: retransmissions are divided differently. With more loss
+/// than this, one in some hundred messages fails in all seven tries.
 #[test]
 fn runs_that_are_handed_over_by_reference() {
     for rate in [0, 30, 100, 200] {
@@ -259,7 +259,7 @@ fn runs_that_are_handed_over_by_reference() {
     }
 }
 
-/// UC: what arrives is whole and in order; what was hurt is not seen at all.
+/// UC: messages that arrive are whole and in order; damaged ones are not delivered.
 #[test]
 fn unreliable_connections_deliver_whole_messages_or_none() {
     for rate in [0, 30, 100] {

@@ -1,4 +1,4 @@
-//! Completion queues that gather completions before they tell.
+//! Completion queues that gather completions before an event.
 
 use faultline_abi::admin::{DESTROY_CQ, DESTROY_QP, MODIFY_CQ, ModifyCq};
 use faultline_abi::qp::QPT_RC;
@@ -29,7 +29,7 @@ impl Setup {
         self.world.hosts[0].driver.arm_cq(&self.pair.cq[0], false);
     }
 
-    /// Posts so many WRITEs, which complete one by one.
+    /// Posts `count` WRITEs, which complete one by one.
     fn write(&mut self, count: u32, key: u32) {
         let (mr, remote) = (self.pair.mr[0], self.pair.mr[1]);
         let send = Send {
@@ -64,7 +64,7 @@ impl Setup {
 }
 
 #[test]
-fn a_notice_comes_with_the_last_of_so_many() {
+fn a_notice_comes_with_the_last_completion_of_the_count() {
     let mut s = Setup::new(4, 50_000);
     for _ in 0..3 {
         s.arm();
@@ -86,7 +86,7 @@ fn a_notice_comes_at_the_end_of_the_period_if_they_are_fewer() {
         let mut s = Setup::new(count, 500);
         for _ in 0..3 {
             s.arm();
-            // What counts is the first: later ones don't put the notice off.
+            // The first one counts: later ones don't delay the notice.
             for _ in 0..4 {
                 s.well(1);
                 s.world.run_for(100 * US);
@@ -129,7 +129,7 @@ fn an_error_does_not_wait() {
     assert_eq!(s.notices(), 0);
 }
 
-/// What is there when the CQ is armed is told at once, and a change of the rule lets nothing wait any longer.
+/// Completions before the CQ is armed cause an event at once, and a change of moderation ends each delay.
 #[test]
 fn nothing_is_forgotten() {
     let mut s = Setup::new(100, 60_000);
@@ -148,7 +148,7 @@ fn nothing_is_forgotten() {
 }
 
 #[test]
-fn a_queue_that_is_gone_tells_nothing() {
+fn a_destroyed_queue_raises_no_event() {
     let mut s = Setup::new(100, 60_000);
     s.arm();
     s.well(1);
@@ -161,7 +161,7 @@ fn a_queue_that_is_gone_tells_nothing() {
 }
 
 #[test]
-fn rules_that_are_none_are_refused() {
+fn invalid_moderation_is_refused() {
     let mut s = Setup::new(0, 0);
     let cqn = s.pair.cq[0].cqn;
     let driver = &mut s.world.hosts[0].driver;

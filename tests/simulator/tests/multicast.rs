@@ -1,4 +1,4 @@
-//! Multicast: who gets a copy of what is sent to a group.
+//! Multicast: the receivers of packets to a group.
 
 use faultline_abi::Status;
 use faultline_abi::admin::{Counter, DESTROY_QP};
@@ -111,7 +111,7 @@ fn payload(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn every_member_gets_a_copy_and_nobody_else() {
+fn every_member_gets_a_copy_and_no_other() {
     for by_reference in [false, true] {
         for group in [GROUP4, group6()] {
             let mut world = World::new(3, 1);
@@ -152,7 +152,7 @@ fn every_member_gets_a_copy_and_nobody_else() {
 }
 
 #[test]
-fn a_sender_that_is_a_member_hears_itself() {
+fn a_sender_that_is_a_member_receives_its_own_packets() {
     let mut world = World::new(2, 1);
     let mut end = End::new(&mut world, 0);
     end.attach(&mut world, GROUP4).unwrap();
@@ -182,7 +182,7 @@ fn a_sender_that_is_a_member_hears_itself() {
 }
 
 #[test]
-fn who_has_left_gets_nothing() {
+fn former_members_get_no_packets() {
     let mut world = World::new(2, 1);
     let mut sender = End::new(&mut world, 0);
     let mut member = End::new(&mut world, 1);
@@ -360,7 +360,7 @@ fn bad_commands_are_refused() {
         ends[0].attach(&mut world, group(3)),
         refused(Status::NoResources)
     );
-    // What is empty is no group any more.
+    // A group without members does not exist any more.
     ends[0].detach(&mut world, group(2)).unwrap();
     ends[0].attach(&mut world, group(3)).unwrap();
 }

@@ -1,4 +1,5 @@
-//! Commands, events and registers: each way to refuse, what waits for room, and what a reset forgets.
+//! Commands, events and registers: each refusal, events that wait for room, and the state after a
+//! reset.
 
 use faultline_abi::admin::*;
 use faultline_abi::cqe;
@@ -298,7 +299,7 @@ fn translations_are_checked_field_by_field() {
 }
 
 #[test]
-fn counts_of_pages_are_exact_and_what_is_gone_is_not_touched() {
+fn counts_of_pages_are_exact_and_freed_memory_is_not_touched() {
     let mut world = World::new(2, 1);
     let mut pair = world.connect(QPT_RC, 4 * PAGE, |_| {});
     let b = pair.mr[1];
@@ -443,7 +444,7 @@ fn an_event_queue_that_cannot_be_written_stops_the_device() {
 }
 
 #[test]
-fn a_broken_shared_queue_says_so() {
+fn a_broken_shared_queue_is_reported() {
     let mut world = World::new(2, 1);
     let cq = [0, 1].map(|i| world.hosts[i].cq(8).unwrap());
     let host = &mut world.hosts[1];
@@ -484,7 +485,7 @@ fn a_broken_shared_queue_says_so() {
 }
 
 #[test]
-fn a_reset_forgets_everything_but_who_it_is() {
+fn a_reset_keeps_only_the_identity() {
     let mut world = World::new(2, 1);
     let pair = world.connect(QPT_RC, PAGE, |_| {});
     world.hosts[0].driver.alloc_uctx().unwrap();
@@ -512,7 +513,7 @@ fn a_reset_forgets_everything_but_who_it_is() {
         version
     );
     assert_eq!(world.with_nic(0, |nic| nic.doorbell_pages().count()), 0);
-    // Doorbells and packets to what is gone do nothing.
+    // Doorbells and packets to destroyed objects have no effect.
     let bus = &mut world.hosts[0].driver.bus;
     let bell = doorbell::Doorbell {
         kind: doorbell::SQ,
@@ -526,7 +527,7 @@ fn a_reset_forgets_everything_but_who_it_is() {
 }
 
 #[test]
-fn registers_keep_their_halves_and_refuse_what_they_must() {
+fn registers_keep_their_halves_and_refuse_invalid_writes() {
     let mut world = World::new(1, 1);
     let Host { driver, .. } = &mut world.hosts[0];
     let bus = &mut driver.bus;

@@ -1,4 +1,4 @@
-//! What the NIC does for frames: checksums, and cutting large TCP packets into pieces.
+//! Offloads of the NIC: checksums, and segmentation of large TCP packets.
 
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe;
@@ -13,7 +13,7 @@ const SLOT: u64 = 2048;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// A raw queue pair at each of two hosts; what the second gets goes to slots of its region.
+/// A raw queue pair at each of two hosts; frames to the second one are stored in slots of its region.
 struct Ends {
     world: World,
     cq: [Cq; 2],
@@ -90,7 +90,7 @@ impl Ends {
         self.world.run_for(1_000_000);
     }
 
-    /// What has arrived, and the flags of each.
+    /// Received frames, and the flags of each.
     fn arrived(&mut self) -> Vec<(Vec<u8>, u8)> {
         let found = self.world.completions(1, &mut self.cq[1]);
         let mr = self.mr[1];
@@ -215,7 +215,8 @@ impl Shape {
         out
     }
 
-    /// As Linux hands it over: the pseudo header's sum where the checksum goes, and the IPv4 header's own done.
+    /// As Linux passes it: with the sum of the pseudo header in the checksum field, and with a complete IPv4 header
+    /// checksum.
     fn partial(self, payload: &[u8]) -> Vec<u8> {
         let mut frame = self.frame(payload);
         self.fill_ipv4(&mut frame);
@@ -355,7 +356,7 @@ fn shape_header_again(shape: Shape, frame: &mut [u8]) {
     shape.fill_ipv4(frame);
 }
 
-/// Whatever software says of the sum: the NIC does not vouch for what it has not made itself.
+/// The NIC does not confirm a checksum that it has not computed itself.
 #[test]
 fn a_sum_somewhere_else_is_no_promise() {
     let shape = Shape {
@@ -371,7 +372,7 @@ fn a_sum_somewhere_else_is_no_promise() {
     ends.post(&frame, wr::WR_FLAG_CSUM, [50, 10, 0, 0]);
     ends.sent(cqe::SUCCESS);
     let got = ends.arrived();
-    // What stood there is part of the sum, as a pseudo header is.
+    // The former value of the field is part of the sum, as a pseudo header is.
     let all = sum(&[&got[0].0[50..], &frame[60..62]]);
     assert_eq!(all, 0xffff, "it did what it was told");
     let at = shape.l4_at();
@@ -403,7 +404,7 @@ fn large_packets_are_cut_into_pieces() {
             ];
             ends.post(&large, wr::WR_FLAG_CSUM, offload);
             ends.sent(cqe::SUCCESS);
-            // Behind it comes what was posted behind it.
+            // The next posted frame follows.
             let small = shape.partial(b"last");
             ends.post(&small, wr::WR_FLAG_CSUM, shape.start());
             ends.sent(cqe::SUCCESS);
@@ -443,7 +444,7 @@ fn large_packets_are_cut_into_pieces() {
 }
 
 #[test]
-fn segments_wait_for_pages_and_go_on() {
+fn segments_wait_for_pages_and_continue() {
     let shape = shapes()[0];
     let mut ends = Ends::new(true);
     ends.receive(60);
@@ -548,7 +549,7 @@ fn requests_that_make_no_sense_fail_and_the_queue_comes_back() {
         (&small, 0, [0, 0, 0, 54], cqe::OFFLOAD),
         (&small, csum, [0, 16, 0, 0], cqe::OFFLOAD),
         (&small, csum, [34, 16, 0, 54], cqe::OFFLOAD),
-        // Sums before the headers, behind what the NIC looks at, behind the frame.
+        // Sums before the headers, beyond the headers that the NIC reads, behind the frame.
         (&small, csum, [13, 16, 0, 0], cqe::OFFLOAD),
         (&deep, csum, [136, 2, 0, 0], cqe::OFFLOAD),
         (&small, csum, [u16::MAX, u16::MAX, 0, 0], cqe::OFFLOAD),
@@ -632,7 +633,7 @@ fn nothing_that_is_asked_for_does_harm() {
     }
 }
 
-/// A receiver is told that checksums are right if those of the bytes are that it has got, whatever the sender does to them on
+/// A receiver gets "checksums correct" only if those of the delivered bytes are, even if the sender changes them on
 /// their way.
 #[test]
 fn a_sender_that_races_forges_no_checksum() {

@@ -1,4 +1,4 @@
-//! What an operator does to a NIC, as the driver and the peer see it.
+//! Operations of an operator on a NIC, as the driver and the peer see them.
 
 use faultline_abi::admin::Counter;
 use faultline_abi::event;
@@ -276,7 +276,7 @@ fn a_paused_ingress_takes_no_frames_until_the_end() {
     pause(&mut f, 2);
     assert!(stalled(&f));
     f.world.run_for(MS);
-    // A storm: the pause goes on before its end. A shorter one changes nothing.
+    // A storm: the pause is extended before its end. A shorter one changes nothing.
     pause(&mut f, 3);
     pause(&mut f, 1);
     f.world.run_for(2 * MS);
@@ -407,7 +407,7 @@ fn pages_are_requested_for_no_packet() {
 }
 
 #[test]
-fn a_lookup_takes_as_long_as_it_is_set() {
+fn a_lookup_takes_the_configured_time() {
     let mut f = Faults::new();
     let time = |f: &mut Faults| {
         let begin = f.world.now();

@@ -1,5 +1,5 @@
-//! Translations have the right addresses, whatever size a page has and wherever a region begins and ends in it, and
-//! cost no more than the region needs.
+//! Translations have the right addresses with any size of pages and any first and last address of a region, and
+//! take no more memory than the region needs.
 
 use faultline_abi::admin::{CREATE_MKEY, CreateMkey, MKEY_FAST_REG};
 use faultline_abi::cqe;
@@ -19,7 +19,7 @@ const PD: u32 = 1;
 const PAGE: u64 = 4096;
 const RW: u64 = tq::READ | tq::WRITE;
 
-/// What was done to a region, in order.
+/// Operations on a region, in order.
 #[derive(Clone, Copy, Debug)]
 enum Done {
     /// The addresses from `va` on are those from `addr` on.

@@ -78,7 +78,7 @@ fn all_others_together_pause_a_sender_for_a_tenth_of_the_time() {
             longest = longest.max(run);
         }
         assert!(stopped > PARTS as usize * others * 9 / 10, "{stopped}");
-        // A tenth, and what the samples are too coarse for.
+        // A tenth, and the error of coarse samples.
         assert!(
             (PARTS / 20..=PARTS / 8).contains(&paused),
             "{others}: {paused}"
@@ -89,7 +89,7 @@ fn all_others_together_pause_a_sender_for_a_tenth_of_the_time() {
 
 /// Frames that have waited for a page are taken without another reason to look at the NIC.
 #[test]
-fn all_frames_that_waited_go_on_by_themselves() {
+fn all_waiting_frames_continue_by_themselves() {
     const FRAMES: u32 = 1000;
     let mut world = World::new(2, 1);
     let source = world.hosts[0].mr(4096).unwrap();
@@ -137,8 +137,8 @@ fn all_frames_that_waited_go_on_by_themselves() {
     assert_eq!(received(&world) - before, u64::from(FRAMES));
 }
 
-/// A look-up of a sender ends while the sender is paused: the simulated time goes on, and what has waited for both is sent
-/// after the pause.
+/// A look-up of a sender ends while the sender is paused: the simulated time advances, and frames that have waited for
+/// both are sent after the pause.
 #[test]
 fn a_look_up_that_ends_during_a_pause_needs_no_further_deadline() {
     const WRITES: u64 = 6;

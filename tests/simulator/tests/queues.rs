@@ -1,4 +1,4 @@
-//! Work queues and completion queues: what a work request may say, how requests end, what completions promise.
+//! Work queues and completion queues: valid work requests, ends of requests, guarantees of completions.
 
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe;
@@ -29,7 +29,7 @@ fn post(world: &mut World, pair: &mut Pair, send: &Send<'_>) {
     world.hosts[0].driver.post_send(&mut pair.qp[0], send);
 }
 
-/// Status and vendor error of one request, by what is wrong with it.
+/// Status and vendor error of one request with an error.
 fn outcome(kind: u8, change: impl Fn(&mut World, &Pair, &mut Send<'_>, &mut Vec<Sge>)) -> (u8, u8) {
     let mut world = World::new(2, 1);
     let mut pair = world.connect(kind, LEN, |_| {});
@@ -59,7 +59,7 @@ fn outcome(kind: u8, change: impl Fn(&mut World, &Pair, &mut Send<'_>, &mut Vec<
         assert_eq!(rest[0].status, cqe::SUCCESS);
         return (cqe::SUCCESS, 0);
     }
-    // What is behind it is flushed; the receives only where the connection is reliable.
+    // Later requests are flushed; the receives only if the connection is reliable.
     let flushed = if kind == QPT_RC { 3 } else { 1 };
     assert_eq!(rest.len(), flushed);
     assert!(rest.iter().all(|cqe| cqe.status == cqe::WR_FLUSH_ERR));
@@ -146,7 +146,7 @@ fn local_errors_name_the_check_that_failed() {
 }
 
 #[test]
-fn what_comes_back_needs_a_place_that_may_be_written() {
+fn responses_need_writable_memory() {
     let lkey = (cqe::LOC_PROT_ERR, cqe::LKEY);
     let length = (cqe::LOC_LEN_ERR, cqe::LENGTH);
     let read_only = |world: &mut World, s: &mut Vec<Sge>| {
@@ -245,7 +245,7 @@ fn more_reads_than_agreed_are_refused() {
     assert_eq!(statuses, [cqe::SUCCESS, cqe::REM_INV_REQ_ERR]);
 }
 
-/// An error in the middle of the queue lets what is before it finish.
+/// Requests before an invalid one succeed.
 #[test]
 fn requests_before_a_bad_one_succeed() {
     for kind in [QPT_RC, QPT_UC] {
@@ -272,7 +272,7 @@ fn requests_before_a_bad_one_succeed() {
 fn a_send_queue_without_memory_completes_in_error() {
     let mut world = World::new(2, 1);
     let mut pair = world.connect(QPT_RC, LEN, |_| {});
-    // A queue whose entries lie where no memory is.
+    // A queue whose entries are outside of memory.
     let host = &mut world.hosts[0];
     let body = faultline_abi::admin::CreateQp {
         sq: faultline_abi::admin::RingDesc {
@@ -336,7 +336,7 @@ fn a_doorbell_beyond_the_ring_ends_the_queue_pair_alone() {
 }
 
 #[test]
-fn a_receiver_that_is_never_ready_is_waited_for_without_end() {
+fn a_sender_waits_without_end_for_a_receiver_that_is_never_ready() {
     let mut world = World::new(2, 1);
     // 491.52 ms each (code 31).
     let mut pair = world.connect(QPT_RC, LEN, |c| c.min_rnr_timer = 31);
@@ -357,7 +357,7 @@ fn a_receiver_that_is_never_ready_is_waited_for_without_end() {
     expect_cqe(&mut world, 0, &mut pair.cq[0], cqe::SUCCESS);
 }
 
-/// The last packet of a WRITE with immediate data waits for a receive; what was written is not written again.
+/// The last packet of a WRITE with immediate data waits for a receive; written data is not written again.
 #[test]
 fn immediate_data_waits_for_a_receive() {
     let mut world = World::new(2, 1);
@@ -505,7 +505,7 @@ fn every_resize_under_traffic_loses_nothing() {
 
 /// A notice is never lost: armed with an index that is behind, it is due at once; else the next entry brings it.
 #[test]
-fn whoever_arms_and_sleeps_is_woken() {
+fn a_reader_that_arms_and_sleeps_is_woken() {
     let mut rng = Rng::new(8);
     let mut world = World::new(2, 1);
     let mut pair = world.connect(QPT_RC, LEN, |_| {});
@@ -522,7 +522,7 @@ fn whoever_arms_and_sleeps_is_woken() {
         }
         let ns = rng.below(4000);
         world.run_for(ns);
-        // Poll until empty, let something happen, arm with what was seen.
+        // Poll until the queue is empty, cause events, arm with the index that was seen.
         seen += world.completions(0, &mut pair.cq[0]).len();
         let ns = rng.below(4000);
         world.run_for(ns);
@@ -669,7 +669,7 @@ fn an_error_is_left_by_reset_only_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn in_drain_what_has_begun_ends_and_attributes_may_change() {
+fn in_drain_begun_requests_end_and_attributes_may_change() {
     let mut world = World::new(2, 1);
     let mut pair = world.connect(QPT_RC, LEN, |_| {});
     world.pace(100);
@@ -716,7 +716,7 @@ fn in_drain_what_has_begun_ends_and_attributes_may_change() {
 }
 
 #[test]
-fn the_state_machine_refuses_what_is_not_in_the_table() {
+fn the_state_machine_refuses_transitions_outside_of_the_table() {
     let mut world = World::new(1, 1);
     let cq = world.hosts[0].cq(4).unwrap();
     for kind in [QPT_RC, QPT_UC, QPT_UD, QPT_RAW] {

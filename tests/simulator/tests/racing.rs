@@ -1,5 +1,5 @@
-//! A guest that changes its memory while the device reads it. What the device has looked at must be what it acts on:
-//! every value is read once, so a second look that finds something else harms nothing but the guest's own data.
+//! A guest changes its memory while the device reads it. Every value is read once, so the device acts on the value that
+//! it has checked, and a change harms only the guest's own data.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use proptest::prelude::*;
 const LEN: u64 = 32 << 10;
 const QKEY: u32 = 5;
 
-/// From now on each read of the device that finds what it has found at the same address before gets other bytes, by chance.
+/// From now on a repeated read of the device at the same address may find other bytes, at random.
 fn race(world: &World, host: usize, seed: u64) {
     let mut rng = Rng::new(seed);
     let mut seen: BTreeMap<(u64, usize), (Vec<u8>, u32)> = BTreeMap::new();
@@ -217,7 +217,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_changes_between_two_reads_harms_its_guest_alone(seed: u64) {
+    fn memory_that_changes_between_two_reads_harms_its_guest_only(seed: u64) {
         let mut rng = Rng::new(seed);
         let mut world = World::new(3, 1);
         let cq = [1, 2].map(|host: usize| world.hosts[host].cq(8).unwrap());

@@ -1,4 +1,4 @@
-//! READY: who gets it, and what it does.
+//! READY: its receivers, and its effects.
 
 use faultline_abi::admin::Counter;
 use faultline_abi::qp::*;
@@ -140,7 +140,7 @@ fn a_foreign_peer_never_gets_ready() {
     assert_eq!(f.counters(), [0, 0, 0]);
 }
 
-/// Nothing but the requests' acknowledgements and RNR NAKs goes to a foreign peer: in particular no acknowledgement twice.
+/// A foreign peer gets only acknowledgements and RNR NAKs of its requests: in particular no acknowledgement twice.
 #[test]
 fn a_foreign_peer_sees_nothing_unusual() {
     let world = World::new(2, 1);
@@ -168,7 +168,7 @@ fn a_foreign_peer_sees_nothing_unusual() {
 }
 
 #[test]
-fn an_operator_can_say_that_all_peers_are_faultlines() {
+fn an_operator_can_declare_all_peers_as_faultlines() {
     let world = world([ReadyMode::Always; 2]);
     world.make_foreign(0);
     world.permit(&[Rule::Ready]);

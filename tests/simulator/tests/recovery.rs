@@ -1,4 +1,4 @@
-//! What a lost, late or repeated packet costs: which packets are sent again, and when.
+//! Costs of a lost, late or repeated packet: the packets that are sent again, and the time.
 
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe;
@@ -22,7 +22,7 @@ fn data(len: usize, salt: usize) -> Vec<u8> {
 }
 
 fn rc_pair(world: &mut World) -> Pair {
-    // Half a second: what needs a timeout shows on the clock.
+    // Half a second: a timeout shows on the clock.
     world.connect(QPT_RC, LEN, |c| c.timeout = 17)
 }
 
@@ -302,7 +302,7 @@ fn repeated_atomics_are_answered_from_memory_and_not_executed() {
     assert!(counter(&mut world, 1, Counter::duplicate_request) >= 3);
 }
 
-/// Repeated requests do not count against what was agreed.
+/// Repeated requests do not count against the agreed number.
 #[test]
 fn a_repeated_read_is_not_counted_as_an_additional_one() {
     let mut world = World::new(2, 1);
@@ -327,7 +327,7 @@ fn a_repeated_read_is_not_counted_as_an_additional_one() {
 }
 
 #[test]
-fn acknowledgements_of_what_was_never_sent_are_ignored() {
+fn acknowledgements_of_packets_that_were_never_sent_are_ignored() {
     let mut world = World::new(2, 1);
     let mut pair = rc_pair(&mut world);
     world.lose(|from, _| from == 1);
@@ -370,7 +370,8 @@ fn further_sequence_naks_for_a_gap_use_no_retry() {
     assert_eq!(timeouts, 1, "it does not go back again before");
 }
 
-/// What is behind a request without a receive buffer gets sequence NAKs from some responders. They ask for what is sent next anyway.
+/// Some responders send sequence NAKs for requests behind one without a receive buffer. They request packets that are
+/// sent next anyway.
 #[test]
 fn sequence_naks_behind_an_rnr_nak_use_no_retry() {
     let mut world = World::new(2, 1);

@@ -1,4 +1,4 @@
-//! Regions without a byte, and what a key is when it is new.
+//! Regions of length zero, and new keys.
 
 use faultline_abi::admin::{
     CREATE_DM_MKEY, CREATE_MKEY, CreateMkey, MKEY_FAST_REG, MKEY_WINDOW_1, MKEY_WINDOW_2,
@@ -285,7 +285,7 @@ fn an_empty_range_of_device_memory_is_inside_of_it() {
     }
 }
 
-/// What a device writes to a page after its invalidation is in a free page frame.
+/// A write of a device to a page after its invalidation is in a free page frame.
 #[test]
 fn a_write_to_a_free_page_frame_is_found() {
     const FRAMES: u32 = 2;

@@ -32,7 +32,7 @@ fn layouts() -> Vec<(u8, u8, Range<usize>)> {
     ]
 }
 
-/// What becomes of an entry on a fresh queue pair.
+/// The result of an entry on a fresh queue pair.
 fn outcome(kind: u8, entry: &[u8]) -> (u8, u8) {
     let mut world = World::new(2, 1);
     let (mut cq, mut qp) = match kind {

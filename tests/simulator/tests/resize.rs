@@ -94,9 +94,10 @@ impl Setup {
     }
 }
 
-/// Requests stay in order and none is lost, whatever was taken before and however the rings wrap.
+/// Requests stay in order and none is lost, for any number of taken requests and any position of
+/// the rings.
 #[test]
-fn what_is_posted_moves_along() {
+fn posted_requests_move_along() {
     let mut s = Setup::new(0);
     let mut rng = Rng::new(7);
     let mut log_depth = 2;
@@ -127,7 +128,7 @@ fn what_is_posted_moves_along() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_changes_nothing() {
+fn too_small_rings_are_refused_without_a_change() {
     let mut s = Setup::new(3);
     for _ in 0..4 {
         s.post();

@@ -214,7 +214,7 @@ fn frames_go_where_the_published_hashes_say() {
 }
 
 #[test]
-fn what_can_not_be_hashed_goes_to_the_first_queue() {
+fn frames_without_hashed_fields_go_to_the_first_queue() {
     let mut rss = RssQueues::new(4, HASH_SRC_IPV6 | HASH_DST_IPV6);
     (0..4).for_each(|wq| rss.post(wq, 1));
     let (src, dst, ..) = PUBLISHED[0];
@@ -418,10 +418,10 @@ fn bad_commands_are_refused() {
     assert_eq!(made, refused(Status::ReservedNotZero));
 }
 
-/// What an interface with several queues does: raw queue pairs that also send, an RSS queue pair over them, which
+/// An interface with several queues: raw queue pairs that also send, an RSS queue pair over them, which
 /// SET_NETDEV names, and another one in its place while frames come.
 #[test]
-fn raw_queue_pairs_share_what_the_interface_receives() {
+fn raw_queue_pairs_share_the_frames_of_the_interface() {
     for by_reference in [false, true] {
         let mut world = World::new(2, 1);
         if by_reference {

@@ -114,7 +114,7 @@ impl Tags {
         expect_cqe(&mut self.world, 0, &mut self.cq, status)
     }
 
-    /// Tells the count of unexpected messages; returns the flags of the completion.
+    /// Reports the count of unexpected messages; returns the flags of the completion.
     #[track_caller]
     fn sync(&mut self, count: u32) -> u8 {
         let op = TagOp {
@@ -196,7 +196,7 @@ fn eager_messages_go_into_the_buffers_of_their_tags() {
             let tag = 0x1_0000_0000 * u64::from(slot) + 7;
             t.add(slot, tag, u64::from(slot) * 1000, 1000);
         }
-        // The last first; what is sent is as long as the buffer, one byte, and nothing.
+        // The last first; the messages are as long as the buffer, of one byte, and empty.
         for (slot, len) in [(3u32, 1000), (0, 1), (2, 0)] {
             let data = pattern(u64::from(slot), len);
             let tag = 0x1_0000_0000 * u64::from(slot) + 7;
@@ -217,7 +217,7 @@ fn eager_messages_go_into_the_buffers_of_their_tags() {
 }
 
 #[test]
-fn a_long_message_tells_of_its_match_first() {
+fn a_long_message_reports_its_match_first() {
     for world in worlds() {
         let mut t = Tags::new(world);
         t.add(5, 9, 100, 20_000);
@@ -303,7 +303,7 @@ fn unexpected_messages_keep_new_buffers_from_matching() {
     t.eager(0, 2, b"another");
     let found = t.one();
     assert_eq!((found.wqe.get(), found.tm_flags), (1, 0));
-    // What was on the list before does match.
+    // Buffers that were on the list before do match.
     t.eager(1, 1, b"old");
     assert_eq!(t.one().tm_flags, MATCHED | VALID);
 
@@ -411,7 +411,7 @@ fn post_for_fin(t: &mut Tags, n: usize, at: u64) {
 }
 
 #[test]
-fn the_device_reads_the_data_of_a_rendezvous_and_says_so() {
+fn the_device_reads_the_data_of_a_rendezvous_and_completes_it() {
     for world in worlds() {
         let mut t = Tags::new(world);
         for (round, len) in [0u32, 1, 1024, 1025, 100_000].into_iter().enumerate() {
@@ -501,7 +501,7 @@ fn rendezvous_and_own_requests_share_a_queue_pair() {
 }
 
 #[test]
-fn every_message_is_matched_once_whatever_is_lost() {
+fn every_message_is_matched_once_in_spite_of_losses() {
     for seed in 0..10 {
         let mut t = Tags::with_path(World::new(2, seed), |c| {
             c.timeout = 8;
@@ -568,7 +568,7 @@ fn data_that_does_not_fit_is_left_to_software() {
         assert_eq!(found.byte_len.get() as usize, n);
         assert!(t.read(0, n) == request[..n]);
         assert_eq!(t.read(n as u64, 64), [0; 64]);
-        // It was matched, and the queue pair goes on.
+        // It was matched, and the queue pair continues.
         assert_eq!(t.sync(0), 0);
         t.add(2, 5, 0, 100);
         t.eager(0, 5, b"next");
@@ -598,7 +598,7 @@ fn an_eager_message_longer_than_its_buffer_ends_the_connection() {
             (cqe::TM_RECV, CQE_TM_TAGGED)
         );
         assert_eq!(t.read(100, 64), [0; 64]);
-        // The other queue pair goes on, and the place is free.
+        // The other queue pair continues, and the place is free.
         t.add(2, 5, 0, 100);
         t.eager(1, 5, b"next");
         assert_eq!(t.one().tm_flags, MATCHED | VALID);
@@ -653,7 +653,7 @@ fn a_sender_that_has_no_buffer_for_the_fin_is_waited_for() {
     t.add(3, 5, 0, 100);
     t.send(0, &rendezvous(5, CTX, &t.mr[1].clone(), 0, 100));
     t.world.run();
-    // The data is there; only the connection is over, of which an event tells.
+    // The data has arrived; an event reports the end of the connection.
     let found = t.world.completions(0, &mut t.cq);
     let flags: Vec<u8> = found.iter().map(|found| found.tm_flags).collect();
     assert_eq!(flags, [MATCHED, VALID]);
@@ -701,7 +701,7 @@ fn requests_that_are_no_rendezvous_go_to_software() {
 }
 
 #[test]
-fn operations_that_can_not_be_carried_out_say_so() {
+fn impossible_operations_are_reported() {
     let mut t = Tags::new(World::new(2, 1));
     t.add(0, 5, 0, 100);
     let buffer = [t.buffer(0, 100)];
@@ -1151,9 +1151,9 @@ fn buffers_may_be_absent() {
     }
 }
 
-/// A process can ring as often as it likes; its driver must be able to read what that makes of events.
+/// A process can ring without limit; its driver must be able to read the resulting events.
 #[test]
-fn a_broken_list_is_told_of_once() {
+fn a_broken_list_is_reported_once() {
     let mut t = Tags::new(World::new(2, 1));
     t.add(0, 1, 0, 100);
     let srqn = t.srq.srqn();

@@ -269,7 +269,7 @@ fn a_train_is_equivalent_to_its_packets() {
 }
 
 #[test]
-fn a_train_whose_message_has_a_wrong_key_ends_there() {
+fn a_train_ends_at_a_message_with_a_wrong_key() {
     let is_wrong = true;
     compare(100..130, Options { is_wrong, ..PLAIN });
 }

@@ -1,4 +1,4 @@
-//! What the transport does in each situation that the specification names, with explicit times.
+//! The transport in each situation that the specification names, with explicit times.
 
 use faultline_abi::admin::{Counter, DESTROY_QP, QP_FLAG_SIG_ALL};
 use faultline_abi::cqe::{self, Cqe};
@@ -164,10 +164,10 @@ fn silent_peer_costs_exactly_the_retries() {
     assert_eq!(counter(&mut world, 0, Counter::retransmitted_packets), 3);
 }
 
-/// A receiver ends the connection as soon as it has the message, as many a program does: the sender's has arrived,
-/// and what it asked for before it has been done.
+/// A receiver ends the connection as soon as it has the message, as many programs do: the sender's message has
+/// arrived, and its earlier requests have been executed.
 #[test]
-fn what_has_been_received_is_acknowledged() {
+fn received_messages_are_acknowledged() {
     let ends = [Some(QPS_ERR), Some(QPS_RESET), None];
     let before = [wr::WR_WRITE, wr::WR_FETCH_ADD, wr::WR_ATOMIC_WRITE];
     for (end, first) in ends
@@ -240,7 +240,7 @@ fn a_hole_is_asked_for_at_once() {
     assert_eq!(counter(&mut world, 0, Counter::local_ack_timeout_err), 0);
 }
 
-/// What a bad request comes to: status at the requester, state of the responder.
+/// The result of an invalid request: status at the requester, state of the responder.
 fn refused(change: impl Fn(&mut Send<'_>, &Pair), access: u32) -> (u8, u8) {
     let mut world = World::new(2, 1);
     let mut pair = world.connect(QPT_RC, LEN, |c| c.access = access);
@@ -540,7 +540,7 @@ fn reset_and_use_again() {
 }
 
 #[test]
-fn sqd_drains_says_so_and_goes_on() {
+fn sqd_drains_reports_it_and_continues() {
     let mut world = World::new(2, 1);
     let mut pair = rc_pair(&mut world);
     world.hosts[0].driver.async_events();
@@ -592,7 +592,7 @@ fn a_send_queue_in_error_comes_back() {
 }
 
 #[test]
-fn reads_outstanding_stay_within_what_was_agreed() {
+fn outstanding_reads_stay_within_the_agreed_number() {
     let mut world = World::new(2, 1);
     let mut pair = world.connect(QPT_RC, LEN, |c| c.rd_atomic = 2);
     let (a, b) = (pair.mr[0], pair.mr[1]);
@@ -841,7 +841,7 @@ fn duplicate_reads_do_not_pile_up() {
 }
 
 #[test]
-fn naks_carry_what_the_specification_says() {
+fn naks_have_the_codes_of_the_specification() {
     let mut world = World::new(2, 1);
     let mut pair = world.connect(QPT_RC, LEN, |c| c.min_rnr_timer = 25);
     world.start_trace();

@@ -1,4 +1,4 @@
-//! Whatever a guest asks for: others have their turn after about a millisecond.
+//! For any requests of a guest, others have their turn after about a millisecond.
 
 use faultline_abi::admin::{CREATE_MKEY, Counter, CreateMkey, MKEY_WINDOW_1};
 use faultline_abi::qp::*;
@@ -10,7 +10,7 @@ use faultline_simulation::{QpConfig, Send};
 use faultline_simulator::World;
 use zerocopy::IntoBytes;
 
-/// A turn, and what had begun in it.
+/// A turn, and the work that had begun in it.
 const LONGEST: u64 = 2 * TURN_WORK;
 
 /// Operations without packets and completions are work, too.
@@ -83,7 +83,7 @@ fn silent_operations_take_turns() {
     assert!(world.longest_call() < LONGEST, "{}", world.longest_call());
 }
 
-/// Who posts receives as fast as they are flushed gets what a queue holds, not the device.
+/// A guest that posts receives as fast as they are flushed occupies its queue, not the device.
 #[test]
 fn a_flush_ends() {
     const DEPTH: u32 = 1 << 8;
@@ -100,7 +100,7 @@ fn a_flush_ends() {
     world.hosts[0].driver.ring(0, doorbell::RQ, qp.qpn, 0);
     let flushed = world.completions(0, &mut cq);
     assert_eq!(flushed.len() as u32, DEPTH);
-    // It goes on when it is told of more.
+    // It continues when it learns of more.
     world.hosts[0].driver.ring(0, doorbell::RQ, qp.qpn, 0);
     let flushed = world.completions(0, &mut cq);
     assert_eq!(flushed.len() as u32, DEPTH);
@@ -154,9 +154,9 @@ fn a_flush_gives_way() {
     assert!(sent.iter().copied().eq(0..sent.len() as u32));
 }
 
-/// The send queue of datagrams goes on after its flush, even if software does not wait for the end of the flush.
+/// The send queue of datagrams continues after its flush, even if software does not wait for the end of the flush.
 #[test]
-fn a_queue_that_is_repaired_flushes_first() {
+fn a_repaired_queue_flushes_first() {
     const LOG_DEPTH: u8 = 15;
     const DEPTH: u32 = 1 << LOG_DEPTH;
     let mut world = World::new(1, 1);

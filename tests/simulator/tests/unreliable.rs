@@ -1,4 +1,4 @@
-//! Unreliable connections: where a receiver goes on after packets that it did not expect.
+//! Unreliable connections: the position of a receiver after packets that it did not expect.
 
 use faultline_abi::admin::Counter;
 use faultline_abi::qp::QPT_UC;
@@ -126,9 +126,9 @@ fn one_wrong_packet_does_not_stop_a_connection() {
     }
 }
 
-/// What could be a duplicate after it is lost, and not more.
+/// Only packets that could be duplicates are lost after it.
 #[test]
-fn a_packet_from_the_near_future_costs_what_it_has_skipped() {
+fn a_packet_from_the_near_future_loses_the_skipped_ones() {
     for ahead in [1, 20, RECENT] {
         let (mut world, mut pair) = start(1);
         assert_eq!(exchange(&mut world, &mut pair, 0), [0]);

@@ -1,5 +1,5 @@
-//! Timers of a queue pair that waits for a page: whatever has been posted completes, also when the peer is gone, and
-//! losses before the page are repaired meanwhile.
+//! Timers of a queue pair that waits for a page: every posted request completes, also when the peer is gone, and losses
+//! before the page are repaired meanwhile.
 
 use faultline_abi::admin::Counter;
 use faultline_abi::qp::*;
@@ -19,7 +19,7 @@ const VA: u64 = 0x7f12_3456_0000;
 const PAGE: u64 = 4096;
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
-/// What eight transmissions of a request take: 4.096 µs × 2^14 for each.
+/// Time of eight transmissions of a request: 4.096 µs × 2^14 for each.
 const RETRIES: u64 = 8 * 67 * MS + 10 * MS;
 
 /// A connection. Both sides have a pinned region and one on demand.
@@ -168,9 +168,9 @@ fn a_page_that_does_not_come_leaves_earlier_requests_their_timer() {
     }
 }
 
-/// A page that takes longer than all retries of what was sent before it.
+/// A page that takes longer than all retries of requests before it.
 #[test]
-fn a_peer_that_is_gone_is_noticed_while_a_page_is_awaited() {
+fn the_loss_of_the_peer_is_noticed_during_a_wait_for_a_page() {
     for room in [true, false] {
         let config = |config: &mut NicConfig| {
             if !room {
@@ -259,9 +259,9 @@ fn losses_within_a_message_are_repaired_while_its_rest_is_awaited() {
     assert!(w.world.hosts[1].driver.read_mr(&target, 0, 12_288) == data);
 }
 
-/// What has to be sent again has lost its page meanwhile: the queue pair waits for that one first.
+/// The page of a packet that has to be sent again becomes absent meanwhile: the queue pair waits for that page first.
 #[test]
-fn what_is_sent_again_may_miss_a_page_itself() {
+fn a_repeated_packet_may_miss_a_page_itself() {
     for fails in [false, true] {
         let mut w = Waiting::new(World::new(2, 1));
         w.pagers[0].write(&w.world, 0, 0, &[1; 16]);
@@ -300,9 +300,9 @@ fn what_is_sent_again_may_miss_a_page_itself() {
     }
 }
 
-/// A response comes for which there is no place any more; then the peer is gone.
+/// A response arrives whose buffer is absent; then the peer is gone.
 #[test]
-fn a_response_that_waits_for_its_place_does_not_wait_for_a_peer_that_is_gone() {
+fn a_response_that_waits_for_its_buffer_does_not_hide_the_loss_of_the_peer() {
     let mut w = Waiting::new(World::new(2, 1));
     w.pagers[0].delay = MS;
     w.pagers[0].map_page(&mut w.world, 0, VA / PAGE, true);
@@ -323,7 +323,7 @@ fn a_response_that_waits_for_its_place_does_not_wait_for_a_peer_that_is_gone() {
 /// Every kind of request with pages that come, come late or do not come, with room for many faults or for few, under
 /// every policy, while packets are lost, and the peer at some time for good: each of them completes.
 #[test]
-fn whatever_is_posted_completes() {
+fn every_posted_request_completes() {
     for seed in 0..600 {
         let mut rng = Rng::new(seed);
         let places = [2, 1024][rng.below(2) as usize];
@@ -480,7 +480,7 @@ fn requests_in_flight_survive_memory_that_moves() {
 
 const READ: u32 = 128 << 10;
 
-/// A READ of 128 KiB whose last page at the responder is absent, with its data there.
+/// A READ of 128 KiB whose last page at the responder is absent, with its data in the swap.
 fn slow_read(change: impl Fn(&mut Connect)) -> Waiting {
     let mut w = Waiting::connected(World::new(2, 1), 6, QPT_RC, change);
     let first = (VA + 0x1000_0000) / PAGE;
@@ -517,7 +517,7 @@ impl Waiting {
     }
 }
 
-/// The page takes longer than all retries. What is behind the READ is done once.
+/// The page takes longer than all retries. Requests behind the READ are executed once.
 #[test]
 fn a_read_waits_for_a_page_in_its_middle_as_long_as_it_takes() {
     for by_reference in [false, true] {
@@ -649,9 +649,9 @@ fn a_repeated_read_is_refused_only_by_policy_rnr() {
     }
 }
 
-/// A page for a WRITE on UC that will not come costs that message, whatever the policy does meanwhile.
+/// A page for a WRITE on UC that will not come costs that message, with any change of the policy meanwhile.
 #[test]
-fn an_unreliable_write_whose_page_is_refused_is_lost_once() {
+fn an_unreliable_write_to_a_refused_page_is_lost_once() {
     for policy in [FAULT_POLICY_RNR, FAULT_POLICY_DROP, FAULT_POLICY_STALL] {
         for len in [100, 5000] {
             let mut w = Waiting::connected(World::new(2, 1), 6, QPT_UC, |_| {});

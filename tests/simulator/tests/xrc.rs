@@ -131,7 +131,7 @@ fn every_operation_on_either_queue() {
 }
 
 #[test]
-fn messages_come_once_and_in_order_whatever_is_lost() {
+fn messages_come_once_and_in_order_in_spite_of_losses() {
     for seed in 0..10 {
         let mut x = Xrc::new(World::new(2, seed), |c| {
             c.timeout = 8;
@@ -180,7 +180,7 @@ fn messages_come_once_and_in_order_whatever_is_lost() {
 }
 
 #[test]
-fn an_empty_queue_is_not_ready_and_says_so() {
+fn an_empty_queue_answers_not_ready() {
     let mut x = Xrc::new(World::new(2, 1), |c| c.min_rnr_timer = 1);
     let srqn = x.srqs[0].0.srqn;
     x.post(wr::WR_SEND, srqn, (0, 100), 0);

@@ -21,9 +21,9 @@ const PARTS: usize = 4;
 
 /// Capture the frames of a running process as pcapng, for Wireshark and tshark.
 ///
-/// It ends after --count frames, when the reader of the output ends, or at SIGINT or SIGTERM (Ctrl-C). Each frame is captured where it
-/// is sent and where it arrives, with its direction. Frames that are dropped have a comment. If the output is written more slowly
-/// than frames come, some are lost and counted.
+/// It ends after --count frames, when the reader of the output ends, or at SIGINT or SIGTERM (Ctrl-C). Each frame is
+/// captured where it is sent and where it arrives, with its direction. Frames that are dropped have a comment. If
+/// frames come faster than the output can be written, some are lost and counted.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Save {
     /// NIC or port to capture at; may be given several times. Default: all.
@@ -35,10 +35,10 @@ pub(crate) struct Save {
     /// Capture only packets of this opcode, such as RC_SEND_ONLY, or group of opcodes, such as RNR_NAK, as in rules of scenarios.
     #[arg(long, value_name = "NAME")]
     opcode: Option<String>,
-    /// Keep only so many octets of each frame.
+    /// Keep at most this number of octets of each frame.
     #[arg(long, value_name = "N")]
     snaplen: Option<u32>,
-    /// End after so many frames.
+    /// End after this number of frames.
     #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// File or FIFO to write; `-` is standard output.
@@ -73,7 +73,7 @@ impl Save {
                 lost => format!(", {lost} lost because they were written too slowly"),
             };
             let text = format!("{frames} frames captured{lost}\n");
-            // There may be nobody who reads it.
+            // Standard error may have no reader.
             let _ = std::io::stderr().write_all(text.as_bytes());
         }
         Ok(())
@@ -123,7 +123,7 @@ impl Save {
             saved = whole.as_mut() => return saved.map(Some),
             () = signals.next() => {}
         }
-        // What was captured until now still comes. The capture may have ended by itself.
+        // Frames that were captured before still come. The capture may have ended by itself.
         let _ = remote.ask(Method::DELETE, &end, Vec::new()).await;
         tokio::select! {
             saved = whole => saved.map(Some),
@@ -181,7 +181,7 @@ fn open(path: &Path) -> anyhow::Result<File> {
     File::create(path).with_context(|| format!("can't create {}", path.display()))
 }
 
-/// Writes parts as they come, and counts what is in them.
+/// Writes parts as they come, and counts their frames.
 fn write(path: &Path, output: Option<File>, queue: mpsc::Receiver<Bytes>) -> anyhow::Result<Saved> {
     let output: Box<dyn Write> = match output {
         Some(file) => Box::new(file),
@@ -196,7 +196,7 @@ fn write(path: &Path, output: Option<File>, queue: mpsc::Receiver<Bytes>) -> any
     };
     let counted = count(&mut tee);
     if tee.error.is_none() {
-        // What could not be counted.
+        // The rest that could not be counted.
         std::io::copy(&mut tee, &mut std::io::sink())?;
     }
     match tee.error {
@@ -232,10 +232,10 @@ fn count(capture: impl Read) -> Saved {
     saved
 }
 
-/// Reads parts, and writes what is read.
+/// Reads parts, and writes them.
 struct Tee {
     queue: mpsc::Receiver<Bytes>,
-    /// What has been written and not read yet.
+    /// The part that is written and not read yet.
     part: Bytes,
     output: Box<dyn Write>,
     /// Why it could not be written.

@@ -18,9 +18,9 @@ pub(crate) enum CheckCommand {
         #[arg(long)]
         ready: bool,
     },
-    /// Show what was found until now.
+    /// Show the findings until now.
     Show,
-    /// End it, and print what was found. Fails if a rule was violated.
+    /// End it, and print the findings. Fails if a rule was violated.
     Stop,
 }
 

@@ -21,7 +21,7 @@ use tokio::runtime::Runtime;
 pub(crate) const SOCKET_VARIABLE: &str = "FAULTLINE_CONTROL";
 /// The control socket of the packaged service.
 const PACKAGED_SOCKET: &str = "/run/faultline/control.sock";
-/// How long to wait for each part of a response.
+/// Time limit for each part of a response.
 const ANSWER_TIME: Duration = Duration::from_secs(20);
 
 /// Which control server to ask.

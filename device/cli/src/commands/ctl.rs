@@ -39,7 +39,7 @@ enum Command {
     Nics,
     /// List the ports that lead out of the process.
     Ports,
-    /// List the directions of links that have a model, with what they have done.
+    /// List the directions of links that have a model, with its effects.
     Links,
     /// Show a NIC: state, link, configuration, number of objects.
     Show {
@@ -148,7 +148,7 @@ enum Command {
     },
     /// Print the metrics for Prometheus; with --json, a list of samples.
     Metrics,
-    /// Print all that is known of a NIC as JSON.
+    /// Print the complete state of a NIC as JSON.
     Dump {
         /// Name of the NIC.
         nic: String,
@@ -181,12 +181,12 @@ enum ActionCommand {
     DropFrames {
         /// Direction, from the NIC's point of view.
         direction: Way,
-        /// Number of packets; 0 withdraws an earlier request.
+        /// Number of packets; 0 cancels an earlier request.
         count: u32,
     },
     /// Suppress the next interrupts.
     LoseInterrupts {
-        /// Number of interrupts; 0 withdraws an earlier request.
+        /// Number of interrupts; 0 cancels an earlier request.
         count: u32,
     },
 }
@@ -209,7 +209,7 @@ impl From<ActionCommand> for Action {
     }
 }
 
-/// What `ctl action --json` prints.
+/// Output of `ctl action --json`.
 #[derive(Serialize)]
 struct Done {
     nic: String,

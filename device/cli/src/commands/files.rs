@@ -21,7 +21,7 @@ fn path_named_by(folder: &Path, name: &str) -> Result<PathBuf, Error> {
     if !path.starts_with(folder.canonicalize()?) {
         return Err(Error::other("it is not in the folder of the scenario"));
     }
-    // Others may have no end, or never begin.
+    // Other files may have no end, or wait for a writer.
     if !path.metadata()?.is_file() {
         return Err(Error::other("it is not a regular file"));
     }
@@ -43,7 +43,8 @@ pub(crate) fn read_text(from: impl Read, most: usize) -> Result<String, Error> {
     String::from_utf8(read_bytes(from, most)?).map_err(Error::other)
 }
 
-/// The content of an open file or pipe, at most `most` bytes. Pipes and devices do not tell their size before they are read.
+/// The content of an open file or pipe, at most `most` bytes. The size of pipes and devices is unknown before they are
+/// read.
 pub(crate) fn read_bytes(from: impl Read, most: usize) -> Result<Vec<u8>, Error> {
     let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
     let mut bytes = Vec::new();
@@ -54,7 +55,7 @@ pub(crate) fn read_bytes(from: impl Read, most: usize) -> Result<Vec<u8>, Error>
     }
 }
 
-/// Checks that a result can be written to a path, before the work whose result it is. The file does not change.
+/// Checks that a result can be written to a path, before the work. The file does not change.
 pub(crate) fn check_writable(path: &Path) -> anyhow::Result<()> {
     let shown = path.display();
     // Not followed: opening a link whose target is absent would make it.

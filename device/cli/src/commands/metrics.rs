@@ -13,7 +13,7 @@ pub(crate) struct Sample {
     name: String,
     /// Its labels.
     labels: BTreeMap<String, String>,
-    /// A number, or a string for what is none in JSON (`NaN`, `+Inf`).
+    /// A number, or a string for a value that JSON does not have (`NaN`, `+Inf`).
     value: Value,
 }
 
@@ -42,7 +42,7 @@ fn sample(line: &str) -> Option<Sample> {
     })
 }
 
-/// Labels up to the closing brace, and what follows it.
+/// Labels up to the closing brace, and the rest.
 fn labels(mut text: &str) -> Option<(BTreeMap<String, String>, &str)> {
     let mut labels = BTreeMap::new();
     loop {
@@ -56,7 +56,7 @@ fn labels(mut text: &str) -> Option<(BTreeMap<String, String>, &str)> {
     }
 }
 
-/// A value up to its closing quote, and what follows that.
+/// A value up to its closing quote, and the rest.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut chars = text.chars();

@@ -23,8 +23,8 @@ pub(crate) mod vopr;
 
 use std::io::Write;
 
-/// Replaces control characters, except line feed and tab, in text that comes in parts. A server and a trace repeat names that
-/// guests have chosen, and may themselves be someone else's: their text must not control the terminal.
+/// Replaces control characters, except line feed and tab, in text that comes in parts. A server or a trace repeats
+/// names that guests have chosen, and may itself be hostile, so its text must not control the terminal.
 #[derive(Debug, Default)]
 pub(crate) struct Printable {
     /// The byte before the next part.

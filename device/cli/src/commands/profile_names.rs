@@ -5,7 +5,8 @@ use std::ffi::OsStr;
 use clap::builder::{PossibleValue, TypedValueParser};
 use faultline_scenario::profile::EMBEDDED;
 
-/// A parser that also tells the names of the profiles that come with Faultline. Other values are left to the inner parser.
+/// A parser that also lists the names of the profiles that come with Faultline. Other values are left to the inner
+/// parser.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProfileNames<P>(pub(crate) P);
 

@@ -216,7 +216,7 @@ impl Run {
         })
     }
 
-    /// Prints what has come of a scenario.
+    /// Prints the result of a scenario.
     fn show(&self, ran: &FinishedRun) -> anyhow::Result<()> {
         if self.verbose {
             let mut lines = ran.outcome.results.trace.lines().join("\n");

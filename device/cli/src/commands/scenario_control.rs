@@ -31,7 +31,7 @@ pub(crate) enum ScenarioCommand {
         /// Limit of the run instead of the file's, such as 30s.
         #[arg(long, value_name = "TIME")]
         limit: Option<Time>,
-        /// Be the scenario's runner: carry out in the guests what `show` lists as tasks, and report each with `done`.
+        /// Be the scenario's runner: execute the tasks that `show` lists in the guests, and report each with `done`.
         #[arg(long)]
         runner: bool,
     },
@@ -42,11 +42,11 @@ pub(crate) enum ScenarioCommand {
         /// The name.
         name: String,
     },
-    /// Report that a task of the scenario was carried out in the guest.
+    /// Report that a task of the scenario was executed in the guest.
     Done {
         /// Id of the task, as `show` lists it.
         task: u64,
-        /// Why it could not be carried out. The run fails then.
+        /// Why it could not be executed. The run fails then.
         #[arg(long, value_name = "TEXT")]
         error: Option<String>,
     },
@@ -117,7 +117,7 @@ fn read(file: &Path) -> anyhow::Result<String> {
     text.with_context(|| UnusableInput::unread(file.display()))
 }
 
-/// The text of the profile that a scenario names by its path. What else is wrong in the file, the server says.
+/// The text of the profile that a scenario names by its path. The server reports all other problems of the file.
 fn profile_text(file: &Path, text: &str) -> anyhow::Result<Option<String>> {
     let named = scenario::read::read("", text).ok();
     let named = named.and_then(|scenario| scenario.profile);

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use faultline_config::ConfigError;
 
-/// The command has failed, or something that was judged does not hold.
+/// The command has failed, or a check has failed.
 pub(crate) const FAILED: u8 = 1;
 /// The arguments are wrong, or a file can't be read or simulated.
 pub(crate) const UNUSABLE: u8 = 2;
@@ -27,7 +27,7 @@ pub(crate) const fn after_signal(number: u8) -> u8 {
 pub(crate) struct UnusableInput(String);
 
 impl UnusableInput {
-    /// A file that can't be read, or whose content is not what the command reads.
+    /// A file that can't be read, or whose content the command cannot use.
     pub(crate) fn unread(file: impl Display) -> Self {
         Self(format!("can't read {file}"))
     }

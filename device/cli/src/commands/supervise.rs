@@ -19,7 +19,7 @@ const QUICK: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause.
 const MAX_PAUSE: Duration = Duration::from_millis(3200);
-/// How long a server may take to end before it is killed.
+/// Time limit for the end of a server, before it is killed.
 const END: Duration = Duration::from_secs(10);
 
 /// The signals that a supervisor handles.
@@ -31,7 +31,7 @@ struct Signals {
 
 /// Why a supervisor no longer waits.
 enum Event<T = ExitStatus> {
-    /// What it has waited for has ended.
+    /// The awaited event has come.
     Ended(T),
     /// The supervisor is to end.
     Stop(&'static str),
@@ -99,7 +99,7 @@ impl Servers {
         matches!(status, Ok(Ok(status)) if status.success())
     }
 
-    /// Starts a server and waits for what ends it. It has ended then.
+    /// Starts a server and waits until it ends.
     async fn serve(&self, signals: &mut Signals) -> anyhow::Result<Event> {
         let mut child = self.start()?;
         let event = self.wait(&mut child, signals).await?;
@@ -109,7 +109,7 @@ impl Servers {
         Ok(event)
     }
 
-    /// Waits for what ends a server.
+    /// Waits for an event that ends a server.
     async fn wait(&self, child: &mut Child, signals: &mut Signals) -> Result<Event> {
         loop {
             match signals.next(child.wait()).await? {
@@ -118,7 +118,7 @@ impl Servers {
             }
             let check = self.would_start();
             tokio::pin!(check);
-            // The old server may end meanwhile, and a further SIGHUP asks for what is under way.
+            // The old server may end meanwhile, and a further SIGHUP requests the restart that is under way.
             let starts = loop {
                 tokio::select! {
                     starts = &mut check => break starts,
@@ -132,7 +132,9 @@ impl Servers {
                 tracing::info!("SIGHUP: starting the server anew");
                 return Ok(Event::Renew);
             }
-            tracing::error!("SIGHUP: a new server would not start, see above: the old one goes on");
+            tracing::error!(
+                "SIGHUP: a new server would not start, see above: the old one continues"
+            );
         }
     }
 }
@@ -150,7 +152,7 @@ async fn end(child: &mut Child) -> Result<()> {
     Ok(())
 }
 
-/// The pause after so many servers in a row that have ended at once.
+/// The pause after `quick` servers in a row that have ended at once.
 fn pause(quick: u32) -> Duration {
     let Some(doublings) = quick.checked_sub(2) else {
         return Duration::ZERO;
@@ -164,8 +166,8 @@ fn pause(quick: u32) -> Duration {
 pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
     let servers = Servers::new(&config)?;
-    // Before a server has run for a while the fault is most likely one of the configuration. Later the clients' connections are held
-    // whatever happens: the next server may be better, or the program may be there again.
+    // Before a server has run for a while, the cause is most likely an error of the configuration. Later the clients'
+    // connections are held in any case: the next server may work, or the program may be installed again.
     let mut has_run = false;
     let mut quick: u32 = 0;
     loop {

@@ -36,7 +36,8 @@ pub(crate) struct Save {
     /// Where to write the trace.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Go on for this many seconds, so that the trace may have more events than the process keeps. A signal (Ctrl-C) ends it before.
+    /// Continue for this many seconds, so that the trace may have more events than the process keeps. A signal (Ctrl-C)
+    /// ends it before.
     #[arg(long, value_name = "S", default_value_t = 0)]
     follow: u64,
     /// Print the number of events as JSON.
@@ -46,7 +47,7 @@ pub(crate) struct Save {
     target: Target,
 }
 
-/// Print where the time of page faults in a trace has gone.
+/// Print a report of the page faults in a trace, by stage.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Show {
     /// A file that `faultline trace` has written.
@@ -121,9 +122,10 @@ impl Save {
     }
 }
 
-/// Reads the records of the rings, and those that come in the time `follow` after the first request. Each answer has all records
-/// of one point in time. The device's clock tells the end: a process under load makes records faster than they can be read. In a
-/// pause it stands still, so the end is also when that time is over and there are no more records. A signal ends it, too.
+/// Reads the records of the rings, and further ones in the time `follow` after the first request. Each answer has all
+/// records of one point in time. The end follows from the device clock, because a process under load makes records
+/// faster than they can be read. In a pause that clock stands still, so the collection also ends when the time is over
+/// and there are no more records. A signal ends it, too.
 fn collect(client: &Client, follow: Duration, stop: &Stop) -> anyhow::Result<Trace> {
     let start = Instant::now();
     let (header, records) = snapshot(client, 0)?;
@@ -162,7 +164,8 @@ fn collect(client: &Client, follow: Duration, stop: &Stop) -> anyhow::Result<Tra
 /// Answers to requests for the records, joined.
 struct Collected {
     trace: Trace,
-    /// Of each NIC: its records since its start until the last answer, and the time of the last one that is in the trace.
+    /// Of each NIC: the number of its records since its start until the last answer, and the time of the last one in
+    /// the trace.
     nics: Vec<(u64, Option<faultline_nic::Instant>)>,
 }
 
@@ -215,7 +218,7 @@ impl Collected {
     }
 }
 
-/// The processes that own the queue pairs that exist now, as their guests say.
+/// The processes that own the present queue pairs, as their guests have reported them.
 fn owners(
     client: &Client,
     nics: &[String],
@@ -322,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_between_two_answers_is_a_gap_of_its_nic() {
+    fn records_missing_between_two_answers_are_a_gap_of_their_nic() {
         let mut collected = Collected::new(&header([0, 0], 0));
         let mut first = records(0, &[50, 60]);
         first.extend(records(1, &[61]));

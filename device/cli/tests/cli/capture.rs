@@ -137,7 +137,7 @@ fn a_fifo_is_written_from_when_it_has_a_reader_until_a_signal() {
 }
 
 #[test]
-fn what_is_wrong_is_said_before_a_file_is_made() {
+fn problems_are_reported_before_a_file_is_made() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
     let (_server, _wire) = start(path);

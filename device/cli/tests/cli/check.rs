@@ -179,7 +179,8 @@ fn write_capture_of_a_loop(path: &Path, frames: Vec<Seen>) {
     }
 }
 
-/// A bridge outside the process connects two ports. What the first NIC has sent passes both ports later, when it has sent more.
+/// A bridge outside the process connects two ports. Frames of the first NIC pass both ports later, when it has sent
+/// more.
 #[test]
 fn frames_between_two_nics_are_not_judged_at_ports_on_their_way() {
     const A: u32 = 0;
@@ -198,7 +199,7 @@ fn frames_between_two_nics_are_not_judged_at_ports_on_their_way() {
     frames.push((B, true, 0, reply(5, 1)));
     frames.push((A, false, 0, reply(5, 1)));
     let before_loss = frames.len();
-    // The capture has lost what NIC a has sent here, but not its way.
+    // The capture has lost the frames of NIC a at the NIC, but not at the ports.
     let [out, into] = crossing(request(6));
     frames.extend([(out.0, out.1, 3, out.3), into]);
     frames.push((A, true, 0, request(9)));
@@ -241,7 +242,7 @@ fn a_capture_is_read_from_standard_input() {
 }
 
 #[test]
-fn a_file_that_is_no_capture_is_refused() {
+fn other_files_than_captures_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("a");
     let refused = |what: &str| {

@@ -19,7 +19,7 @@ fn run(socket: Option<&Path>, arguments: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// What a command prints; it must succeed.
+/// Output of a command, which must succeed.
 #[track_caller]
 fn printed(socket: &Path, arguments: &[&str]) -> String {
     printed_by(run(Some(socket), arguments), arguments)
@@ -120,7 +120,7 @@ fn everything_is_printed_as_json() {
 }
 
 #[test]
-fn what_is_changed_is_shown() {
+fn changes_are_shown() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("control");
     let _server = server(directory.path(), &["a", "b c"]);
@@ -239,7 +239,7 @@ fn mistakes_are_explained() {
         let output = run(socket, arguments);
         let error = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{error}");
-        // What is drawn with its line begins as `faultline scenario check` prints it.
+        // A message with a drawn line begins as `faultline scenario check` prints it.
         let start = error.starts_with("Error: ") || error.starts_with("error: ");
         assert!(start && error.contains(part), "{error}");
     };

@@ -18,7 +18,7 @@ fn printed(arguments: &[&str]) -> (String, Output) {
 }
 
 #[test]
-fn all_stories_are_told_or_one() {
+fn all_stories_or_one_are_shown() {
     let (all, output) = printed(&[]);
     assert!(output.status.success(), "{output:?}");
     let (list, _) = printed(&["--list"]);
@@ -40,7 +40,7 @@ fn all_stories_are_told_or_one() {
     assert_eq!(output.status.code(), Some(2));
 }
 
-/// What is printed can be changed and run.
+/// The printed scenario can be changed and run.
 #[test]
 fn a_scenario_of_a_story_is_one_of_the_simulator() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! File systems without room: each command says which file it could not write and why, and what serves goes on.
+//! File systems without room: each command reports which file it could not write and why, and the server continues.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -86,8 +86,8 @@ fn refused(arguments: &[&str], control: &Path, message: &str) {
 }
 
 #[test]
-fn captures_and_traces_say_which_file_has_no_room() {
-    with_full_disks("captures_and_traces_say_which_file_has_no_room", |disks| {
+fn captures_and_traces_name_the_file_without_room() {
+    with_full_disks("captures_and_traces_name_the_file_without_room", |disks| {
         let directory = tempfile::tempdir().unwrap();
         let control = directory.path().join("control");
         let _server = server(directory.path(), &["a"]);
@@ -118,8 +118,8 @@ fn captures_and_traces_say_which_file_has_no_room() {
 /// A file system that becomes full during a capture ends the capture: the command says so, and the frames up to there can be read.
 /// The server continues to run.
 #[test]
-fn a_capture_that_fills_a_file_system_keeps_what_it_has_written() {
-    const NAME: &str = "a_capture_that_fills_a_file_system_keeps_what_it_has_written";
+fn a_capture_that_fills_a_file_system_keeps_its_written_frames() {
+    const NAME: &str = "a_capture_that_fills_a_file_system_keeps_its_written_frames";
     with_full_disks(NAME, |disks| {
         std::fs::remove_file(disks.octets.join("filler")).unwrap();
         let directory = tempfile::tempdir().unwrap();
@@ -195,8 +195,8 @@ fn a_capture_that_fills_a_file_system_keeps_what_it_has_written() {
 }
 
 #[test]
-fn results_of_scenarios_say_which_file_has_no_room() {
-    with_full_disks("results_of_scenarios_say_which_file_has_no_room", |disks| {
+fn results_of_scenarios_name_the_file_without_room() {
+    with_full_disks("results_of_scenarios_name_the_file_without_room", |disks| {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let scenario = root.join("tests/scenarios/ecn_marks.toml");
         let junit = disks.octets.join("junit.xml").display().to_string();
@@ -245,8 +245,8 @@ fn a_socket_without_room_is_refused_with_the_remedy() {
 }
 
 #[test]
-fn a_supervisor_without_room_says_where() {
-    with_full_disks("a_supervisor_without_room_says_where", |disks| {
+fn a_supervisor_without_room_names_the_file() {
+    with_full_disks("a_supervisor_without_room_names_the_file", |disks| {
         let directory = tempfile::tempdir().unwrap();
         let nic = directory.path().join("nic");
         for disk in [&disks.octets, &disks.inodes] {
@@ -263,9 +263,9 @@ fn a_supervisor_without_room_says_where() {
 }
 
 #[test]
-fn a_log_without_room_holds_nothing_up_and_says_what_is_lost() {
+fn a_log_without_room_holds_nothing_up_and_counts_lost_lines() {
     with_full_disks(
-        "a_log_without_room_holds_nothing_up_and_says_what_is_lost",
+        "a_log_without_room_holds_nothing_up_and_counts_lost_lines",
         |disks| {
             let directory = tempfile::tempdir().unwrap();
             let nic = directory.path().join("nic");

@@ -1,4 +1,4 @@
-//! What all commands have in common: signals, arguments that cannot be used, log levels, colours, the attached client.
+//! Common behaviour of all commands: signals, arguments that cannot be used, log levels, colours, the attached client.
 
 use std::fs;
 use std::path::Path;
@@ -74,7 +74,7 @@ fn signal(child: &Child, signal: Signal) {
 }
 
 #[test]
-fn a_signal_ends_a_trace_which_is_kept() {
+fn a_trace_that_a_signal_ends_is_kept() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
     let _server = server(path, &["a"]);
@@ -168,7 +168,7 @@ fn a_file_that_cannot_be_read_has_one_status() {
     }
 }
 
-/// A run of minutes must not find at its end that its result has no place.
+/// A run of minutes must not fail at its end because its result cannot be written.
 #[test]
 fn paths_of_results_are_checked_before_the_work() {
     let directory = tempfile::tempdir().unwrap();
@@ -227,7 +227,7 @@ fn problems_of_files_have_colours_only_for_users_who_want_them() {
 }
 
 #[test]
-fn a_file_for_guests_says_what_it_needs() {
+fn a_file_for_guests_names_the_needed_command() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
     fs::write(path.join("guests.toml"), FOR_GUESTS).unwrap();
@@ -250,7 +250,7 @@ fn a_file_for_guests_says_what_it_needs() {
     assert_eq!(status, Some(0), "{text}");
 }
 
-/// What a process logs until it has ended.
+/// The log of a process until its end.
 fn logged(directory: &Path, prepare: impl FnOnce(&mut Command)) -> String {
     let socket = directory.join("nic");
     let program = Program::start_with(&[&socket], prepare);

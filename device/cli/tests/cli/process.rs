@@ -1,4 +1,4 @@
-//! The program as an operator meets it: it starts, says what is wrong, and leaves nothing behind.
+//! The program for an operator: it starts, reports mistakes, and removes its files at the end.
 
 use std::io::Read;
 use std::process::Command;
@@ -23,7 +23,7 @@ fn a_signal_ends_it_and_its_sockets() {
 }
 
 #[test]
-fn what_was_killed_is_replaced_and_what_lives_is_not() {
+fn sockets_of_killed_processes_are_replaced_and_others_are_not() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("nic");
     let mut killed = Program::start(&[&socket]);
@@ -42,7 +42,7 @@ fn what_was_killed_is_replaced_and_what_lives_is_not() {
     client(&socket);
 }
 
-/// Position, key and what is allowed, once: the message of a configuration file that can't be used.
+/// Position, key and allowed values, once: the message of a configuration file that can't be used.
 #[test]
 fn a_mistake_in_the_configuration_file_is_located_and_named_once() {
     let directory = tempfile::tempdir().unwrap();
@@ -72,7 +72,7 @@ fn a_mistake_in_the_configuration_file_is_located_and_named_once() {
     }
 }
 
-/// QEMU without a shared memory backend: the guest would see errors only, so the operator must be told.
+/// QEMU without a shared memory backend: the guest would see errors only, so the log must tell the operator.
 #[test]
 fn memory_that_cannot_be_reached_is_reported_with_the_remedy() {
     let directory = tempfile::tempdir().unwrap();
@@ -103,9 +103,9 @@ fn memory_that_cannot_be_reached_is_reported_with_the_remedy() {
     }
 }
 
-/// A guest can reset its device for ever; the log is everybody's.
+/// A guest can reset its device without end; the log is shared with others.
 #[test]
-fn what_a_guest_repeats_does_not_fill_the_log() {
+fn repeated_events_of_a_guest_do_not_fill_the_log() {
     const RESET: u16 = 13;
     const UNKNOWN: u16 = 999;
     let directory = tempfile::tempdir().unwrap();
@@ -135,7 +135,7 @@ fn what_a_guest_repeats_does_not_fill_the_log() {
     program.says("client disconnected");
 }
 
-/// A process whose engine is gone would refuse its clients for ever: a supervisor must see that it failed. Release builds
+/// A process without its engine would refuse its clients for ever: a supervisor must see that it failed. Release builds
 /// have no way to provoke it.
 #[cfg(debug_assertions)]
 #[test]

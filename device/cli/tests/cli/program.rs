@@ -1,4 +1,4 @@
-//! What tests of the program's commands share.
+//! Functions for tests of the program's commands.
 use std::path::Path;
 use std::process::Output;
 
@@ -22,7 +22,7 @@ pub(crate) fn server(directory: &Path, names: &[&str]) -> Server {
     faultline_control::serve(&config).unwrap()
 }
 
-/// What a command has printed, which must have succeeded.
+/// Output of a command, which must have succeeded.
 #[track_caller]
 pub(crate) fn printed_by(output: Output, arguments: &[&str]) -> String {
     let error = String::from_utf8_lossy(&output.stderr);

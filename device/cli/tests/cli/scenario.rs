@@ -321,7 +321,7 @@ fn a_negative_number_is_refused_as_a_value() {
 
 /// The simulated programs of a file for guests do nothing, and so its rules do not fire.
 #[test]
-fn a_file_without_traffic_says_why_nothing_happens() {
+fn a_file_without_traffic_explains_why_nothing_happens() {
     let rule = "[[rule]]\non = { opcode = \"READ\" }\ndo = { drop = {} }\n";
     let directory = folder(&[("guests.toml", rule)]);
     let (text, status) = printed(directory.path(), &["run", "guests.toml"]);

@@ -160,7 +160,7 @@ fn sighup_starts_the_program_anew() {
     wait_for_end(first);
 }
 
-/// The configuration is checked first: its mistake would end what works.
+/// The configuration is checked first: a mistake in it must not end the running server.
 #[test]
 fn sighup_does_not_end_a_server_if_the_next_would_not_start() {
     let directory = tempfile::tempdir().unwrap();
@@ -180,7 +180,7 @@ fn sighup_does_not_end_a_server_if_the_next_would_not_start() {
         std::fs::write(&file, mistake).unwrap();
         supervisor.signal(Signal::HUP);
         supervisor.says(named);
-        supervisor.says("the old one goes on");
+        supervisor.says("the old one continues");
         assert_eq!(next_server(&supervisor, None), server);
     }
     let mut client = client(&socket);
@@ -191,7 +191,7 @@ fn sighup_does_not_end_a_server_if_the_next_would_not_start() {
     assert_ne!(next_server(&supervisor, Some(server)), server);
 }
 
-/// Once a server has run, the supervisor holds the clients' connections whatever becomes of the next ones.
+/// Once a server has run, the supervisor holds the clients' connections, even if the next ones fail.
 #[test]
 fn clients_outlive_servers_that_can_not_start() {
     let directory = tempfile::tempdir().unwrap();

@@ -7,7 +7,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-/// Runs a program whose standard streams are a terminal. Returns what it has written there, and its exit status.
+/// Runs a program whose standard streams are a terminal. Returns its output, and its exit status.
 pub(crate) fn run_in_terminal(command: &mut Command) -> (String, ExitStatus) {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
     grantpt(&master).unwrap();

@@ -327,7 +327,7 @@ impl Terminal {
         }
     }
 
-    /// Reads what has been written, and waits a moment if that is nothing.
+    /// Reads the output, and waits a moment if there is none.
     fn pump(&mut self) {
         let timeout = Timespec {
             tv_sec: 0,
@@ -389,13 +389,13 @@ impl Terminal {
     }
 }
 
-/// What a terminal shows.
+/// The contents of a terminal.
 #[derive(Debug)]
 struct Shown {
     alternate: bool,
     cursor: bool,
     lines: Vec<String>,
-    /// What was written outside of the alternate screen.
+    /// The text that was written outside of the alternate screen.
     plain: String,
 }
 

@@ -142,7 +142,7 @@ fn a_refused_request_is_the_last_of_its_connection() {
 }
 
 #[test]
-fn a_connection_with_the_token_lives_on() {
+fn a_connection_with_the_token_stays_open() {
     let process = Process::start();
     let mut stream = process.tcp();
     let read = |stream: &mut TcpStream| {

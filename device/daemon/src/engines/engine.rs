@@ -51,7 +51,7 @@ impl LongestPass {
     }
 }
 
-/// What the engine has done since its start.
+/// Counts of the engine since its start.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct EngineStats {
     pub(crate) passes: u64,
@@ -70,20 +70,22 @@ struct HeldKick {
     id: PortId,
     page: u32,
     bell: Doorbell,
-    /// [`NicIo::resets`](crate::nic::io::NicIo::resets) at that time: a reset device knows nothing of the doorbells before, and its page may have another user.
+    /// [`NicIo::resets`](crate::nic::io::NicIo::resets) at that time. Doorbells from before a reset have no effect: the
+    /// page may have another user now.
     resets: u64,
 }
 
 /// The engine.
 #[derive(Debug)]
 pub struct Engine {
-    /// Its NICs, and the way of frames between them.
+    /// Its NICs, and the path of frames between them.
     pub fabric: Fabric<EngineIo>,
-    /// What is around the fabric.
+    /// The surroundings of the fabric.
     pub io: EngineIo,
-    /// The slots of the next doorbells, by which a pass without work sees that there are none. Made at the end of the pass after
-    /// which all NICs rest, and valid while they do ([`Nics::all_rest`](faultline_fabric::nics::Nics::all_rest)): whatever changes
-    /// the pages of a NIC, or takes a doorbell, changes the NIC.
+    /// The slots of the next doorbells: a pass without work reads only these. The list is made at the end of the pass
+    /// after which all NICs rest, and is valid while they do
+    /// ([`Nics::all_rest`](faultline_fabric::nics::Nics::all_rest)), because each change of doorbell pages, and each
+    /// doorbell that is taken, ends the rest of a NIC.
     pub(super) next_slots: WatchedWords,
     /// A frame of another engine as octets.
     pub(crate) octets: Vec<u8>,
@@ -183,13 +185,13 @@ impl Engine {
         self.clock.stop();
     }
 
-    /// Ends a pause of [`Engine::pause`]. One of a rule goes on.
+    /// Ends a pause of [`Engine::pause`]; a pause of a rule continues.
     pub fn resume(&mut self) {
         self.paused_by_request = false;
         self.resume_unless_paused();
     }
 
-    /// Lets the NICs go on, unless the control server or a rule has paused them.
+    /// Lets the NICs continue, unless the control server or a rule has paused them.
     pub(crate) fn resume_unless_paused(&mut self) {
         let by_rules = self.rules_pause_until.is_some();
         if !self.paused_by_request && !by_rules && self.clock.is_stopped() {

@@ -15,7 +15,8 @@ type Request<E> = Box<dyn FnOnce(&mut E) + Send>;
 #[derive(Debug)]
 struct Shared {
     asleep: AtomicBool,
-    /// A request was sent since the engine has looked last: it looks in each pass, and the channel costs more.
+    /// A request was sent since the last look of the engine. The engine reads this in each pass, because reading the
+    /// channel costs more.
     has_requests: AtomicBool,
     wake: OwnedFd,
 }
@@ -33,7 +34,7 @@ impl Shared {
 pub(crate) struct Waker(Arc<Shared>);
 
 impl Waker {
-    /// To be called when the engine has got work. Begins with a full barrier.
+    /// Wakes the engine after work for it was queued. Begins with a full barrier.
     pub(crate) fn wake(&self) {
         sleep::wake::<Processor>(&self.0.asleep, || {
             // If the counter is full, the engine wakes anyway.
@@ -103,7 +104,7 @@ impl<E> Handle<E> {
         Ok(())
     }
 
-    /// What wakes the engine.
+    /// A handle that wakes the engine.
     pub(crate) fn waker(&self) -> Waker {
         self.waker.clone()
     }

@@ -1,4 +1,5 @@
-//! What an engine thread has around its fabric: interrupts, records, captures, the log, and the links to other engines.
+//! The surroundings of the fabric of an engine thread: interrupts, records, captures, the log, and the links to other
+//! engines.
 
 use faultline_capture::Captures;
 use faultline_fabric::PortId;
@@ -102,7 +103,7 @@ impl Outside for EngineIo {
         let is_rung = |(id, io): (PortId, &NicIo)| {
             nics.get(id).is_some_and(|port| port.bus_master) && io.must_poll()
         };
-        // The queue of a capture has room for what a pass with one turn of each NIC sends.
+        // The queue of a capture has room for the frames of a pass in which each NIC has one turn.
         self.captures.is_on()
             || self.requests.may_wait()
             || self.nics.iter().any(is_rung)

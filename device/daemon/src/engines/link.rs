@@ -1,16 +1,18 @@
 //! The links between the engines of a process.
 //!
 //! Each engine has a link to each other one: a bounded ring of owned frames with one producer and one consumer
-//! ([`faultline_ports::owned`]). A frame on it has the typed headers that the NIC has made. Its payload was copied from the memory of
-//! the sender's guest into memory of the link, so a frame on a link refers to no guest's memory. The engine that receives it has that
-//! memory in place of the memory of the sender's guest, and delivers the frame as one of its own NICs.
+//! ([`faultline_ports::owned`]). A frame on it has the typed headers that the NIC has made. Its payload was copied from
+//! the memory of the sender's guest into memory of the link, so a frame on a link refers to no guest's memory. The
+//! receiving engine has that memory in place of the memory of the sender's guest, and delivers the frame like a frame
+//! of its own NICs.
 //!
 //! # Back-pressure
 //!
-//! A link is *full* while the frames or octets on it reach a mark. The port whose frame has reached the mark sends nothing until the other engine has taken
-//! frames; other ports of its engine go on, also those that send to other NICs of the engine. Each port can exceed the mark by
-//! one frame, for which there is room: no frame is lost. An engine takes frames from its links whether its own links are
-//! full or not, so two engines with full links between them do not wait for each other.
+//! A link is *full* while the frames or octets on it reach a mark. The port whose frame has reached the mark sends
+//! nothing until the other engine has taken frames. Other ports of its engine continue, also those that send to other
+//! NICs of the engine. Each port can exceed the mark by one frame, for which there is room, so no frame is lost. An
+//! engine takes frames from its links whether its own links are full or not, so two engines with full links between
+//! them do not wait for each other.
 
 use std::sync::Arc;
 
@@ -30,7 +32,7 @@ const MARK_OCTETS: usize = 128 << 10;
 /// Memory for the payload of one frame, in pages.
 const PAGES: usize = MAX_FRAME.div_ceil(PAGE_SIZE);
 
-/// What a frame on a link has besides its headers.
+/// Contents of a frame on a link besides its headers.
 #[derive(Debug)]
 pub(crate) enum Contents {
     /// A frame of a NIC, with typed headers.
@@ -64,7 +66,7 @@ impl LinkFrame {
         }
     }
 
-    /// Becomes a copy of a frame of a NIC, whose payload is copied from `from` into `to`.
+    /// Makes it a copy of a frame of a NIC, whose payload is copied from `from` into `to`.
     fn copy(&mut self, frame: &TxFrame, from: &Ram, to: &Ram) -> Result<(), DmaError> {
         let mut at = self.place;
         for segment in &frame.payload {
@@ -174,7 +176,7 @@ impl LinkOut {
 }
 
 impl LinkIn {
-    /// What the receiving engine has in place of the memory of a guest of the sending one.
+    /// The memory of the link, which the receiving engine has in place of the memory of the sender's guest.
     pub(crate) fn guest_memory(&self, log: &NicLog) -> std::io::Result<Ram> {
         map(&self.pages, log)
     }
@@ -193,9 +195,9 @@ pub(crate) struct EngineLinks {
     used: u64,
     /// By port: engines, as bits, whose links were full when the port sent its last frame.
     held: Vec<u64>,
-    /// A bit of `held` is set, or all is stopped.
+    /// A bit of `held` is set, or all sending is stopped.
     is_holding: bool,
-    /// A request has stopped all that is sent to other engines.
+    /// A request has stopped all sending to other engines.
     is_stopped: bool,
 }
 
@@ -260,7 +262,7 @@ impl EngineLinks {
         }
     }
 
-    /// Stops all that is sent to other engines, or lets it go on.
+    /// Stops all sending to other engines, or lets it continue.
     pub(crate) fn set_stopped(&mut self, is_stopped: bool) {
         self.is_stopped = is_stopped;
         self.is_holding = true;
@@ -376,7 +378,7 @@ impl EngineLinks {
                 false => ram.write(copy.place, octets),
             }
         };
-        // Only a frame that is longer than any is lost.
+        // A frame is lost only if it is longer than the longest frame.
         self.send_with(from, to, fill)
     }
 
@@ -482,7 +484,7 @@ mod tests {
         let pieces = [(5, 3), (0x3fff, 0x2002), (100, 1)];
         assert!(a.send((Instant(0), 1, 7), Some(2), &frame(&pieces), &guest));
         assert!(a.send((Instant(0), 0, 8), Some(2), &frame(&[]), &guest));
-        // What is not there any more is not sent.
+        // A payload that does not exist any more is not sent.
         assert!(!a.send((Instant(0), 0, 9), Some(2), &frame(&[(1 << 40, 4)]), &guest));
         // The guest can change its memory, and unmap it.
         guest.write(0, &[0; 64 << 10]).unwrap();

@@ -5,15 +5,16 @@
 //! Then the doorbell waits until the sleep ends by time, at a deadline or the next heartbeat. Drivers that lack the barrier
 //! work, but with rare latencies of up to 250 ms, so they are counted.
 //!
-//! A doorbell that is in its page when a sleep has ended by time need not be such a case: its write to the kick page may be
-//! under way, for as long as a busy host keeps the virtual CPU or the server thread waiting. So the engine handles the
-//! doorbell as usual, but leaves `asleep` set in its page. A driver with a barrier finds it set, whenever it looks, and the write
-//! arrives. It is awaited for [`BEATS`] heartbeats, which are as slow as the host is. Meanwhile doorbells of this page trap.
+//! A doorbell in a page at the end of a sleep by time may have another reason: its write to the kick page is under way,
+//! for as long as a busy host keeps the virtual CPU or the server thread waiting. So the engine handles the doorbell as
+//! usual, but leaves `asleep` set in its page. A driver with a barrier finds it set, and its write arrives. The engine
+//! awaits the write for [`BEATS`] heartbeats, which are as slow as the host is. Meanwhile doorbells of this page trap.
 //!
-//! A driver that is stopped between the doorbell and the look at `asleep` for longer than that, as by a debugger or by QEMU's `stop`, is
-//! counted, too. One doorbell of each NIC is awaited at a time, so others meanwhile are not found.
+//! A driver that is stopped for longer than that between the doorbell and the look at `asleep`, as by a debugger or by
+//! QEMU's `stop`, is counted, too. The engine awaits one doorbell of each NIC at a time, and does not find others
+//! meanwhile.
 //!
-//! This module does not find a doorbell that is rung while the engine sleeps and found because something else wakes the engine.
+//! This module does not find a doorbell that is rung while the engine sleeps if another event wakes the engine.
 
 use faultline_abi::doorbell::Doorbell;
 
@@ -47,7 +48,7 @@ impl Suspect {
         }
     }
 
-    /// True if the doorbell that was written to the kick page of this page is the one that is awaited.
+    /// True if this doorbell, which was written to the kick page, is the awaited one.
     pub(crate) fn is(&self, page: u32, bell: Doorbell) -> bool {
         (self.context.0, self.bell) == (page, bell)
     }

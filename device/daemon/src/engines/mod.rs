@@ -1,8 +1,9 @@
-//! The engines of a process: their making, and requests to the one that owns a NIC.
+//! The engines of a process: their creation, and requests to the engine that owns a NIC.
 //!
-//! The first engine also has the external ports. It *gathers* the NICs of all engines while a scenario runs and while the process is
-//! paused, because the rules of a scenario and the steps of a pause see all NICs in one order. Requests to a NIC reach it wherever it
-//! is: an engine executes its requests in their order, and no request is queued while NICs move.
+//! The first engine also has the external ports. It *gathers* the NICs of all engines while a scenario runs and while
+//! the process is paused, because rules of a scenario and steps of a pause need one order of the events of all NICs. A
+//! request to a NIC reaches its present engine: an engine executes its requests in order, and no request is queued
+//! while NICs move.
 //!
 //! - [`engine`]: a thread that owns NICs
 //! - [`io`]: what an engine thread has around its fabric
@@ -67,7 +68,7 @@ struct Inner {
     homes: Vec<usize>,
 }
 
-/// The engines of a process, and what their threads and sockets need.
+/// The engines of a process, and the parts for their threads and sockets.
 #[derive(Debug)]
 pub(crate) struct Process {
     /// By engine: its name, and the engine.
@@ -77,7 +78,7 @@ pub(crate) struct Process {
     pub(crate) shares: Vec<PortShare>,
     /// The ends of external ports for their threads, in the order of the configuration.
     pub(crate) port_ends: Vec<PortEnd>,
-    /// What is to write the log, in a thread of its own.
+    /// The writer of the log, which runs in a thread of its own.
     pub(crate) log: DiagnosticLog,
 }
 
@@ -239,7 +240,7 @@ impl Process {
 }
 
 impl Engines {
-    /// Queues something for the engine of a NIC.
+    /// Queues a request to the engine of a NIC.
     fn with_owner<R>(
         &self,
         nic: PortId,
@@ -281,8 +282,8 @@ impl Engines {
         }
     }
 
-    /// Runs `work` in the first engine while it has the NICs of all engines. Afterwards each engine has its own again, unless
-    /// something is left that needs all NICs (`Engine::needs_all_nics`).
+    /// Runs `work` in the first engine while it has the NICs of all engines. Afterwards the NICs return to their own
+    /// engines, unless a scenario or a pause still needs all NICs (`Engine::needs_all_nics`).
     pub fn call_gathered<R: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Engine) -> R + Send + 'static,
@@ -395,7 +396,7 @@ mod tests {
 
     /// The hardware manual promises one heartbeat a second; a driver treats a device without heartbeats as failed.
     #[test]
-    fn the_heart_beats_however_long_each_pass_takes() {
+    fn the_heartbeat_continues_during_long_passes() {
         let (handle, thread) = engine();
         let first = heartbeat(&handle);
         let start = std::time::Instant::now();

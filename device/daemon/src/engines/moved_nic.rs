@@ -24,7 +24,8 @@ impl MovedNic {
 }
 
 impl Engine {
-    /// Removes NICs from this engine. From then on it has the memory of its link in place of the memory of their guests.
+    /// Removes NICs from this engine. From then on the engine has the memory of its link in place of the memory of
+    /// their guests.
     pub(crate) fn take_nics(&mut self, ids: &[PortId]) -> Vec<MovedNic> {
         let take = |id: &PortId| {
             let id = *id;

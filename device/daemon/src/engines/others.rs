@@ -8,8 +8,8 @@ use crate::engines::engine::Engine;
 use crate::engines::link::Contents;
 
 impl Engine {
-    /// Takes frames of other engines, as many of each as one turn allows. Returns the time of the rest of the pass, and true if there
-    /// were any. While a NIC pauses its senders they stay on their links, as those of external ports do.
+    /// Takes frames of other engines, up to one turn for each. Returns the time of the rest of the pass, and true if
+    /// there were any. While a NIC pauses its senders the frames stay on their links, like frames of external ports.
     pub(crate) fn run_links(&mut self, now: Instant) -> (Instant, bool) {
         self.io.links.reclaim();
         let mut now = self.fabric.time_after_others(now);

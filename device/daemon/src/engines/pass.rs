@@ -84,7 +84,7 @@ impl Engine {
             return;
         }
         self.next_beat = Instant(now.0.saturating_add(nanos(HEARTBEAT)));
-        // The engine ends when the last sender of requests is gone, which nothing announces.
+        // The engine ends when the last sender of requests is dropped, which announces nothing.
         self.requests.look_again();
         for (id, io) in self.io.nics.iter_mut() {
             let port = self.fabric.nics.get(id);
@@ -260,7 +260,7 @@ impl Engine {
         self.io.nics.iter().any(is_rung)
     }
 
-    /// Returns true if something has come from outside of this engine's NICs, or can go there again.
+    /// Returns true if a frame has come from outside of this engine's NICs, or if frames can be sent there again.
     #[inline(never)]
     fn has_frame(&self) -> bool {
         self.fabric.has_work(&self.io) || self.has_link_work()
@@ -281,7 +281,7 @@ impl Engine {
         let records = (id, &mut self.io.recorder);
         let mut worked = io.poll_doorbells(now, &mut turn, records);
         worked |= turn.run_timers(now);
-        // Deferred commands may have run at a deadline. None resets the device.
+        // Deferred commands may have run at a deadline. No such command resets the device.
         let _ = io.sync_pages(&turn.port.nic);
         self.fabric.take_early_diagnostics(&mut self.io, now, id);
         if !self.fabric.rules.is_empty() {
@@ -313,7 +313,7 @@ impl Sleeper for Engine {
     fn set_asleep(&self, asleep: bool) {
         self.requests.set_asleep(asleep);
         if self.clock.is_stopped() {
-            // The doorbells of a pause wait for its end: software need not write kick pages.
+            // In a pause doorbells wait for its end: software need not write kick pages.
             return;
         }
         for io in self.io.nics.values() {

@@ -14,12 +14,12 @@ pub struct RunningScenario {
     pub name: String,
     /// Counters of each NIC at the start, in the order of `Counter::ALL`.
     pub(crate) counters: Vec<Vec<u64>>,
-    /// What the runner has to do in guests. `None`: no runner is attached.
+    /// Tasks for the runner. `None`: no runner is attached.
     pub runner: Option<RunnerTasks>,
 }
 
-/// Actions that only software in a guest can carry out, such as moves of its GIDs. Whoever has started the scenario as its runner
-/// asks for them, carries them out, and reports each.
+/// Actions that only software in a guest can execute, such as moves of its GIDs. The *runner*, the client that has
+/// started the scenario, reads them, executes them, and reports each.
 #[derive(Debug, Default)]
 pub struct RunnerTasks {
     /// Ids of tasks are counted from 0.
@@ -27,7 +27,7 @@ pub struct RunnerTasks {
     pending: BTreeMap<u64, RunnerTask>,
 }
 
-/// An action that the runner has to carry out.
+/// An action for the runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunnerTask {
     /// The NIC whose guest it is for.
@@ -36,7 +36,7 @@ pub struct RunnerTask {
     pub action: GuestAction,
 }
 
-/// What only software in a guest can do.
+/// An action that only software in a guest can execute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuestAction {
     /// Moves its addresses to other entries of the GID table.
@@ -75,7 +75,7 @@ impl RunnerTasks {
         self.pending.iter().map(|(id, task)| (*id, *task))
     }
 
-    /// The runner is done with a task. `None`: no such task waits.
+    /// The runner has finished a task. `None`: no such task waits.
     pub(crate) fn done(&mut self, id: u64) -> Option<RunnerTask> {
         self.pending.remove(&id)
     }

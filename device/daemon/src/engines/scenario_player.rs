@@ -1,4 +1,4 @@
-//! What the engine does for the rules that run: those of a scenario, and live rules.
+//! The engine's part in running rules: those of a scenario, and live rules.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,7 +26,7 @@ const MAX_RESETS_IN_WORK: usize = 8;
 const MAX_ERROR: usize = 1000;
 
 impl Engine {
-    /// Carries out what the rules ask for. Returns true if there was anything.
+    /// Executes the requests of the rules. Returns true if there were any.
     pub(crate) fn run_rules(&mut self, now: Instant) -> bool {
         if !self.fabric.advance_rules(now) {
             return false;
@@ -59,7 +59,7 @@ impl Engine {
         worked
     }
 
-    /// Does what a NIC cannot do itself.
+    /// Executes a request that a NIC cannot execute itself.
     fn carry_out(&mut self, nic: PortId, request: CallerRequest) -> Result<(), String> {
         match request {
             CallerRequest::MoveGids => return self.ask_runner(nic, GuestAction::MoveGids),
@@ -108,7 +108,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Leaves something to the runner of the scenario, which has agents in the guests.
+    /// Gives a task to the runner of the scenario, which has agents in the guests.
     fn ask_runner(&mut self, nic: PortId, action: GuestAction) -> Result<(), String> {
         let scenario = self.scenario.as_mut();
         match scenario.and_then(|scenario| scenario.runner.as_mut()) {
@@ -121,7 +121,7 @@ impl Engine {
         }
     }
 
-    /// The runner has carried out a task, or could not. Returns false if no such task waits.
+    /// The runner has executed a task, or has failed to. Returns false if no such task waits.
     pub fn runner_task_done(&mut self, id: u64, error: Option<&str>) -> bool {
         let Some(scenario) = &mut self.scenario else {
             return false;
@@ -138,7 +138,7 @@ impl Engine {
         true
     }
 
-    /// Tasks that the runner has not carried out are problems.
+    /// Reports tasks that the runner has not executed as problems.
     fn note_open_tasks(&mut self) {
         let runner = self.scenario.as_mut();
         let Some(tasks) = runner.and_then(|scenario| scenario.runner.take()) else {
@@ -209,8 +209,8 @@ impl Engine {
         removed
     }
 
-    /// Starts a scenario, which begins when [`Engine::prepare_scenario`] returns true. Returns false if another one runs. `has_runner`:
-    /// who starts it carries out what guests have to do.
+    /// Starts a scenario, which begins when [`Engine::prepare_scenario`] returns true. Returns false if another one
+    /// runs. `has_runner`: the client that starts it executes tasks in guests.
     pub fn start_scenario(&mut self, name: String, plan: Plan, has_runner: bool) -> bool {
         if self.scenario.is_some() || self.ended_scenario.is_some() {
             return false;
@@ -253,7 +253,7 @@ impl Engine {
         }
     }
 
-    /// Ends the scenario, unless it has ended. Returns what has come of it.
+    /// Ends the scenario, unless it has ended. Returns its results.
     pub fn stop_scenario(&mut self) -> Option<StoppedScenario> {
         match self.ended_scenario.take() {
             Some(ended) => Some(ended.stopped),
@@ -261,7 +261,7 @@ impl Engine {
         }
     }
 
-    /// Ends the scenario: what its actions have changed is as before, and what rules have kept is passed.
+    /// Ends the scenario: undoes the lasting changes of its actions, and passes frames that rules have kept.
     fn stop_running(&mut self) -> Option<StoppedScenario> {
         let now = self.now();
         self.note_open_tasks();

@@ -46,7 +46,7 @@ pub fn is_coloured(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && !refused
 }
 
-/// What is logged if nothing else is said.
+/// The default level of the log.
 const DEFAULT: LevelFilter = LevelFilter::INFO;
 
 /// The filter that a text describes. An error says why it cannot be used.

@@ -67,7 +67,7 @@ impl BarTwo {
     }
 }
 
-/// What a port shares with the PCI function.
+/// The data that a port shares with the PCI function.
 #[derive(Clone, Debug)]
 pub(crate) struct PortShare {
     /// Layout of BAR 2.
@@ -81,7 +81,7 @@ pub(crate) struct PortShare {
 /// A client that uses the device of a NIC, such as QEMU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Client {
-    /// Number of its process, if the system tells it.
+    /// Number of its process, if the system reports it.
     pub pid: Option<i32>,
     /// Name of its program (`/proc/PID/comm`), if it can be read.
     pub program: Option<String>,

@@ -202,9 +202,9 @@ impl Function {
         Ok(())
     }
 
-    /// Zeroes doorbell pages and device memory of a device that is not enabled: the engine polls no page then, and
-    /// the client cannot enable the device before it has the reply. Punches a hole into the file, so that only pages in use
-    /// take time; mappings of the client stay valid.
+    /// Zeroes doorbell pages and device memory of a device that is not enabled: the engine polls no page then, and the
+    /// client cannot enable the device before it has the reply. Punches a hole into the file, so only pages in use cost
+    /// time; mappings of the client stay valid.
     fn clear_pages(&self) {
         if let Err(error) = self.pages.clear(0, self.pages.pages()) {
             tracing::error!("can't clear doorbell pages and device memory: {error}");

@@ -65,7 +65,7 @@ fn a_frame_reaches_members_of_its_vlan_only() {
 }
 
 #[test]
-fn the_tag_is_that_of_the_port_at_which_the_frame_leaves() {
+fn the_tag_is_that_of_the_egress_port() {
     let switch = with_vlans();
     assert_eq!(switch.egress(0, 2, None), Egress::Tag(tagged(10)));
     assert_eq!(switch.egress(0, 2, tagged(10)), Egress::Keep);

@@ -1,4 +1,4 @@
-//! A front end with a driver: what QEMU and a guest's kernel do, over the socket of a port.
+//! A front end with a driver, as QEMU and a guest's kernel, over the socket of a port.
 
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use vm_memory::{
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::EventFd;
 
-/// Tells a hang from a busy machine.
+/// Time limit that distinguishes a hang from a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 /// Entries of each ring.
 pub(crate) const SIZE: u16 = 32;
@@ -32,7 +32,7 @@ pub(crate) const HEADER: usize = 12;
 const BASE: u64 = 0x10_0000;
 const MEMORY: usize = 8 << 20;
 pub(crate) const END: u64 = BASE + MEMORY as u64;
-/// What each ring has of it: descriptors, available ring, used ring, buffers.
+/// Parts of the memory of each ring: descriptors, available ring, used ring, buffers.
 const PER_RING: u64 = 1 << 20;
 const AVAILABLE: u64 = 0x4000;
 const USED: u64 = 0x8000;
@@ -120,7 +120,7 @@ impl Drop for Port {
     }
 }
 
-/// A ring from its driver's side. It outlives connections, as it does in a guest.
+/// A ring of the driver. It outlives connections, as in a guest.
 pub(crate) struct Driver {
     pub(crate) memory: GuestMemoryMmap<()>,
     pub(crate) index: usize,
@@ -185,7 +185,7 @@ impl Driver {
         self.write(self.base + 16 * u64::from(slot), &octets);
     }
 
-    /// Makes a chain available and tells the device if it asks for that.
+    /// Makes a chain available, and notifies the device if it asks for that.
     pub(crate) fn offer(&mut self, head: u16) {
         self.store(AVAILABLE + 4 + 2 * u64::from(self.available % SIZE), head);
         self.publish(self.available.wrapping_add(1));
@@ -363,7 +363,7 @@ impl Guest {
         }
         self.front_end = Some(front_end);
         for index in 0..self.rings.len() {
-            // What is not used was not taken.
+            // Entries that are not used were not taken.
             self.start(index, self.rings[index].load(USED + 2));
         }
     }

@@ -23,7 +23,7 @@ fn frame(length: usize, tag: u8) -> Vec<u8> {
     (0..length).map(|at| (at ^ at >> 8) as u8 ^ tag).collect()
 }
 
-/// An IPv4 UDP frame with this source port.
+/// An IPv4 UDP frame with source port `source`.
 fn udp(source: u16) -> Vec<u8> {
     let builder = etherparse::PacketBuilder::ethernet2([2; 6], [4; 6]);
     let builder = builder.ipv4([1, 2, 3, 4], [5, 6, 7, 8], 9).udp(source, 7);
@@ -166,8 +166,9 @@ fn tcp(payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// 64 KiB in segments of one octet: more than the ring to the engine holds, with a budget for each turn of the thread. Nothing is lost,
-/// the other direction is not held up, and the thread never sleeps with segments while the engine has room.
+/// 64 KiB in segments of one octet: more than the ring to the engine holds, with a budget for each turn of the thread.
+/// No segment is lost, the other direction is not held up, and the thread never sleeps with segments while the engine
+/// has room.
 #[test]
 fn segments_wait_for_the_engine() {
     let (mut port, mut guest) = connected(1, EVENT_IDX);
@@ -212,9 +213,9 @@ fn a_long_segment_leaves_as_frames_of_the_size_that_the_guest_names() {
     assert_eq!(guest.rings[1].used(), (0, 0));
 }
 
-/// The guest goes on after its front end or the port has restarted the connection, with the same rings.
+/// The guest continues with the same rings after its front end or the port has restarted the connection.
 #[test]
-fn a_front_end_that_connects_again_goes_on() {
+fn a_front_end_that_connects_again_continues() {
     let mut port = Port::new();
     let mut guest = Guest::new(1, EVENT_IDX | MERGEABLE);
     for round in 0..50u8 {
@@ -246,7 +247,7 @@ fn a_front_end_that_connects_again_goes_on() {
 
 /// QEMU does this when the guest is stopped and continued, or its driver is loaded again.
 #[test]
-fn a_ring_that_is_stopped_and_started_goes_on() {
+fn a_ring_continues_after_stop_and_start() {
     let (mut port, mut guest) = connected(1, EVENT_IDX);
     for n in 0..5 {
         guest.rings[1].send(&PLAIN, &frame(100, n));
@@ -261,7 +262,7 @@ fn a_ring_that_is_stopped_and_started_goes_on() {
 }
 
 #[test]
-fn a_chain_that_is_no_frame_is_returned_and_counted() {
+fn an_invalid_chain_is_returned_and_counted() {
     let (mut port, mut guest) = connected(1, EVENT_IDX);
     let send = &mut guest.rings[1];
     let place = send.data(4);
@@ -369,7 +370,7 @@ fn a_table_of_descriptors_is_read() {
 
 /// It is ignored, without using the time of the thread, until it is started again; the other rings work.
 #[test]
-fn a_ring_that_is_none_is_ignored_until_it_is_started_again() {
+fn an_invalid_ring_is_ignored_until_it_is_started_again() {
     type Break<'a> = (&'a str, usize, &'a dyn Fn(&mut Driver));
     let cases: &[Break<'_>] = &[
         ("an index that jumps", 1, &|ring| {
@@ -418,7 +419,7 @@ fn a_ring_that_is_none_is_ignored_until_it_is_started_again() {
     }
 }
 
-/// It loses its own frames, once the ring to it is full, and nothing else.
+/// Frames to this guest are lost once the ring to it is full; all else works.
 #[test]
 fn a_guest_that_takes_nothing_loses_its_frames_only() {
     let (mut port, mut guest) = connected(1, EVENT_IDX);
@@ -433,7 +434,7 @@ fn a_guest_that_takes_nothing_loses_its_frames_only() {
     }
     guest.rings[1].send(&PLAIN, &frame(99, 3));
     assert_eq!(port.take(), frame(99, 3));
-    // What fitted is still in order when the guest goes on.
+    // The frames in the ring are still in order when the guest continues.
     let receive = &mut guest.rings[0];
     for slot in 0..SIZE {
         receive.offer_buffer(slot);
@@ -445,7 +446,7 @@ fn a_guest_that_takes_nothing_loses_its_frames_only() {
     }
 }
 
-/// Nothing is lost and nothing is kept without bound: the frames stay in the guest.
+/// No frame is lost, and memory is bounded: the frames stay in the guest.
 #[test]
 fn a_guest_that_sends_faster_than_the_engine_takes_is_held_up() {
     let (mut port, mut guest) = connected(1, EVENT_IDX);
@@ -467,7 +468,7 @@ fn a_guest_that_sends_faster_than_the_engine_takes_is_held_up() {
     assert_eq!(port.engine.status().lost.load(Ordering::Relaxed), 0);
 }
 
-/// Frames are dropped while no driver is there. They do not arrive late.
+/// Frames are dropped while there is no driver. They do not arrive late.
 #[test]
 fn frames_for_a_guest_without_a_driver_are_counted() {
     let mut port = Port::new();
@@ -492,7 +493,7 @@ fn a_ring_may_be_enabled_before_features_are_set() {
     socket.read_exact(&mut answer).unwrap();
     assert_eq!(answer.to_vec(), words([18, 1 | 4, 8, 0, 0]));
     socket.write_all(&words([18, 1, 8, 1, 0])).unwrap();
-    // The connection goes on: the features are asked for.
+    // The connection continues: the test asks for the features.
     socket.write_all(&words([1, 1, 0, 0, 0])[..12]).unwrap();
     socket.read_exact(&mut answer).unwrap();
     assert_eq!(answer[..4], 1u32.to_ne_bytes());
@@ -502,9 +503,9 @@ fn a_ring_may_be_enabled_before_features_are_set() {
     port.until_malformed(1);
 }
 
-/// Neither ends the port, nor delays its end.
+/// Such messages neither end the port nor delay its end.
 #[test]
-fn messages_that_are_none_or_never_end_close_the_connection() {
+fn invalid_and_endless_messages_close_the_connection() {
     let mut port = Port::new();
     let message = |request: u32, size: u32| {
         [request, 1, size]

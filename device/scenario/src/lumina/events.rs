@@ -1,4 +1,4 @@
-//! The events: what happens to which data packets.
+//! The events: changes of data packets.
 
 use super::report::{Report, Table};
 use super::traffic::Traffic;
@@ -15,7 +15,7 @@ const MAX_ITER: u64 = 0xffff;
 /// PSNs have 24 bits.
 const PSNS: u64 = 1 << 24;
 
-/// What happens to a packet.
+/// A change of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Drop,

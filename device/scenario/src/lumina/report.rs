@@ -1,4 +1,4 @@
-//! What is found in a file: problems, warnings, and values of the right kind.
+//! Problems and warnings of a file, and reading of values of the right kind.
 
 use std::ops::Range as Span;
 
@@ -6,7 +6,7 @@ use super::yaml::{Key, Node, Value};
 use crate::problem::{Path, Problem};
 use crate::value::Range;
 
-/// What was found in a file.
+/// Problems and warnings of a file.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     pub(super) problems: Vec<Problem>,
@@ -136,7 +136,7 @@ impl Report {
 pub(super) struct Table<'a> {
     pub(super) path: Path,
     pub(super) entries: &'a [(Key, Node)],
-    /// Where a missing key would be: at the first key.
+    /// Place of a missing key: at the first key.
     pub(super) span: Span<usize>,
 }
 

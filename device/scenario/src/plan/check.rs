@@ -10,7 +10,7 @@ use crate::value::{Range, Time};
 /// Longest time in a file.
 pub(crate) const MAX_TIME: Time = Time::from_millis(24 * 3600 * 1000);
 
-/// What a check needs to know, and what it has found.
+/// The names that a check knows, and the problems that it has found.
 #[derive(Debug)]
 pub(super) struct Checker<'a> {
     /// Names of the NICs of the process.
@@ -46,7 +46,7 @@ impl<'a> Checker<'a> {
         found
     }
 
-    /// A name that is none of those that are allowed.
+    /// A name that is none of the allowed ones.
     pub(super) fn unknown(&mut self, path: Path, what: &str, given: &str, allowed: Vec<&str>) {
         let message = format!(
             "unknown {what} {given:?}, expected one of {}",

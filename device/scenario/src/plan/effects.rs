@@ -1,4 +1,4 @@
-//! What a rule does: which action belongs to which kind of things.
+//! Effects of rules: which action is possible for which kind of things.
 
 use faultline_nic::{Nanos, Outcome, Point};
 
@@ -19,7 +19,7 @@ const MAX_REORDER: u64 = 1000;
 /// Largest number of a queue pair.
 const MAX_QPN: u64 = (1 << 24) - 1;
 
-/// Actions that change what a rule has matched.
+/// Actions that change the matched thing.
 pub(crate) const CHANGES: [&str; 11] = [
     "drop",
     "delay",
@@ -63,9 +63,9 @@ pub(crate) fn action_names() -> impl Iterator<Item = &'static str> {
 }
 
 impl Kind {
-    /// True if packets on the wire may violate the specification after a change of such a thing: the packet itself, or the answer
-    /// to a request that should have another one. What is lost, late, doubled or in another order is legal on a wire, and so is a
-    /// mark of congestion or a migration state.
+    /// True if packets on the wire may violate the specification after a change of such a thing: the packet itself, or
+    /// the answer to a request that should have another one. Packets that are lost, late, doubled or in another order
+    /// are legal on a wire, and so are a mark of congestion and both migration states.
     pub(crate) fn is_illegal(self, change: &str) -> bool {
         match self {
             Self::Packet => matches!(change, "corrupt" | "truncate"),
@@ -147,7 +147,7 @@ pub(crate) fn action_name(action: &Action) -> &'static str {
     }
 }
 
-/// How often an action is to take place.
+/// The limit of an action's effects.
 pub(super) fn times(action: &Action) -> Option<u64> {
     match action {
         Action::Drop(often)
@@ -165,13 +165,13 @@ pub(super) fn times(action: &Action) -> Option<u64> {
     }
 }
 
-/// True if an action changes what a rule has matched.
+/// True if an action changes the matched thing.
 pub(super) fn is_change(action: &Action) -> bool {
     CHANGES.contains(&action_name(action))
 }
 
 impl Checker<'_> {
-    /// What an action does to things of a kind. `path` is that of the key `do`.
+    /// The effect of an action on things of a kind. `path` is that of the key `do`.
     pub(super) fn effect(&mut self, path: &Path, action: &Action, kind: Kind) -> Option<Effect> {
         let name = action_name(action);
         let inner = path.key(name);
@@ -281,7 +281,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks an action on a NIC. `kind` is what its rule matches; `None`: it is done at a time. `path` is that of the action.
+    /// Checks an action on a NIC. `kind`: the kind of the matched thing; `None`: a timed action. `path` is that of the
+    /// action.
     pub(super) fn nic_action(&mut self, path: &Path, action: &Action, kind: Option<Kind>) {
         match action {
             Action::PortDown(down) => self.lasts(path, down.time),

@@ -1,4 +1,4 @@
-//! What must hold: the names and bounds of expectations.
+//! Names and bounds of expectations.
 
 use faultline_nic::Nanos;
 
@@ -10,7 +10,7 @@ use crate::problem::Path;
 use crate::traffic::Traffic;
 use crate::value::Range;
 
-/// What the names in an expectation stand for.
+/// Meaning of the names in an expectation.
 #[derive(Debug, Default)]
 struct Found {
     nic: Option<usize>,

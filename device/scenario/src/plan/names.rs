@@ -1,4 +1,4 @@
-//! Names of scenario files and what they stand for.
+//! Names of scenario files, and their meaning.
 
 use std::sync::LazyLock;
 
@@ -153,7 +153,7 @@ pub(crate) static FAULT_POLICIES: LazyLock<Names> = LazyLock::new(|| {
     )
 });
 
-/// What a latency can be of: messages of simulated traffic, then the stages of page faults.
+/// Kinds of latency: messages of simulated traffic, then the stages of page faults.
 pub(crate) static LATENCIES: LazyLock<Names> = LazyLock::new(|| {
     let stages = Stage::ALL.iter().map(|stage| stage.name());
     let all = ["message"].into_iter().chain(stages);
@@ -173,7 +173,7 @@ pub(crate) static OPCODES: LazyLock<Names> = LazyLock::new(|| {
     )
 });
 
-/// Groups of opcodes, and what each contains.
+/// Groups of opcodes, and the contents of each.
 pub(crate) const OPCODE_GROUPS: [(&str, &str); 17] = [
     ("any", "all RoCE packets"),
     (
@@ -203,7 +203,7 @@ pub(crate) const OPCODE_GROUPS: [(&str, &str); 17] = [
     ("RAW", "frames that are not RoCE"),
 ];
 
-/// The packets that a name of a group or of an opcode stands for.
+/// The packets of a group of opcodes, or of an opcode.
 pub(crate) fn opcodes(name: &str) -> Option<(Opcodes, Option<Answer>)> {
     let mut groups = OPCODE_GROUPS.iter().map(|(group, _)| *group);
     let Some(group) = groups.find(|group| group.eq_ignore_ascii_case(name)) else {
@@ -305,7 +305,7 @@ mod tests {
         for (group, _) in OPCODE_GROUPS {
             let (opcodes, _) = opcodes(&group.to_ascii_lowercase()).unwrap();
             assert_ne!(opcodes, Opcodes::default(), "{group}");
-            // A name that is that of an opcode, too, stands for this one only.
+            // A name that is also that of an opcode means this opcode only.
             if let Some(value) = OPCODES.find(group) {
                 let only = set(|opcode| u16::from(opcode.to_u8()) == value);
                 assert_eq!(opcodes, only, "{group}");

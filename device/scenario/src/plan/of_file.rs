@@ -153,7 +153,7 @@ impl Checker<'_> {
         })
     }
 
-    /// Refuses what a port does not know or cannot do. `path` is that of the rule.
+    /// Refuses conditions and actions that a port does not have. `path` is that of the rule.
     fn rule_of_port(&mut self, path: &Path, rule: &Rule, thing: Option<&Thing>) {
         let (on, Rule { on: trigger, .. }) = (path.key("on"), rule);
         if let Some(kind) = thing.map(Kind::of).filter(|kind| *kind != Kind::Packet) {
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn actions_become_effects_of_what_has_matched() {
+    fn actions_become_effects_on_the_matched_thing() {
         for (on, action, effect) in [
             ("dir = 'tx'", "count = {}", Effect::Count),
             (
@@ -440,7 +440,7 @@ mod tests {
         assert!(matches!(on_nic, Effect::Nic(Action::PortDown(_))));
     }
 
-    /// What the NIC would refuse, the plan refuses.
+    /// The plan refuses all that the NIC would refuse.
     #[test]
     fn planned_outcomes_are_allowed_at_their_points() {
         for kind in Kind::ALL {

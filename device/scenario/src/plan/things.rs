@@ -1,4 +1,4 @@
-//! What a trigger matches: which keys name a kind of thing, and which conditions it can have.
+//! Kinds of things that a trigger matches: the keys that name them, and their conditions.
 
 use faultline_abi::doorbell;
 use faultline_nic::{Fact, Point, State};
@@ -15,7 +15,7 @@ use crate::value::{Chance, Range};
 const MAX_PSN: u64 = (1 << 24) - 1;
 /// Largest number of a queue pair.
 const MAX_QPN: u64 = (1 << 24) - 1;
-/// Probability of what always happens.
+/// Probability of a certain event.
 const ALWAYS: u32 = 1_000_000;
 
 /// Keys that make a trigger for packets.
@@ -44,7 +44,7 @@ pub(crate) fn trigger_keys() -> impl Iterator<Item = &'static str> {
     kinds.chain(CONDITION_KEYS).chain(choice)
 }
 
-/// A kind of things, for the tables of what belongs to it.
+/// A kind of things.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Packet,
@@ -89,7 +89,7 @@ impl Kind {
         }
     }
 
-    /// What it is called in messages, in the plural.
+    /// Its name in messages, in the plural.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Packet => "packets",
@@ -472,7 +472,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Which matches count. `times` is that of the action; `once`: the action takes place once if the file says nothing.
+    /// Selects the matches that count. `times` is that of the action; `once`: the action takes place once if the file
+    /// has no number.
     pub(super) fn choice(
         &mut self,
         path: &Path,

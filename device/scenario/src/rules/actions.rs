@@ -32,7 +32,7 @@ impl Rules {
         self.requests.push_back((nic, request));
     }
 
-    /// Does an action that is not a change of what has matched.
+    /// Executes an action on a NIC.
     pub(super) fn act(&mut self, now: Instant, nic: usize, action: &Action, subject: Subject) {
         let view = self.nics.get(nic);
         let qpn = |qp: Option<u32>, qpn: Option<u32>| {
@@ -51,7 +51,7 @@ impl Rules {
                 count: evict.pages,
             })
         };
-        // What is done now, and what ends it when.
+        // The request, and the action that ends it later.
         let (request, end) = match action {
             Action::PortDown(down) => {
                 if down.move_gid {
@@ -107,7 +107,7 @@ impl Rules {
                 )
             }
             Action::End(_) => (Some(Nic::Caller(Caller::End)), None),
-            // Changes of what a rule has matched: the plan allows them there only.
+            // Changes of the matched thing: the plan does not allow them here.
             Action::Drop(_)
             | Action::Delay(_)
             | Action::Duplicate(_)
@@ -123,7 +123,7 @@ impl Rules {
         self.request_action(nic, action, request, end);
     }
 
-    /// Requests an action. `end`: when it ends, and of what kind it is, if it lasts.
+    /// Requests an action. `end`: time and kind of its end, if it lasts.
     fn request_action(
         &mut self,
         nic: usize,

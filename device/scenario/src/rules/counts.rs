@@ -1,4 +1,4 @@
-//! What is counted for expectations.
+//! Counts for expectations.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use faultline_telemetry::{DiagnosticKind, Service, Stage};
 
 use crate::plan::Plan;
 
-/// What was counted since the start of a run.
+/// Counts since the start of a run.
 #[derive(Clone, Debug)]
 pub struct Counts {
     /// By NIC and kind.
@@ -16,7 +16,7 @@ pub struct Counts {
     expected: Vec<u64>,
     /// Durations of the stages of page faults.
     stages: [Vec<Nanos>; Stage::COUNT],
-    /// When faults were raised that have no answer yet, by NIC and token.
+    /// Times at which unanswered faults were raised, by NIC and token.
     unanswered: BTreeMap<(usize, u64), Instant>,
 }
 

@@ -10,7 +10,7 @@ use super::view::{NewConnection, ProcessName, Region};
 /// 3.5 µs) it should not be long.
 pub(super) const PART: usize = 64;
 
-/// What rules must know of a queue pair that is ready to receive.
+/// Properties of a queue pair that is ready to receive, for rules.
 fn connection_of(device: &Nic, qpn: u32) -> NewConnection {
     let info = device.queue_pair_info(qpn);
     let context = info.as_ref().map(|pair| pair.context);
@@ -26,8 +26,8 @@ fn connection_of(device: &Nic, qpn: u32) -> NewConnection {
 }
 
 impl Rules {
-    /// One step of what precedes [`Rules::begin`]: takes some of the connections that exist. They have no number, and the first PSNs
-    /// that rules know are the next ones. Returns true if all NICs have been asked for all of theirs.
+    /// One step before [`Rules::begin`]: takes some of the connections that exist. They have no number, and their first
+    /// PSNs for rules are the next ones. Returns true if the connections of all NICs were taken.
     pub fn take_existing<'a>(&mut self, nics: impl IntoIterator<Item = &'a Nic>) -> bool {
         for (nic, device) in nics.into_iter().enumerate() {
             let Some(from) = self.nics.get(nic).and_then(|view| view.next_place) else {

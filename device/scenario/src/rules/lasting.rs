@@ -1,6 +1,6 @@
 //! Actions that last.
 
-/// An action that lasts. What several of them have changed is undone when the last one ends.
+/// A lasting action. The change of several of them is undone when the last one ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lasting {
     PortDown,

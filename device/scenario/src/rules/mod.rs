@@ -91,8 +91,8 @@ impl Rules {
         rules
     }
 
-    /// Rules of a plan that has not begun: they follow connections, and do nothing else. [`Rules::take_existing`] is to be called until
-    /// it returns true, then [`Rules::begin`].
+    /// Rules of a plan that has not begun: they only follow connections. The caller calls [`Rules::take_existing`]
+    /// until it returns true, then [`Rules::begin`].
     pub fn prepare<'a>(plan: Plan, nics: impl IntoIterator<Item = &'a Nic>, now: Instant) -> Self {
         Self::prepare_numbered(0, plan, nics, now)
     }
@@ -234,7 +234,7 @@ impl Rules {
             self.follow(nic, diagnostic, device);
         }
         if matches!(diagnostic, Diagnostic::Reset) {
-            // The device knows nothing of doorbells before, and their pages may have other users.
+            // Doorbells from before the reset have no effect, and their pages may have other users.
             self.schedule.forget_late(nic);
             self.late.retain(|late| late.nic() != nic);
             if let Some(taken) = self.taken.get_mut(nic) {
@@ -272,7 +272,7 @@ impl Rules {
         ));
     }
 
-    /// Handles what is due.
+    /// Executes the entries of the schedule that are due.
     pub fn advance(&mut self, now: Instant) {
         while let Some(due) = self.schedule.pop(now) {
             match due {
@@ -325,7 +325,7 @@ impl Rules {
         decided
     }
 
-    /// Carries out a change of a doorbell or an interrupt. Returns true if it happens now.
+    /// Executes a change of a doorbell or an interrupt. Returns true if it happens now.
     fn passes(&mut self, now: Instant, change: Option<BoundaryChange>, late: Late) -> bool {
         match change {
             None => return true,
@@ -354,7 +354,7 @@ impl Rules {
             }
         }
         if let Some(period) = again {
-            // Not at the same instant again: time must go on.
+            // Not at the same instant again: the clock must advance.
             self.schedule
                 .add(now + Nanos(period.0.max(1)), Due::Timed(index));
         }

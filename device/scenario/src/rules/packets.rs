@@ -11,7 +11,7 @@ use crate::frames::{HeldFrame, LIVE, Taking};
 use crate::plan::{Answer, Effect, PacketMatch, Thing};
 use crate::trigger::Direction;
 
-/// What rules look at in a packet.
+/// Properties of a packet that rules examine.
 #[derive(Clone, Copy, Debug)]
 struct Facts {
     opcode: Option<Opcode>,
@@ -85,10 +85,10 @@ impl Rules {
         side.is_some_and(|side| !side.rules.is_empty() || !side.expectations.is_empty())
     }
 
-    /// True if no rule or expectation can match this packet, and none needs to know of it. Most packets of most scenarios are of
-    /// this kind, so this is asked before anything else is found out of a packet.
+    /// True if no rule or expectation can match this packet, and none follows it. This holds for most packets, so it is
+    /// asked first.
     ///
-    /// `qpn` is asked for the queue pair only if the opcode is one that matters.
+    /// Calls `qpn` for the queue pair only if rules or expectations concern the opcode.
     #[inline]
     pub fn ignores_packet(
         &self,
@@ -137,7 +137,7 @@ impl Rules {
 
     /// Changes and keeps the octets of a packet that a rule takes, as [`Rules::packet`] has returned.
     pub fn take_frame(&mut self, now: Instant, taking: Taking, mut frame: HeldFrame) {
-        // What has spoilt a frame explains what becomes of it, whatever later rules do.
+        // The rule that has made a frame invalid is kept as the reason for its fate, whatever later rules do.
         if !frame.by.is_some_and(|before| before.kind.spoils()) {
             frame.by = Some(taking.by());
         }

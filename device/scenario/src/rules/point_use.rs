@@ -16,7 +16,7 @@ const EACH: Choice = Choice {
     per_million: ALWAYS,
 };
 
-/// What an entry of the injection table is for.
+/// The purpose of an entry of the injection table.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Purpose {
     Rule(usize),
@@ -36,8 +36,8 @@ pub(super) struct PointUse {
     pub(super) active: bool,
     /// NICs that have an entry. Its id is the index of the use.
     pub(super) nics: BTreeSet<usize>,
-    /// Queue pairs that the entry names when a NIC gets it, by NIC, in ascending order. They are collected as connections are
-    /// made, because to look for them all when the entry is added could take long.
+    /// Queue pairs that the entry names when a NIC gets it, by NIC, in ascending order. They are collected when
+    /// connections are made, because a search for all of them could take long.
     pub(super) pairs: BTreeMap<usize, Vec<u32>>,
 }
 

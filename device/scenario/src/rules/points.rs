@@ -1,4 +1,4 @@
-//! Rules and expectations about what happens inside a NIC: entries of its injection table.
+//! Rules and expectations about events inside a NIC: entries of its injection table.
 
 use faultline_nic::{Filter, Injection, Instant};
 

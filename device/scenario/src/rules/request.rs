@@ -1,4 +1,4 @@
-//! What rules ask their caller to do to a NIC.
+//! Requests of rules to their caller, each for a NIC.
 
 use faultline_abi::doorbell::{self, Doorbell};
 use faultline_nic::{Diagnostic, Dma, FaultPolicy, Injection, Instant, Nanos, Nic, Point};
@@ -83,7 +83,7 @@ impl Subject {
     }
 }
 
-/// What is to be done to a NIC.
+/// A request for a NIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NicRequest {
     /// Adds an entry to the injection table.
@@ -110,7 +110,7 @@ pub enum NicRequest {
     Evict(Pages),
     /// Faults are raised for pages.
     Prefetch(Pages),
-    /// Each look-up takes so long.
+    /// Each look-up takes this time.
     Lookup(Nanos),
     /// A queue pair fails.
     FailQp(u32),
@@ -137,7 +137,7 @@ pub struct Pages {
     pub count: Option<u64>,
 }
 
-/// What only the caller of the rules can do to a NIC.
+/// A request that only the caller of the rules can execute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallerRequest {
     /// The link goes up or down.
@@ -152,7 +152,7 @@ pub enum CallerRequest {
     Reset,
     /// The device is removed.
     Remove,
-    /// All NICs stand still for this (real) time, and their clock.
+    /// All NICs stop for this (real) time, and so does their clock.
     Pause(Nanos),
     /// The run ends.
     End,
@@ -184,7 +184,8 @@ impl NicRequest {
         }
     }
 
-    /// Does what a NIC itself can do. Returns what is left to the caller, or why it can't be done.
+    /// Executes the part of a request that a NIC itself can do. Returns the part for the caller, or the
+    /// reason why the request fails.
     pub fn carry_out<M: Dma>(
         self,
         nic: &mut Nic,

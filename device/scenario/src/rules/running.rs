@@ -1,4 +1,4 @@
-//! The state of running rules: what all kinds of events count, ask for and report.
+//! The state of running rules: counts, requests and results of all kinds of events.
 
 use std::collections::VecDeque;
 
@@ -17,19 +17,19 @@ use crate::random::Rng;
 use crate::trigger::Direction;
 use crate::value::Range;
 
-/// Most entries of the schedule and of each queue. What is beyond is not delayed, or not done.
+/// Most entries of the schedule and of each queue. Effects beyond it are omitted, or have no delay.
 pub(super) const MAX_WAITING: usize = 4096;
 /// Most problems that are kept.
 const MAX_PROBLEMS: usize = 64;
 /// The time of entries that only the end of the run makes due.
 pub(super) const NEVER: Instant = Instant(u64::MAX);
 
-/// How often a rule or a timed action has acted.
+/// The number of effects of a rule or a timed action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fired {
     /// Its name.
     pub name: String,
-    /// How often its action took place, over all NICs.
+    /// Number of its effects, over all NICs.
     pub times: u64,
     /// How often it must have.
     pub expected: Range,
@@ -75,7 +75,7 @@ pub struct Rules {
     pub(super) schedule: Schedule,
     pub(super) late: VecDeque<Late>,
     pub(super) frames: HeldFrames,
-    /// What is compared first of the rules about doorbells.
+    /// The conditions of the rules about doorbells that are compared first.
     pub(super) doorbells: Vec<DoorbellFilter>,
     /// By NIC, the last doorbells that rules have not passed, with their pages.
     pub(super) taken: Vec<VecDeque<(u32, Doorbell)>>,
@@ -85,7 +85,8 @@ pub struct Rules {
     pub(super) ended: bool,
 }
 
-/// What a rule about doorbells needs at least. Rules are large and doorbells frequent, so most of them are told apart by this.
+/// Minimal conditions of a rule about doorbells. Rules are large and doorbells frequent, so most of them are told apart
+/// by this.
 #[derive(Debug)]
 pub(super) struct DoorbellFilter {
     pub(super) nic: Option<usize>,
@@ -129,7 +130,7 @@ impl Rules {
         self.start
     }
 
-    /// What was counted for expectations.
+    /// Counts for expectations.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
@@ -144,7 +145,7 @@ impl Rules {
         self.frames.dropped
     }
 
-    /// What could not be done, such as an action on a connection that does not exist. A run with a problem has failed.
+    /// Failures, such as an action on a connection that does not exist. A run with a problem has failed.
     pub fn problems(&self) -> &[String] {
         &self.problems
     }
@@ -186,17 +187,17 @@ impl Rules {
         next.into_iter().chain(self.frames.next_due()).min()
     }
 
-    /// The next request of a rule: the number of the NIC, and what to do to it.
+    /// The next request of a rule: the number of the NIC, and the request.
     pub fn poll_request(&mut self) -> Option<(usize, NicRequest)> {
         self.requests.pop_front()
     }
 
-    /// Takes a frame that is to be passed now.
+    /// Takes a frame that is due.
     pub fn poll_frame(&mut self, now: Instant) -> Option<HeldFrame> {
         self.frames.pop(now)
     }
 
-    /// Takes a doorbell or an interrupt that is to happen now.
+    /// Takes a doorbell or an interrupt that is due.
     pub fn poll_late(&mut self) -> Option<Late> {
         self.late.pop_front()
     }

@@ -1,4 +1,4 @@
-//! What happens at a time.
+//! Events at a time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -8,7 +8,7 @@ use faultline_nic::Instant;
 
 use super::lasting::Lasting;
 
-/// A doorbell or an interrupt that happens later than its NIC wanted, or once more.
+/// A doorbell or an interrupt that is delayed, or repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Late {
     /// An interrupt.
@@ -37,7 +37,7 @@ impl Late {
     }
 }
 
-/// What happens at a time.
+/// An event at a time.
 #[derive(Debug)]
 pub(super) enum Due {
     /// A timed action, by its index in the plan.
@@ -113,7 +113,7 @@ impl Schedule {
         });
     }
 
-    /// Takes what is due.
+    /// Takes an entry that is due.
     pub(super) fn pop(&mut self, now: Instant) -> Option<Due> {
         if self.next_at()? > now {
             return None;

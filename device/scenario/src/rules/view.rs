@@ -1,5 +1,5 @@
-//! What rules know of a NIC: its connections and on-demand regions in the order in which they were made, and which rules concern
-//! its packets.
+//! The state that rules have of a NIC: its connections and on-demand regions in the order of their creation, and the
+//! rules that concern its packets.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -115,7 +115,7 @@ pub(super) struct PacketSide {
     pub(super) expectations: Vec<usize>,
     /// Opcodes that one of them names.
     opcodes: Opcodes,
-    /// Queue pairs whose packets alone matter, unless one of them concerns all.
+    /// Queue pairs that the rules name, unless a rule concerns all.
     queue_pairs: Vec<u32>,
     concerns_all: bool,
     /// A rule asks for the PSN or the transmission, so each packet is followed.
@@ -169,7 +169,7 @@ impl PacketSides {
 /// A NIC, as the rules see it.
 #[derive(Debug, Default)]
 pub(super) struct NicView {
-    /// Where the search for connections that exist goes on; `None`: it has ended.
+    /// Next place of the search for existing connections; `None`: it has ended.
     pub(super) next_place: Option<u32>,
     /// Connections that exist, by queue pair.
     connections: HashMap<u32, Connection>,

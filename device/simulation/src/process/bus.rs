@@ -1,4 +1,4 @@
-//! The way of a driver to its NIC, and to the memory of its host.
+//! The path of a driver to its NIC, and to the memory of its host.
 
 use std::cell::RefCell;
 use std::rc::Rc;

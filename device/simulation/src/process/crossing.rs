@@ -72,8 +72,8 @@ impl Crossing {
         }
     }
 
-    /// Delivers it to a fabric. `payload`: what the fabric has in place of the memory of NICs of other fabrics, of [`PAYLOAD`] bytes from
-    /// [`RAM_BASE`] on. Advances `now` beyond the time at which the frame was sent.
+    /// Delivers it to a fabric. `payload`: the memory that the fabric has in place of the memory of NICs of other
+    /// fabrics, of [`PAYLOAD`] bytes from [`RAM_BASE`] on. Advances `now` beyond the time at which the frame was sent.
     pub fn deliver<O: Outside>(
         self,
         fabric: &mut Fabric<O>,

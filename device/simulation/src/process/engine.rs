@@ -35,7 +35,7 @@ const NO_SPEED: &str =
 #[derive(Clone, Debug, Default)]
 pub(super) struct Link(Rc<RefCell<Waiting>>);
 
-/// What waits on a link.
+/// A frame that waits on a link.
 #[derive(Debug, Default)]
 struct Waiting {
     frames: VecDeque<Crossing>,
@@ -65,7 +65,7 @@ impl Link {
         Some(frame)
     }
 
-    /// The most frames and octets of payload that have waited on it.
+    /// Maxima of the frames and of the octets of payload on it.
     pub(super) fn most(&self) -> (usize, usize) {
         self.0.borrow().most
     }
@@ -97,13 +97,13 @@ pub(super) struct SimEngine {
     pub(super) around: Around,
     /// Links from the other engines.
     received: Vec<Link>,
-    /// What the fabric has in place of the memory of guests of other engines.
+    /// The memory in place of the memory of guests of other engines.
     payload: Memory,
-    /// The most work of NICs that have received frames in a pass.
+    /// Maximum over the passes: work of NICs that have received frames.
     pub(super) longest_pass: u64,
 }
 
-/// What is around its fabric.
+/// The surroundings of its fabric.
 #[derive(Debug)]
 pub(super) struct Around {
     /// Links to the other engines.
@@ -123,7 +123,7 @@ pub(super) struct Around {
     pub(super) requests: Vec<(PortId, CallerRequest)>,
 }
 
-/// What the engines of a process share.
+/// The state that the engines of a process share.
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
     pub(super) watch: Rc<RefCell<Watch>>,
@@ -209,8 +209,8 @@ impl SimEngine {
         worked | self.run_scenario(now)
     }
 
-    /// True if the modelled link of a NIC has room for what it sends in a turn. Otherwise the NIC waits. In virtual time, software posts
-    /// as much as it may at one instant.
+    /// True if the modelled link of a NIC has room for the frames of a turn. Otherwise the NIC waits. In virtual time,
+    /// software posts as many requests as it may at one instant.
     fn has_room(&self, nic: PortId) -> bool {
         let link = self.fabric.links.get(nic, Direction::Tx);
         link.is_none_or(|link| link.octets() < MAX_OCTETS / 2)
@@ -273,7 +273,7 @@ impl SimEngine {
         }
     }
 
-    /// Carries out what the rules ask for. Returns true if there was anything.
+    /// Executes the requests of the rules. Returns true if there were any.
     pub(super) fn run_scenario(&mut self, now: Instant) -> bool {
         if !self.fabric.advance_rules(now) {
             return false;
@@ -296,7 +296,7 @@ impl SimEngine {
         worked
     }
 
-    /// Does what a fabric cannot do itself.
+    /// Executes a request that a fabric cannot execute itself.
     fn carry_out(
         &mut self,
         now: Instant,
@@ -389,7 +389,7 @@ impl Outside for Around {
         self.out.iter().any(|(_, link)| link.is_full())
     }
 
-    // Nothing comes during a pass, and other engines do not sleep.
+    // No event comes during a pass, and other engines do not sleep.
     fn is_awaited(&self, _: &Nics) -> bool {
         false
     }

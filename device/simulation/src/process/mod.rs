@@ -1,8 +1,9 @@
 //! A process of the emulator in virtual time: engines with their fabrics, the links between them, and the peers of external ports.
 //!
-//! The fabrics are those of the emulator. What it has threads for is done here by one thread, in the order of virtual time: passes of
-//! engines, frames between them, and peers. A random number generator selects the engine that makes the next pass, so a seed is one
-//! order of passes. There are no doorbell pages: a doorbell reaches its NIC at once.
+//! The fabrics are those of the emulator. One thread does the work of all threads of the emulator in the order of
+//! virtual time: passes of engines, frames between them, and peers. A random number generator selects the engine that
+//! makes the next pass, so a seed is one order of passes. There are no doorbell pages: a doorbell reaches its NIC at
+//! once.
 //!
 //! - `engine`: an engine with its fabric, and the links between engines
 //! - [`Crossing`]: a frame on its way from one fabric to another
@@ -103,7 +104,7 @@ impl Process {
         self.state.borrow().now
     }
 
-    /// The next thing happens. Returns false if there is none until then.
+    /// Executes the next event. Returns false if there is none before `until`.
     pub fn step(&self, until: u64) -> bool {
         self.state.borrow_mut().step(until)
     }
@@ -126,24 +127,24 @@ impl Process {
         self.state.borrow_mut().advance_to(ns);
     }
 
-    /// True if the clock does not advance any more, because something is done again and again at one instant.
+    /// True if the clock does not advance any more, because events repeat without end at one instant.
     pub fn is_stuck(&self) -> bool {
         self.state.borrow().is_stuck
     }
 
-    /// What was seen of all engines.
+    /// The summary of the events of all engines.
     pub fn watched(&self) -> Watched {
         self.state.borrow().watch.borrow().watched()
     }
 
-    /// The most work of NICs of an engine that have received frames in one pass.
+    /// Maximum over the passes of an engine: work of NICs that have received frames.
     pub fn longest_pass(&self, engine: usize) -> u64 {
         let state = self.state.borrow();
         let engine = state.engines.get(engine);
         engine.map_or(0, |engine| engine.longest_pass)
     }
 
-    /// The most frames, and the most octets of payload, that have waited on a link from an engine to another one.
+    /// Maxima of the frames and of the octets on a link from an engine to another one.
     pub fn most_on_link(&self, from: usize, to: usize) -> Option<(usize, usize)> {
         let state = self.state.borrow();
         let mut links = state.engines.get(from)?.around.out.iter();
@@ -164,14 +165,14 @@ impl Process {
         Some(look(state.engine_of(nic)?.fabric.nics.get_mut(nic)?))
     }
 
-    /// What an external port has passed and dropped.
+    /// Counts of passed and dropped frames of an external port.
     pub fn port_counts(&self, port: usize) -> Option<ExternalCounts> {
         let state = self.state.borrow();
         let external = state.engines.first()?.fabric.externals.get(port)?;
         Some(external.counts)
     }
 
-    /// What a modelled link of a NIC, or of an external port, has done. The numbers of external ports follow those of the NICs.
+    /// Counts of a modelled link of a NIC or an external port. The numbers of external ports follow those of the NICs.
     pub fn link_counts(&self, port: PortId, dir: Direction) -> Option<LinkModelCounts> {
         let state = self.state.borrow();
         let owner = state.owners.get(port).copied().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! What the owner of a fabric does for the scenario that runs, with the meaning that the emulator gives it.
+//! Actions of the owner of a fabric for a running scenario, with the same meaning as in the emulator.
 
 use faultline_fabric::PortId;
 use faultline_fabric::scenario::{Beginning, CounterValues};
@@ -30,7 +30,7 @@ impl State {
         }
     }
 
-    /// How much the counters of all NICs have increased.
+    /// The increase of the counters of all NICs.
     pub(crate) fn facts_since(&self, before: CounterValues) -> Facts {
         let engine = self.engines.first();
         engine.map_or_else(Facts::default, |engine| engine.fabric.facts_since(before))
@@ -41,7 +41,7 @@ impl State {
         self.engines.first()?.fabric.rules.scenario()
     }
 
-    /// Takes the rules away, at the end of a run.
+    /// Removes the rules, at the end of a run.
     pub(crate) fn take_rules(&mut self) -> Option<Rules> {
         self.engines.first_mut()?.fabric.rules.take_scenario()
     }
@@ -93,8 +93,8 @@ impl Process {
         removed
     }
 
-    /// Ends a scenario: what its actions have changed is as before, and what rules have kept is passed. Returns the verdict, which has
-    /// a problem for each GID table that was to be moved.
+    /// Ends a scenario: undoes the lasting changes of its actions, and passes frames that rules have kept. Returns the
+    /// verdict, which has a problem for each GID table that was to be moved.
     pub fn stop_scenario(&self, before: CounterValues) -> Option<Verdict> {
         let mut state = self.state.borrow_mut();
         let now = Instant(state.now);

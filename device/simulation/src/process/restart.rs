@@ -9,7 +9,7 @@ use crate::driver::Error;
 use crate::host::Host;
 
 impl Process {
-    /// Resets a NIC by its register, as a guest does that reboots. It is disabled until [`Process::restart_host`].
+    /// Resets a NIC by its register, as a rebooting guest does. It is disabled until [`Process::restart_host`].
     pub fn reset_nic(&mut self, nic: PortId) {
         if let Some(host) = self.hosts.get_mut(nic) {
             host.driver.bus.write_register(regs::CONTROL, regs::RESET);

@@ -1,4 +1,4 @@
-//! The state of a process, which its drivers and its owner share.
+//! The state that the drivers and the owner of a process share.
 
 use std::cell::{RefCell, RefMut};
 use std::collections::BTreeSet;
@@ -22,9 +22,9 @@ use super::watch::Watch;
 use crate::event::What;
 use crate::memory::Memory;
 
-/// Memory of each guest. Pages exist when they are written to, so that much of it costs nothing.
+/// Memory of each guest. Pages exist from their first write on, so a large memory costs nothing.
 pub(crate) const RAM: u64 = 256 << 20;
-/// Passes at one instant. A process that needs more does not advance.
+/// Limit of passes at one instant. A process that needs more does not advance.
 const PASSES_AT_ONCE: u32 = 1_000_000;
 
 /// MAC address of a host.
@@ -33,16 +33,16 @@ pub(crate) fn mac_of(host: usize) -> MacAddr {
     MacAddr([2, 0, 0, 0, 0, last])
 }
 
-/// What drivers and the owner of the process share.
+/// The state that the drivers and the owner of a process share.
 #[derive(Debug)]
 pub(crate) struct State {
     /// The device clock, in nanoseconds.
     pub(crate) now: u64,
-    /// Time for which the device clock has stood still, in nanoseconds. The clock of the hosts is later by this time.
+    /// Time for which the device clock has stood still, in nanoseconds. The clock of the hosts is ahead by this time.
     pub(crate) paused: u64,
     /// Time and length of the last pause, in nanoseconds.
     pub(super) last_pause: (u64, u64),
-    /// Nothing happens after this time of the device clock.
+    /// No event comes after this time of the device clock.
     pub(crate) limit: u64,
     /// Hosts whose driver is to move the entries of its GID table.
     pub(crate) moved_gids: Vec<usize>,
@@ -143,7 +143,8 @@ impl State {
         self.engines.get_mut(*self.owners.get(nic)?)
     }
 
-    /// Lets engines make passes, in a random order, until none has work at this instant. Returns true if one had.
+    /// Lets engines make passes, in a random order, until none has work at this instant. Returns true if there was
+    /// work.
     pub(super) fn settle(&mut self) -> bool {
         let now = Instant(self.now);
         let mut worked = false;
@@ -171,8 +172,8 @@ impl State {
         deadlines.min().map(|at| at.0.max(self.now))
     }
 
-    /// The next thing happens. Returns false if there is none until then. What happens at this instant is one thing: the software of
-    /// hosts sees it before the clock moves.
+    /// Executes the next event. Returns false if there is none before `until`. All passes at this instant are one
+    /// event: the software of hosts runs before the clock advances.
     pub(crate) fn step(&mut self, until: u64) -> bool {
         if self.is_stuck {
             return false;
@@ -204,7 +205,7 @@ impl State {
         }
     }
 
-    /// Takes the requests of rules that are about the clock or the hosts.
+    /// Takes the requests of rules that concern the clock or the hosts.
     pub(super) fn take_requests(&mut self) {
         for index in 0..self.engines.len() {
             let Some(engine) = self.engines.get_mut(index) else {
@@ -220,7 +221,7 @@ impl State {
         }
     }
 
-    /// Stops all NICs and the device clock for `time` nanoseconds, while the software of the hosts goes on.
+    /// Stops all NICs and the device clock for `time` nanoseconds, while the software of the hosts continues.
     fn pause(&mut self, time: u64) {
         // Pauses that begin together end together.
         let (at, already) = self.last_pause;
@@ -228,7 +229,7 @@ impl State {
         let lasts = already.max(time);
         let longer = lasts.saturating_sub(already);
         self.paused = self.paused.saturating_add(longer);
-        // The limit is one of the hosts' clock.
+        // The limit is in time of the hosts' clock.
         self.limit = self.limit.saturating_sub(longer);
         self.last_pause = (self.now, lasts);
     }

@@ -15,7 +15,7 @@ use crate::memory::Memory;
 use crate::record::Record;
 use crate::trace::Detail;
 
-/// A summary of what was seen.
+/// A summary of events.
 #[derive(Clone, Debug, Default)]
 pub struct Watched {
     /// Violations of the specification by packets of NICs.
@@ -28,7 +28,7 @@ pub struct Watched {
     pub hash: u64,
 }
 
-/// What a process summarizes.
+/// The summary of a process.
 #[derive(Debug, Default)]
 struct Summary {
     packets: u64,

@@ -80,7 +80,7 @@ pub(super) fn judge(connection: &Connection<'_>, processes: &mut Processes) -> R
     Ok(())
 }
 
-/// What was written to each octet of a sink: of READs at the requester (0), of WRITEs at the responder.
+/// State of each octet of a sink: of READs at the requester (0), of WRITEs at the responder.
 fn written(connection: &Connection<'_>, which: u64) -> Vec<Written> {
     let mut written = vec![Written::Not; PART_OCTETS];
     let posted = connection.requests.iter().enumerate();
@@ -120,7 +120,8 @@ fn results(connection: &Connection<'_>, found: impl Iterator<Item = u64>) -> Res
     Ok(())
 }
 
-/// Messages are still there, and slots without message are empty, unless one has begun to arrive there.
+/// Messages in slots are unchanged, and slots without message are empty, unless a message has begun to
+/// arrive there.
 fn slots(
     connection: &Connection<'_>,
     driver: &Driver<ProcessBus>,

@@ -36,7 +36,7 @@ pub(super) struct Side {
     /// Address handle of datagrams.
     ah: u32,
     pub(super) region: Region,
-    /// Its NIC was reset: the connection has only the other side.
+    /// The NIC of one side was reset, so the connection has only the other side.
     pub(super) is_gone: bool,
     is_destroyed: bool,
 }
@@ -48,7 +48,7 @@ pub(super) struct Connection<'a> {
     pub(super) index: usize,
     /// Number of the connection of the flow.
     pub(super) generation: usize,
-    /// What is requested on it.
+    /// Its requests.
     pub(super) requests: &'a [Request],
     /// Nothing loses, repeats or reorders its messages, although its service may not repair that.
     pub(super) keeps_messages: bool,
@@ -272,7 +272,7 @@ impl<'a> Connection<'a> {
             .map(|(index, _)| index)
     }
 
-    /// Posts what is due.
+    /// Posts the requests that are due.
     pub(super) fn post_due(&mut self, processes: &mut Processes, now: u64) {
         while self.next_at <= now
             && let Some(request) = self.requests.get(self.posted).copied()
@@ -317,7 +317,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Immediate data says which message has arrived, where that does not follow from the order.
+    /// Immediate data names the message, where the order does not determine it.
     fn opcode_of_send(&self, index: usize) -> u8 {
         match self.plan.transport.is_reliable() && index.is_multiple_of(2) {
             true => WR_SEND,
@@ -353,7 +353,7 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    /// Fails if a completion has another value than the one that is wanted.
+    /// Fails if a completion has another value than the expected one.
     fn expect(&self, what: &'static str, found: u64, wanted: u64) -> Result<(), Failure> {
         match found == wanted {
             true => Ok(()),
@@ -586,7 +586,7 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    /// True if a request that has succeeded was carried out.
+    /// True if each successful request was executed.
     pub(super) fn is_exact(&self) -> bool {
         self.plan.transport.is_reliable() || (self.keeps_messages && !self.may_terminate)
     }

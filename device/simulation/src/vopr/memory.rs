@@ -1,4 +1,4 @@
-//! Memory of a host that is registered, on demand or for good.
+//! Memory of a host that is registered, on demand or pinned.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +24,7 @@ pub(super) struct Region {
     va: u64,
     frames: u64,
     len: u64,
-    /// Pages that are mapped; `None`: all, for good.
+    /// Mapped pages; `None`: the region is pinned.
     mapped: Option<BTreeSet<u64>>,
     swap: BTreeMap<u64, Vec<u8>>,
 }
@@ -46,7 +46,7 @@ impl Copy {
 }
 
 impl Region {
-    /// Registers so many octets, a multiple of the page size. On demand, nothing is mapped yet.
+    /// Registers `len` octets, a multiple of the page size. On demand, no page is mapped yet.
     pub(super) fn new(
         driver: &mut Driver<ProcessBus>,
         pd: u32,
@@ -178,7 +178,7 @@ impl Region {
         }
     }
 
-    /// True if the unused pages, and the one behind the region, are as they were left.
+    /// True if the unused pages, and the one behind the region, are unchanged.
     pub(super) fn is_unused_untouched(&self, driver: &Driver<ProcessBus>) -> bool {
         let behind = self.len / PAGE;
         self.swap.keys().chain([&behind]).all(|page| {

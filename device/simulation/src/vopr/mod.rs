@@ -1,8 +1,8 @@
 //! A world that breaks itself: random processes whose NICs must keep their promises whatever happens to them.
 //!
-//! A seed gives a [`Plan`]: engines, NICs with link models, VLANs and memory on demand, perhaps two processes whose external ports are
-//! connected, flows of all transports, and what happens meanwhile: NICs move between engines, packets are dropped, links go down, pages
-//! are taken away, fault policies change, guests reboot. Each run must satisfy:
+//! A seed gives a [`Plan`]: engines, NICs with link models, VLANs and memory on demand, perhaps two processes whose
+//! external ports are connected, flows of all transports, and events: NICs move between engines, packets are dropped,
+//! links go down, pages are taken away, fault policies change, guests reboot. Each run must satisfy:
 //!
 //! - no packet of a NIC violates the specification ([`faultline_oracle`])
 //! - each request ends: with success, or with the status that follows from policy `terminate`, a reboot of the responder's guest or VLANs
@@ -43,7 +43,8 @@ pub fn shrink(plan: &Plan, mut runs: usize) -> Option<(Plan, Failure)> {
     let kind = failure.kind();
     loop {
         let mut found = None;
-        // A smaller plan may lose other packets, and then the failure may not show. So each is tried with some other seeds of its links.
+        // With a smaller plan other packets may be lost, and the failure may not show. So each plan is tried with some
+        // other seeds of its links.
         let smaller = smallest.smaller();
         let mut plans = smaller
             .iter()

@@ -1,4 +1,4 @@
-//! The layout of the memory of a connection, and what follows from it.
+//! The layout of the memory of a connection, and values that follow from it.
 
 use super::plan::{MESSAGE, PART, Request};
 

@@ -1,4 +1,4 @@
-//! What a random run consists of.
+//! The parts of a random run.
 
 use std::fmt;
 use std::time::Duration;
@@ -33,9 +33,9 @@ pub struct Plan {
     pub port: Option<PlanPort>,
     /// NICs.
     pub nics: Vec<PlanNic>,
-    /// Connections and what is requested on them.
+    /// Connections and their requests.
     pub flows: Vec<Flow>,
-    /// What happens to NICs meanwhile, by time.
+    /// Events of NICs, by time.
     pub events: Vec<Event>,
 }
 
@@ -92,7 +92,7 @@ impl Transport {
     /// All services.
     pub const ALL: [Self; 5] = [Self::Rc, Self::RcSrq, Self::Xrc, Self::Uc, Self::Ud];
 
-    /// True if each request is carried out once, in order, or the connection ends.
+    /// True if each request is executed once, in order, or the connection ends.
     pub fn is_reliable(self) -> bool {
         matches!(self, Self::Rc | Self::RcSrq | Self::Xrc)
     }
@@ -146,11 +146,11 @@ pub struct Flow {
 /// A request of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// RDMA WRITE of so many octets from this offset of the source to the same offset of the sink.
+    /// RDMA WRITE: octets, and their offset in source and sink.
     Write(u32, u32),
     /// RDMA READ, the other way.
     Read(u32, u32),
-    /// SEND of so many octets from this offset.
+    /// SEND: octets, and their offset in the source.
     Send(u32, u32),
     /// Adds this to the counter of the responder.
     FetchAdd(u32),
@@ -169,20 +169,20 @@ pub struct Event {
     pub what: What,
 }
 
-/// What happens to a NIC.
+/// An event of a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// It moves to an engine.
     Move(usize),
-    /// So many packets are dropped at its port.
+    /// Drops this number of packets at its port.
     Drop(Direction, u32),
-    /// Its link goes down, for so many nanoseconds.
+    /// Takes its link down for this number of nanoseconds.
     LinkDown(u64),
     /// All pages of its memory on demand are taken away.
     Evict,
     /// Its queue pairs get this fault policy.
     Policy(FaultPolicy),
-    /// Its guest reboots, which takes so many nanoseconds. Then its connections are made again.
+    /// Reboots its guest, which takes this number of nanoseconds. Then its connections are made again.
     Reset(u64),
 }
 

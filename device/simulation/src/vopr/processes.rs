@@ -18,7 +18,7 @@ pub(super) struct Processes {
     pace: u64,
     /// By port: when its peer takes the next frame.
     takes_at: [u64; 2],
-    /// Frames that have gone from one process to the other.
+    /// Frames that were passed from one process to the other.
     crossed: u64,
 }
 
@@ -167,7 +167,7 @@ impl Processes {
         self.all.iter().any(Process::is_stuck)
     }
 
-    /// Frames that have gone from one process to the other.
+    /// Frames that were passed from one process to the other.
     pub(super) fn crossed(&self) -> u64 {
         self.crossed
     }
@@ -185,7 +185,7 @@ impl Processes {
         links.flatten().map(|counts| count(&counts)).sum()
     }
 
-    /// What was seen of all processes.
+    /// The summary of the events of all processes.
     pub(super) fn watched(&self) -> Watched {
         let mut sum = Watched::default();
         for process in &self.all {

@@ -1,11 +1,11 @@
-//! What a run has done, or what went wrong.
+//! The result of a run: a report, or a failure.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::driver::Error;
 
-/// What a run has done.
+/// Counts of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Numbers of events, by name.
@@ -55,7 +55,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// What two failures of one cause have in common: a plan that is made smaller must not go over to another one.
+    /// The kind of a failure. A plan that is made smaller must keep it.
     pub fn kind(&self) -> String {
         match self {
             Self::Packets(violations) => {

@@ -128,10 +128,10 @@ impl<'a> Run<'a> {
                     connection.post_due(&mut self.processes, now);
                 }
             }
-            // An answer may raise the next fault at this instant.
+            // An answer may raise the next fault at the same instant.
             while self.serve_faults(now)? {}
             self.take_completions()?;
-            // Others may be due when a host has started, and requests may have ended: that takes time.
+            // A host that has started may have made others due, and requests may have ended: that takes time.
             if self.restart_hosts()? {
                 continue;
             }
@@ -175,7 +175,7 @@ impl<'a> Run<'a> {
         waiting.map(|(at, _)| *at).min()
     }
 
-    /// When the software of a host does something next.
+    /// Time of the next work of a host's software.
     fn next_at(&self) -> Option<u64> {
         let now = self.processes.now();
         let faults = self.next_fault();
@@ -343,8 +343,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Starts the drivers of hosts that have booted when the requests of their former connections have ended, and makes connections
-    /// for what is left of their flows. Returns true if there were any.
+    /// Starts the drivers of hosts that have booted, when the requests of their former connections have ended, and
+    /// makes connections for the rest of their flows. Returns true if there were any.
     fn restart_hosts(&mut self) -> Result<bool, Failure> {
         let now = self.processes.now();
         let mut has_started = false;
@@ -481,7 +481,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Lets everything happen for some time, with pagers at work.
+    /// Lets all events happen for some time, with pagers at work.
     fn run_for(&mut self, time: u64) -> Result<(), Failure> {
         let until = self.processes.now().saturating_add(time);
         loop {

@@ -8,7 +8,7 @@ use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 
-/// What a scrape reads of the process.
+/// Metrics of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ProcessSnapshot {
     /// Version of the program.

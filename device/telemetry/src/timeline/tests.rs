@@ -130,7 +130,7 @@ fn a_gap_is_a_slice_of_its_nic() {
 
 #[test]
 fn an_arrow_has_two_ends() {
-    // The frame of the RNR NAK, and what it has caused, are not in the trace.
+    // The frame of the RNR NAK, and its effects, are not in the trace.
     let mut records = write_to_absent_page(1000, 7, 5);
     records.retain(|record| matches!(record.event, TraceEvent::Nic(Diagnostic::RnrNakSent { .. })));
     assert_eq!(records.len(), 1);
@@ -164,7 +164,7 @@ fn each_access_that_a_fault_has_delayed_has_a_slice() {
 }
 
 #[test]
-fn a_token_that_is_used_again_is_another_fault() {
+fn a_reused_token_is_another_fault() {
     let mut records = write_to_absent_page(1000, 7, 5);
     records.extend(write_to_absent_page(500_000, 7, 6));
     let timeline = Timeline::new(&trace(records));

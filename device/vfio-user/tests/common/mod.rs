@@ -1,4 +1,4 @@
-//! A device in memory and a client that can also speak badly.
+//! A device in memory, and a client that can send invalid messages.
 
 use faultline_vfio_user::{
     Device, DeviceInfo, DmaMap, DmaUnmap, Ended, Errno, IrqFlags, IrqInfo, IrqSet, IrqVectors,
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What the device saw.
+/// Calls of the device.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     pub maps: Vec<(u64, u64, u64, bool, bool, bool)>,
@@ -224,7 +224,7 @@ impl Pair {
         pair
     }
 
-    /// How the server ended; fails the test if it does not end.
+    /// The end of the server; fails the test if it does not end.
     pub(crate) fn ended(&mut self) -> Ended {
         let server = self.server.take().expect("asked once");
         let start = std::time::Instant::now();
@@ -315,7 +315,7 @@ impl Client {
         reply
     }
 
-    /// The stream is in step and the server alive: a register keeps what is written.
+    /// The stream is synchronized and the server runs: a register keeps a written value.
     pub(crate) fn works(&mut self) {
         let value = 0x5eed_0000 | u32::from(self.id);
         let reply = self.call(10, &access(64, 0, &value.to_le_bytes()), &[]);

@@ -17,8 +17,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 const BODY: usize = 112;
 
-/// A parsed admin command: one variant for each opcode, with the number of the object that it is about, if any, and its
-/// body. Shapes and fields are described in `firmware/abi/src/admin.rs`.
+/// A parsed admin command: one variant for each opcode, with the number of its object, if it has one, and its body.
+/// Shapes and fields are described in `firmware/abi/src/admin.rs`.
 #[derive(Clone, Debug)]
 pub(super) enum AdminCmd {
     Nop,

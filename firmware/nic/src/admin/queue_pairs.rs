@@ -62,7 +62,7 @@ impl Nic {
             if srq.xrc.is_some() || kind == QpType::XrcIni {
                 return Err(Status::BadSrq);
             }
-            // Others have no READ, by which a rendezvous gets its data.
+            // A rendezvous needs READ, which only RC has.
             if srq.tags.is_some() && (kind != QpType::Rc || is_iwarp) {
                 return Err(Status::BadSrq);
             }
@@ -230,7 +230,7 @@ impl Nic {
         Ok(())
     }
 
-    /// Removes a queue that nothing refers to.
+    /// Removes a queue without references.
     pub(super) fn remove_queue(&mut self, number: u32) {
         let Some(queue) = self.queues.remove(number) else {
             return;

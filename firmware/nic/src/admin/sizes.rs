@@ -14,8 +14,8 @@ pub(super) fn check_depth(log_depth: u8, max: u32) -> Result<u8, Status> {
     }
 }
 
-/// Checks log2 of the stride of a work queue: `min` to [`MAX_STRIDE_SHIFT`], and at least `need` bytes, which are those
-/// of the longest work request.
+/// Checks log2 of the stride of a work queue: `min` to [`MAX_STRIDE_SHIFT`], and at least `need` bytes, the length of
+/// the longest work request.
 pub(super) fn check_stride(shift: u8, min: u32, need: u32) -> Result<u8, Status> {
     let shift32 = u32::from(shift);
     if (min..=MAX_STRIDE_SHIFT).contains(&shift32) && need <= 1 << shift32 {

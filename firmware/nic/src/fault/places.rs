@@ -3,10 +3,11 @@
 //! A user of the guest has one context for each device that a process opens, in any number of processes. So contexts have a limit,
 //! which divides the places between processes, and users have one, which no number of contexts exceeds.
 //!
-//! The next queue pair is found without a scan. Each context has a line of waiting queue pairs. The contexts of a user that
-//! have a line are ordered by their places, and the users by those of their first context, or by their own if these limit it
-//! more: if the first user may not have another place, none may. A queue pair waits at most once, and leaves its line when it is
-//! reset or destroyed, so the lines have at most as many entries as there are queue pairs.
+//! The next queue pair is found without a scan. Each context has a line of waiting queue pairs. The contexts of a user
+//! that have a line are ordered by their number of places. Users are ordered by the number of places of their first
+//! context, or by their own if that is the stricter limit: if the first user may not have another place, no user may. A
+//! queue pair waits at most once, and leaves its line when it is reset or destroyed, so the lines have at most as many
+//! entries as there are queue pairs.
 //!
 //! While no queue pair waits, taking and freeing a place changes three counters only.
 
@@ -84,8 +85,8 @@ impl Share {
 }
 
 impl User {
-    /// Its places, comparable with those of a context: a user may have three times as many places as are free, a context as many as are
-    /// free.
+    /// Number of its places on the scale of contexts: a context may have as many places as are free, a user three times
+    /// as many.
     fn counted(&self, index: u32) -> usize {
         if index == NOBODY { 0 } else { self.places / 3 }
     }
@@ -117,7 +118,7 @@ impl Places {
         (limit as usize).saturating_sub(self.used)
     }
 
-    /// Says to which user a new context belongs; 0: the driver does not say.
+    /// Assigns a new context to a user; 0: the driver has named none.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "there are fewer contexts than 2^32"
@@ -136,7 +137,7 @@ impl Places {
         }
     }
 
-    /// The context is gone.
+    /// Closes a context.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "each context is opened once before it is closed"
@@ -230,7 +231,7 @@ impl Places {
         self.change(uctx, |share| share.places += 1);
     }
 
-    /// Counts one fault of a context less.
+    /// Removes one fault from the count of a context.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "each place is taken and released once, and there are fewer than 2^32"
@@ -277,8 +278,8 @@ impl Places {
             .is_some_and(|(places, ..)| self.allows(*places, limit))
     }
 
-    /// Removes the next queue pair that may have a place from its line, and returns it. It is of the context with the
-    /// fewest places, if those of its user do not count more; of contexts with equally many, the queue pair that has waited longest is next.
+    /// Removes the next queue pair that may have a place from its line, and returns it. The context with the fewest
+    /// places is first, unless its user's places count more; among equals, the queue pair that has waited longest.
     pub(crate) fn next(&mut self, limit: u32) -> Option<u32> {
         let (places, arrival, _) = *self.ranks.first()?;
         if !self.allows(places, limit) {
@@ -319,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn no_context_takes_what_others_need() {
+    fn no_context_takes_the_share_of_others() {
         let mut places = Places::default();
         let fill = |places: &mut Places, uctx| {
             let mut count = 0;
@@ -344,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn no_user_takes_what_others_need() {
+    fn no_user_takes_the_share_of_others() {
         let mut places = Places::default();
         for uctx in 1..10 {
             places.open(uctx, 77);
@@ -365,7 +366,7 @@ mod tests {
         assert_eq!(places.next(LIMIT), Some(10));
         take(&mut places, 10, 1);
         assert_eq!(places.next(LIMIT), None);
-        // A context takes its places along when it is gone.
+        // The places of a closed context are those of no user.
         places.close(1);
         assert!(places.has_room(9, LIMIT));
         for uctx in 1..11 {

@@ -48,7 +48,7 @@ impl Records {
     }
 
     /// Keeps a record. The limit does not apply here: [`Records::has_room`] refuses new faults beyond it. Only delayed
-    /// records exceed it, whose number is limited, too, and copies, which are dropped beyond twice the limit.
+    /// records, whose number is limited too, and duplicates exceed it; duplicates are dropped beyond twice the limit.
     pub(crate) fn keep(&mut self, record: Eqe) {
         if self.kept.len() < 2 * MAX_KEPT {
             self.kept.push_back(record);

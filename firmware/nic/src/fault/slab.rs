@@ -93,7 +93,7 @@ impl<T> Slab<T> {
         self.entries.get_mut(index as usize)?.as_mut()
     }
 
-    /// Removes an entry, which is a member of no list any more.
+    /// Removes an entry that is a member of no list.
     pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
         let entry = self.entries.get_mut(index as usize)?.take()?;
         self.free.push(index);

@@ -131,7 +131,7 @@ fn an_answer_does_not_wait_for_a_queue_pair_that_has_left() {
 
 /// The ingress of the NIC may have stopped because there was no room, and continues at this token.
 #[test]
-fn room_is_an_answer_whose_token_is_returned_after_the_call() {
+fn the_token_of_an_answer_is_room_that_is_returned_after_the_call() {
     let mut unit = unit();
     unit.wait_for_room(Instant(0), 3, 1);
     assert!(unit.answer_next_for_room());

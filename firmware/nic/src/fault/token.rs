@@ -9,7 +9,8 @@ use crate::number::low32;
 pub(crate) struct Token(u64);
 
 impl Token {
-    /// Represents all faults that found no room: a queue pair that waits for it tries again when there is some.
+    /// Stands for all faults that found no room: a queue pair that waits for this token tries again when there
+    /// is room.
     pub(crate) const ROOM: Self = Self(0);
 
     /// The token of the fault with this index, which has fewer than `index_bits` bits. `running` is not zero.

@@ -62,7 +62,7 @@ pub struct InjectionUse {
     pub matches: u64,
     /// Effects.
     pub effects: u64,
-    /// Queue pairs of [`Filter::listed`], in ascending order. To drop them takes the same time however many there are.
+    /// Queue pairs of [`Filter::listed`], in ascending order. Dropping the list takes constant time.
     pub pairs: Vec<u32>,
 }
 

@@ -106,8 +106,8 @@ impl Nic {
         true
     }
 
-    /// Replaces the queue pairs of the entry with this id by these, which are in ascending order. It takes the same time however
-    /// many there are. Returns false if there is no such entry, or no room for so many.
+    /// Replaces the queue pairs of the entry with this id by these, which are in ascending order. Takes constant time.
+    /// Returns false if there is no such entry, or if it has no room for all of them.
     pub fn set_injection_pairs(&mut self, id: u32, new: Vec<u32>) -> bool {
         let most = usize::try_from(self.core.config.limits.max_qp).unwrap_or(usize::MAX);
         match self.core.injections.pairs_mut(id) {

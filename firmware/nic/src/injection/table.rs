@@ -9,7 +9,7 @@ use crate::time::Instant;
 /// The table of a NIC, and its delayed effects.
 #[derive(Debug, Default)]
 pub(crate) struct Injections {
-    /// A bit for each point that has injections which are not used up, and that of [`Point::Completion`] while completions are
+    /// A bit for each point with injections that are not used up; for [`Point::Completion`] also while completions are
     /// delayed.
     mask: u8,
     pub(super) table: Vec<InjectionUse>,

@@ -1,7 +1,7 @@
 //! The rest of a NIC's state, for a complete dump: queues, domains, handles, flows, groups, command rings, timers.
 //!
-//! There is nothing here that lets its reader use the guest's objects or see the guest's data: no Q_Keys, no addresses of rings,
-//! no match fields of flows, no contents of memory.
+//! Views give no access to the guest's objects or data: they contain no Q_Keys, no addresses of rings, no match fields
+//! of flows, no contents of memory.
 
 use faultline_wire::MacAddr;
 
@@ -73,7 +73,7 @@ pub struct CompletionQueueInfo {
     pub depth: u32,
     /// Entries written, modulo 2^32.
     pub producer: u32,
-    /// Entries read, when the device last read that.
+    /// Entries read, as of the last look at the record.
     pub consumer: u32,
     /// Completions that cause an event: `no`, `solicited` or `any`.
     pub armed: &'static str,
@@ -103,7 +103,7 @@ pub struct SharedReceiveQueueInfo {
     pub depth: u32,
     /// Requests taken, modulo 2^32.
     pub consumer: u32,
-    /// Requests posted, when the device last read that.
+    /// Requests posted, as of the last look at the record.
     pub producer: u32,
     /// An event is raised if fewer are posted; 0: none.
     pub limit: u32,
@@ -231,7 +231,7 @@ pub struct TimerInfo {
     pub at: u64,
 }
 
-/// What is not an object.
+/// State that belongs to no object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct DeviceInfo {

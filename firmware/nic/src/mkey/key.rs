@@ -60,7 +60,7 @@ pub(super) fn grants_too_much(granted: u32, own: u32) -> bool {
     granted & (ACCESS_REMOTE_WRITE | ACCESS_REMOTE_ATOMIC) != 0 && own & ACCESS_LOCAL_WRITE == 0
 }
 
-/// Last address of a region. That of an empty region is its first address, of which no byte can be used.
+/// Last address of a region. For an empty region this is its first address, which gives access to no byte.
 pub(super) fn last_byte(first: u64, length: u64) -> Option<u64> {
     first.checked_add(length.saturating_sub(1))
 }
@@ -200,7 +200,7 @@ impl Mkey {
         })
     }
 
-    /// The kind that the flags name, if it is one that gets its memory from work requests.
+    /// The kind that the flags name, if it is one whose memory work requests set.
     fn parse_kind(flags: u32, length: u64) -> Result<Option<Kind>, Status> {
         let window = |two| match length {
             0 => Ok(Some(Kind::Window { two, bound: None })),

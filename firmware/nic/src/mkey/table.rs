@@ -100,8 +100,8 @@ impl Mkeys {
         Ok((index << 8) | variant)
     }
 
-    /// Changes a key to another region. The key keeps its number. The protection domain has been checked; returns the
-    /// old one.
+    /// Changes a key to another region. The key keeps its number. The protection domain has been checked. Returns the
+    /// old protection domain.
     pub fn modify(&mut self, key: u32, cmd: &CreateMkey) -> Result<u32, Status> {
         let new = Mkey::parse(cmd, self.on_demand)?;
         let epoch = self.next_epoch();

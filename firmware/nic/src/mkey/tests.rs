@@ -240,7 +240,7 @@ fn read_only_pages_are_not_written() {
 }
 
 #[test]
-fn pages_that_become_present_leave_the_tlb_as_it_is() {
+fn pages_that_become_present_do_not_change_the_tlb() {
     let (mut keys, key) = rw_region(0x1000, 0x2000);
     let map = |keys: &mut Mkeys, va: u64, addr: u64| {
         keys.map(key, &PageRange::new(va, 12, 1), |_| addr).unwrap();

@@ -140,8 +140,8 @@ impl Mkey {
         Ok(len)
     }
 
-    /// Checks that all pages of a range that has been checked are present. Pages of pinned regions are not looked up:
-    /// they are present. `looked_up` is called for each page that is looked up.
+    /// Checks that all pages of a range are present. The range has been checked before, and pages of pinned regions are
+    /// always present. `looked_up` is called for each page that is looked up.
     fn require(&self, va: u64, len: u32, access: Access, looked_up: impl Fn()) -> Result<(), Miss> {
         let Some(table) = self.table.as_ref().filter(|_| self.is_on_demand()) else {
             return Ok(());

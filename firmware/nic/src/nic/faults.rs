@@ -101,7 +101,8 @@ impl Nic {
         }
     }
 
-    /// Cancels the faults of a region that was destroyed or changed. The queue pairs that wait for its pages try again, and find that out.
+    /// Cancels the faults of a region that was destroyed or changed. The queue pairs that wait for its pages look the
+    /// key up again.
     pub(crate) fn cancel_faults<M: Dma>(&mut self, now: Instant, mem: &M, key: u32) {
         while let Some(fault) = self.core.faults.cancel_next(key) {
             let cancelled = Diagnostic::FaultCancelled {

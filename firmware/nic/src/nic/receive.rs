@@ -319,7 +319,7 @@ impl Nic {
                 (None, None) => self.receive_octets(now, mem, frame.origin, &frame.bytes),
             }
         }
-        // If none of them causes a frame or a timer, nothing else continues with the rest.
+        // Otherwise frames that cause neither a frame nor a timer would leave the rest waiting.
         if self.core.ingress.has_work() {
             self.core.defer(now);
         }

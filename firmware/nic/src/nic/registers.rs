@@ -85,7 +85,7 @@ impl Nic {
         match offset {
             regs::CONTROL => self.write_control(now, value),
             regs::ADMIN_EQN => self.registers.admin_eqn = value,
-            // The rings are those of the time when the device was enabled.
+            // The device reads the ring registers when it is enabled; later writes are refused.
             _ if self.registers.enabled => self.core.counters.inc(Counter::register_errors),
             regs::ADMIN_LOG_DEPTH => self.registers.admin_log_depth = value,
             regs::TRANSLATION_LOG_DEPTH => self.registers.translation_log_depth = value,

@@ -1,4 +1,4 @@
-//! What may send: paused priorities, and queue pairs that are held.
+//! Restrictions on senders: paused priorities, and held queue pairs.
 
 use faultline_wire::PrioritySet;
 
@@ -40,8 +40,8 @@ impl Nic {
         self.core.flow_control.is_in_use()
     }
 
-    /// The queue pair that has sent the frame of the last [`Nic::poll_transmit`]; 0 if it was the last acknowledgement of one
-    /// that is gone.
+    /// The queue pair that has sent the frame of the last [`Nic::poll_transmit`]; 0 if the frame was the last
+    /// acknowledgement of a destroyed queue pair.
     #[inline]
     pub fn last_sender(&self) -> u32 {
         self.last_sender

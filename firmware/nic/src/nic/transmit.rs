@@ -60,8 +60,8 @@ impl Nic {
     /// Makes `frame` the next one to send. Returns false if there is none. The caller has delivered or copied the frame of the
     /// call before.
     ///
-    /// With `most` of 0 each frame is one packet, for wires that need octets. For receivers that take frames by reference it
-    /// is a run or train where that is possible: as many packets as carry `most` bytes, and at least one.
+    /// `most` = 0: each frame is one packet, for wires that need octets. Otherwise, for receivers that take frames by
+    /// reference: a run or train where possible, of as many packets as carry `most` bytes, at least one.
     ///
     /// A frame that [`Nic::last_barred`] names does not leave.
     pub fn poll_transmit<M: Dma>(
@@ -140,9 +140,10 @@ impl Nic {
         false
     }
 
-    /// Makes `frame` the run behind it in the same message, of up to `most` bytes. `frame` is that of the last call, and its receiver has it.
-    /// Nothing is sent yet: the caller says with [`Nic::next_run_sent`] how much a receiver has taken. Returns false, and leaves `frame`
-    /// undefined, if only [`Nic::poll_transmit`] can tell what is next.
+    /// Replaces `frame`, the frame of the last call, by the next run of the same message, of up to `most` bytes. The
+    /// receiver must have taken `frame`. The run is not sent yet: the caller reports with [`Nic::next_run_sent`] how
+    /// much of it the receiver has taken. Returns false, and leaves `frame` undefined, if only [`Nic::poll_transmit`]
+    /// can determine the next frame.
     pub fn poll_next_run<M: Dma>(
         &mut self,
         now: Instant,
@@ -171,7 +172,8 @@ impl Nic {
         qp.poll_next_run(&mut cx, (most, most_packets), frame)
     }
 
-    /// The packets of `frame`, which [`Nic::poll_next_run`] has made and of which the caller may have removed the last ones, are sent.
+    /// Records that `frame` is sent, which [`Nic::poll_next_run`] has made. The caller may have removed its last
+    /// packets.
     pub fn next_run_sent<M: Dma>(&mut self, now: Instant, mem: &M, frame: &TxFrame) {
         let number = self.last_sender;
         let Some((queue, mut cx)) = self.queue_in_context(now, mem, number) else {

@@ -45,13 +45,13 @@ pub(crate) struct Endpoint {
     pub path: Option<Path>,
     /// The origin of the last packet of the connection's peer.
     pub peer: Origin,
-    /// A packet of the peer has had a MAC address that was true.
+    /// A packet of the peer had a verified MAC address.
     has_true_peer: bool,
     /// Packets and bytes that it has sent and received.
     pub traffic: Traffic,
     /// It sends nothing before [`Nic::release`](crate::Nic::release).
     pub is_held: bool,
-    /// Which of its packets that did not leave were reported.
+    /// Causes for which drops of its packets were reported.
     pub reported_drops: Reported,
 }
 
@@ -152,8 +152,9 @@ impl Endpoint {
         (self.peer, self.has_true_peer) = (Origin::Unknown, false);
     }
 
-    /// True if a packet is from the peer of the connection (IBTA 9.6.1.4). Its MAC address is compared too if that is true, and on a
-    /// connection whose peer is a guest of this process. A packet that a router has forwarded has that of the router.
+    /// True if a packet is from the peer of the connection (IBTA 9.6.1.4). The MAC address is compared if it was
+    /// verified, and on a connection whose peer is a guest of this process. A packet from a router has the MAC address
+    /// of the router.
     #[inline]
     pub(crate) fn is_from_peer(&self, header: &RoceHeader, origin: Origin) -> bool {
         let Some(path) = &self.path else {

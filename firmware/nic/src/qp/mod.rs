@@ -242,8 +242,8 @@ impl Qp {
         self.poll_packet(cx, room, frame)
     }
 
-    /// True if after a frame another poll would find none, and nothing to complete. The next poll of an unreliable queue pair completes what
-    /// this frame has sent.
+    /// True if the next poll would return no frame and complete no work request. The next poll of an unreliable queue
+    /// pair completes the work request of this frame.
     #[inline]
     pub(crate) fn has_sent_all(&self) -> bool {
         self.endpoint.is_reliable()
@@ -263,7 +263,7 @@ impl Qp {
         }
     }
 
-    /// What a frame may carry, given the most bytes of its payload.
+    /// Limits of a frame, given the most bytes of its payload.
     #[inline]
     fn room(&self, bytes: usize) -> FrameRoom {
         let bytes = len32(bytes);
@@ -519,8 +519,8 @@ impl Qp {
         }
     }
 
-    /// Completes the tagged buffers that the queue pair has as flushed, because they belong to the SRQ and the queue
-    /// pair forgets its work.
+    /// Completes the tagged buffers of the queue pair as flushed: they belong to the SRQ, and the queue pair forgets
+    /// its work.
     pub(crate) fn flush_tagged<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         let qp = &self.endpoint;
         // A flush that is over has completed them.

@@ -1,7 +1,7 @@
-//! Runs that go on: a long message passes as one run behind the other, without the checks that all of them have in common.
+//! Successive runs of one message, which skip the checks that the first run has passed.
 //!
-//! The caller knows that nothing has happened between two of them. Anything out of the ordinary ends this, and the next run is sent and
-//! received as any other frame: both ways have the same effects.
+//! The caller guarantees that no event comes between two such runs. In all other cases the next run is sent and
+//! received like any other frame, with the same effects.
 
 use faultline_wire::packet::RoceHeader;
 
@@ -12,8 +12,9 @@ use crate::frame::{FrameKind, TxFrame};
 use crate::payload::Payload;
 
 impl Qp {
-    /// Makes `frame`, the last frame of this queue pair, the run behind it in the same message, of up to `most` bytes and packets. Nothing is
-    /// sent yet. Returns false, and leaves `frame` undefined, if that needs a [poll](Qp::poll_transmit).
+    /// Replaces `frame`, the last frame of this queue pair, by the next run of the same message, of up to `most` bytes
+    /// and packets. The run is not sent yet. Returns false, and leaves `frame` undefined, if that needs a
+    /// [poll](Qp::poll_transmit).
     pub(crate) fn poll_next_run<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
@@ -55,8 +56,8 @@ impl Qp {
         }
     }
 
-    /// Receives the run behind the last frame, which was one that this queue pair has taken as a whole. Returns false without a change if it
-    /// has to be received as other frames are.
+    /// Receives the next run of a message, if this queue pair has accepted the last frame as a whole. Returns false
+    /// without a change if the run must be received like any other frame.
     #[inline]
     pub(crate) fn receive_next_run<M: Dma>(
         &mut self,

@@ -120,8 +120,8 @@ impl Requester {
         Ok(view.head().map_err(|_| UNREADABLE)?)
     }
 
-    /// Builds a frame as software has written it. Its headers are read once, because the switch and the flows of
-    /// receivers read them: a sender that changes them meanwhile must not have other headers delivered than those.
+    /// Builds a frame as software has written it. Its headers are copied once: the receiver gets the headers that the
+    /// switch and the flows have read, even if the sender changes its memory meanwhile.
     fn build_plain<M: Dma>(
         &self,
         qp: &Endpoint,

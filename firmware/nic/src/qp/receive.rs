@@ -121,7 +121,7 @@ impl Qp {
         }
     }
 
-    /// The counter of the reason why this queue pair takes no packet with these values of its BTH.
+    /// Returns the counter of the reason if this queue pair accepts no packet with these values of its BTH.
     #[inline(always)]
     fn bars(&self, header: &RoceHeader) -> Option<Counter> {
         let opcode = header.bth.opcode;

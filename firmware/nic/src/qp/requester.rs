@@ -71,7 +71,7 @@ pub(super) enum Sent {
 pub(crate) struct Requester {
     /// Send work requests. `None`: no send queue.
     ring: Option<Ring>,
-    /// Work requests posted, as the doorbell said.
+    /// Producer index of the last doorbell.
     producer: u32,
     /// Work requests read.
     fetched: u32,
@@ -353,8 +353,8 @@ impl Requester {
         self.pending.oldest_awaiting().filter(|at| *at < before)
     }
 
-    /// Connections: completes what needs no packet and is due, then makes `frame` the next request packet, or a run or
-    /// train that begins with it.
+    /// Connections: completes the work requests that are due and need no packet, then makes `frame` the next request
+    /// packet, or a run or train that begins with it.
     #[inline]
     pub(crate) fn poll<M: Dma>(
         &mut self,

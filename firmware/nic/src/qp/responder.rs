@@ -232,8 +232,8 @@ impl Responder {
         Ok(Received::Done)
     }
 
-    /// Takes a run of request packets as a whole, if it is what is expected next and has no error. `None`: the packets
-    /// must be examined one by one. Data that has been placed by then will be placed again.
+    /// Accepts a run of request packets as a whole, if it is the expected one and has no error. `None`: the packets
+    /// must be examined one by one, and data that has been placed will be placed again.
     pub(crate) fn receive_run<M: Dma>(
         &mut self,
         qp: &Endpoint,

@@ -60,7 +60,7 @@ impl WorkQueue {
         }
     }
 
-    /// Does what has waited for its turn.
+    /// Continues deferred work.
     pub(crate) fn poll<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         match self.endpoint.state {
             State::Err => self.flush(cx),

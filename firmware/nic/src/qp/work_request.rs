@@ -441,7 +441,7 @@ impl SendWr {
         if wqe.reserved0 != 0 || wqe.flags & !KNOWN != 0 {
             return Err(RESERVED);
         }
-        // That the operation is invalid is reported last.
+        // An invalid operation is reported after all other errors.
         let parsed = SendOp::parse(config.kind, wqe).map(|op| self.op = Some(op));
         let data = SQ_WQE_DATA as usize;
         let inline_len = wqe.inline_len.get();

@@ -45,7 +45,7 @@ pub(crate) struct Remote {
     pub rkey: u32,
     /// Bytes.
     pub len: u32,
-    /// The message that says that it has been read.
+    /// The FIN message, which reports to the sender that its data has been read.
     pub fin: [u8; HEADERS],
 }
 

@@ -29,7 +29,7 @@ fn each_bit_of_a_header_belongs_to_one_field() {
     }
 }
 
-/// What `check` has found in a frame.
+/// Rules that `check` finds violated in a frame.
 fn found(frame: &[u8]) -> Vec<String> {
     let mut found = Vec::new();
     let header = parse(frame).unwrap().header;

@@ -203,7 +203,7 @@ fn ordinary_traffic_is_not_roce() {
     arp[13] = 6;
     let mut double_tag = connectx_cnp();
     double_tag.splice(12..12, [0x81, 0, 0, 1, 0x81, 0, 0, 2]);
-    // A broken checksum on something that is not ours is not ours to judge.
+    // A broken checksum in a frame that is not RoCE is left to the network stack.
     for frame in [
         fragment,
         tcp,
@@ -239,13 +239,14 @@ fn broken_roce_is_refused_with_its_reason() {
     assert_eq!(broken(42, 0x44), WireError::UnknownOpcode(0x44)); // RD SEND ONLY
     assert_eq!(broken(43, 0x01), WireError::BadVersion(1));
 
-    // An opcode whose headers the packet is too short for: COMPARE SWAP needs 40 bytes, has 28.
+    // The packet is too short for the headers of its opcode: COMPARE SWAP needs 40 bytes, it has
+    // 28.
     assert_eq!(
         broken(42, 0x13),
         WireError::Truncated { need: 40, have: 28 }
     );
 
-    // More pad than there is payload: an ACK with its four bytes of AETH and a pad of 3.
+    // More pad than payload: an ACK with its four bytes of AETH and a pad of 3.
     let mut ack = connectx_cnp();
     ack.truncate(14 + 20 + 8 + 12 + 4 + 4);
     let lens = ((ack.len() - 14) as u16, (ack.len() - 34) as u16);

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use crate::support::*;
 
-/// What `header` becomes on the wire: the fields that `emit` computes are filled in.
+/// `header` as it is on the wire, with the fields that `emit` computes.
 fn completed(mut header: RoceHeader, payload_len: usize) -> RoceHeader {
     let udp_len = 8 + header.transport_len() + payload_len.div_ceil(4) * 4 + 4;
     header.bth.pad = (payload_len.div_ceil(4) * 4 - payload_len) as u8;
@@ -25,7 +25,7 @@ fn completed(mut header: RoceHeader, payload_len: usize) -> RoceHeader {
     header
 }
 
-/// Bytes of the L3 packet whose value the iCRC does not depend on.
+/// Bytes of the L3 packet that do not affect the iCRC.
 fn masked(header: &RoceHeader) -> Vec<usize> {
     let mut masked = match header.ip {
         Ip::V4(_) => vec![1, 8, 10, 11],
@@ -86,9 +86,8 @@ proptest! {
         prop_assert_eq!(icrc.finish(), parse(&frame).unwrap().icrc);
     }
 
-    /// Whatever bit a link or a switch turns over behind the Ethernet header, the packet is not
-    /// taken for a good one, unless the byte is one that routers may change. Senders write no UDP checksum, so any other is
-    /// wrong.
+    /// A packet with a flipped bit behind the Ethernet header is not accepted, unless routers may change the byte.
+    /// Senders write no UDP checksum, so any other is wrong.
     #[test]
     fn bit_flips_are_detected(
         header in roce_header(),
@@ -191,7 +190,7 @@ proptest! {
         let mut sealed = frame.clone();
         let seal_result = seal(&mut sealed);
         if let Ok((header, payload)) = parsed {
-            // What parses can be written again.
+            // A parsed packet can be written again.
             let again = build(&header, &payload);
             prop_assert_eq!(parse(&again).unwrap().header, header);
             if seal_result.is_ok() {
@@ -230,7 +229,7 @@ fn no_bit_of_any_opcode_is_unguarded() {
     }
 }
 
-/// A router marks congestion, counts hops and renews the checksum; the iCRC stands.
+/// A router marks congestion, counts hops and renews the checksum; the iCRC stays valid.
 #[test]
 fn the_icrc_survives_routing() {
     use faultline_wire::{Bth, Gid, MacAddr};

@@ -59,7 +59,7 @@ fn they_are_read_and_their_checksums_agree() {
         assert_eq!(header.bth.opcode.to_u8(), opcode);
         assert_eq!(matches!(header.ip, Ip::V6(_)), ip_version == 6);
         assert_eq!(header.bth.pkey, 0xffff);
-        // What capture.sh sends: messages of 600 (UC: 601) bytes in packets of 256, or short ones.
+        // capture.sh sends messages of 600 (UC: 601) bytes in packets of 256, or short ones.
         let uc = u32::from(opcode & 0xe0 == 0x20);
         let len = match (header.bth.opcode.info().position, header.bth.opcode) {
             (Position::First | Position::Middle, _) => 256,
@@ -140,7 +140,7 @@ fn put_ipv4_checksum(frame: &mut [u8]) {
 
 /// A switch adds a VLAN tag, a router changes DSCP, ECN, hop limit and flow label: the iCRC stays right.
 #[test]
-fn routers_and_switches_may_change_what_the_icrc_masks() {
+fn routers_and_switches_may_change_masked_fields() {
     for Captured {
         ip_version, frame, ..
     } in captured()

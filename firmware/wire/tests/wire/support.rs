@@ -1,4 +1,4 @@
-//! Strategies for packets, and a second iCRC to hold against the first.
+//! Strategies for packets, and a second implementation of the iCRC.
 
 use etherparse::{
     IpDscp, IpEcn, Ipv4Header, Ipv6FlowLabel, Ipv6Header, NetHeaders, PacketHeaders,

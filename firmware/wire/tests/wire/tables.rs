@@ -1,4 +1,4 @@
-//! Opcodes, sequence numbers, timers and codes against tables written down a second time.
+//! Opcodes, sequence numbers, timers and codes against independent copies of the tables.
 
 use faultline_wire::packet::MAX_TRANSPORT_LEN;
 use faultline_wire::udp::{flow_label_for_qpns, src_port, src_port_for_flow_label};

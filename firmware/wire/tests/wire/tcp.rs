@@ -200,7 +200,7 @@ fn malformed_options_are_refused() {
 }
 
 #[test]
-fn a_header_that_is_too_long_is_not_written() {
+fn too_long_headers_are_not_written() {
     let mut sack = SackBlocks::default();
     for n in 0..4 {
         assert!(sack.push(Seq(n), Seq(n + 1)));

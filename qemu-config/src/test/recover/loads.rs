@@ -1,4 +1,4 @@
-//! What stops a device, and what uses it meanwhile.
+//! Causes that stop a device, and the programs that use it meanwhile.
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
@@ -13,7 +13,7 @@ use crate::test::traffic::{end, must_fail, traffic};
 /// What stops the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
-    /// A fatal error, of which an event tells the driver.
+    /// A fatal error, which an event reports to the driver.
     Fatal,
     /// A reset that the driver finds out by the silence of the heartbeat.
     DeviceReset,
@@ -80,7 +80,7 @@ impl Load {
         }
     }
 
-    /// What the other guest offers for it, from then on.
+    /// The service of the other guest for it, from then on.
     fn server(self) -> Option<&'static str> {
         match self {
             Self::Disk => Some("ulp_nvme disk"),
@@ -89,7 +89,7 @@ impl Load {
         }
     }
 
-    /// What starts and ends its peer in the other guest, if it has one.
+    /// The start and the end of its peer in the other guest, if it has one.
     fn peer(self) -> Option<[&'static str; 2]> {
         (self == Self::Rds).then_some(["recovery offer_rds", "recovery end_rds"])
     }
@@ -106,7 +106,7 @@ pub const ALL: &[Load] = &[
     Load::Lease,
 ];
 
-/// Those without consumers in the kernel. What these see does not depend on the cause.
+/// Those without consumers in the kernel. The cause makes no difference for these.
 pub const PROGRAMS: &[Load] = &[Load::Listener, Load::Faults, Load::Traffic];
 
 pub fn but_lease(loads: &'static [Load]) -> &'static [Load] {
@@ -124,7 +124,7 @@ pub fn loads_on(kernel: Kernel, loads: &[Load]) -> Vec<Load> {
 /// The NIC of the second guest.
 const NIC: &str = "nic1";
 
-/// Starts what loads need in the first guest.
+/// Starts the servers for loads in the first guest.
 pub fn offer(watched: &Watched<'_>, loads: &[Load]) -> Result<()> {
     for command in loads.iter().filter_map(|load| load.server()) {
         watched.server.must(command, SHORT)?;
@@ -173,7 +173,7 @@ impl<'a> Loads<'a> {
         })
     }
 
-    /// Programs whose queue pairs are gone have ended with an error; others go on.
+    /// Programs that have lost their queue pairs have ended with an error; others continue.
     pub fn after_recovery(&mut self) -> Result<()> {
         for (running, name, fails) in self.programs.drain(..) {
             match fails {
@@ -201,7 +201,7 @@ impl<'a> Loads<'a> {
     }
 }
 
-/// Writes into on-demand memory of the second guest, whose driver is not told of a fault.
+/// Writes into on-demand memory of the second guest, whose driver gets no event for the faults.
 fn faults<'a>(watched: &'a Watched<'a>, more: &str) -> Result<(Running<'a>, Running<'a>)> {
     let scenario = r#"
 title = "A page of the receiver goes, and the record of the fault is lost"

@@ -62,7 +62,7 @@ impl HostShell {
 
     /// Runs a command to its end.
     pub fn run(&mut self, command: &str, limit: Duration) -> Result<Ended> {
-        // The command must not read what is meant for the shell. Its last line may lack an end.
+        // The command must not read the input of the shell. Its last line may lack an end.
         self.write(&format!(
             "{{ {command}\n}} </dev/null; printf '\\n{END}%d\\n' $?\n"
         ))?;

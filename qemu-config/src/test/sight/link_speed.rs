@@ -6,7 +6,8 @@ use super::watched::{SHORT, Watched};
 
 /// The NIC of the second guest.
 const NIC: &str = "nic1";
-/// Mbit/s, and what ethtool and the RDMA port say. An RDMA port has only certain speeds: the next one.
+/// Mbit/s, and the values of ethtool and of the RDMA port. An RDMA port has only certain speeds: the
+/// next one.
 const SPEEDS: &[(&str, &str, &str)] = &[
     ("25000", "25000Mb/s", "25 Gb/sec (1X EDR)"),
     ("400000", "400000Mb/s", "400 Gb/sec (4X NDR)"),

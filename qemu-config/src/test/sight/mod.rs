@@ -1,4 +1,5 @@
-//! The suite `sight`: what the device does is seen from the host as it is in the guests. `tour` executes the tutorial's commands.
+//! The suite `sight`: the host shows the same state and events of the device as the guests. `tour` executes the
+//! tutorial's commands.
 
 mod counts;
 mod fatal;
@@ -64,7 +65,7 @@ pub const TESTS: &[Row<Test>] = &[
     ),
 ];
 
-/// How often a test is begun whose guests QEMU itself lets die.
+/// Attempts of a test whose guests die of an error of QEMU.
 const ATTEMPTS: u32 = 3;
 
 /// Runs tests in pairs of `plan`.

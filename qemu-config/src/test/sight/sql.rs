@@ -64,8 +64,8 @@ pub(super) fn compare(
         stages == reported,
         "the stages are {stages:?} by SQL, and {reported:?} in the report"
     );
-    // What does not fit into the time that the device has measured is cut, the earliest stage first. A busy host stops the engine
-    // between its look at the clock and the answer, so this happens.
+    // Intervals that do not fit into the time that the device has measured are cut, the earliest stage first. This
+    // happens when a busy host stops the engine between its look at the clock and the answer.
     let mut left = intervals.clone();
     for (stage, field) in DRIVER {
         let durations = answers.iter().map(|(token, answer)| {
@@ -99,7 +99,7 @@ fn by_name(stages: &Value) -> Result<BTreeMap<&str, Value>> {
     named.collect()
 }
 
-/// What the report has of a stage with these durations: percentiles by nearest rank.
+/// The report's row of a stage with these durations: percentiles by nearest rank.
 fn percentiles(stage: &str, mut durations: Vec<u64>) -> Value {
     durations.sort_unstable();
     let mut value = json!({"stage": stage, "count": durations.len()});

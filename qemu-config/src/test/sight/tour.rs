@@ -40,7 +40,7 @@ pub fn run(watched: &Watched<'_>) -> Result<()> {
             .with_context(|| format!("{DOCUMENT}: {}", step.command))
     });
     fs::write(watched.logs.join("tour.log"), &tour.log).context("writing a log")?;
-    // A storm that goes on would disturb the next test. After a failure the guests end.
+    // A storm that continues would disturb the next test. After a failure the guests end.
     result?;
     tour.end_background()?;
     tour.keep_files()
@@ -71,8 +71,8 @@ struct Tour<'a> {
 }
 
 impl<'a> Tour<'a> {
-    /// Runs a command until it prints what is shown. A first output may come too early: of a storm that has just begun there
-    /// are no faults yet.
+    /// Runs a command until it prints the output in the document. A first output may come too early: of a storm that
+    /// has just begun there are no faults yet.
     fn step(&mut self, step: &Step) -> Result<()> {
         let started = Instant::now();
         loop {
@@ -134,7 +134,7 @@ impl<'a> Tour<'a> {
         guest.must(command, SHORT)
     }
 
-    /// Waits for the ends of what the document has ended.
+    /// Waits for the ends of the commands that the document has ended.
     fn end_background(&mut self) -> Result<()> {
         for (command, running) in self.background.drain(..) {
             let outcome = running.wait_more(SHORT)?;

@@ -131,7 +131,7 @@ fn are_like(wanted: &[String], words: &[String]) -> bool {
     }
 }
 
-/// What is compared of a word: each group of digits is one, whatever they are.
+/// The compared form of a word: all groups of digits are equal.
 fn kind(word: &str) -> String {
     if matches!(word, "ns" | "µs" | "ms" | "s") {
         return "a unit".to_owned();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_told_from_output_and_text() {
+    fn commands_are_distinguished_from_output_and_text() {
         let document = "Text.\n\n    not a command\n\n    $ one\n    said\n\n    more\n    [guest1 ~]# two &\n\nText.\n\n    a listing\n";
         assert_eq!(
             steps(document),

@@ -1,4 +1,4 @@
-//! What the tests of the suite work on: a pair of guests, and the programs that show the work of its NICs.
+//! The objects of the suite's tests: a pair of guests, and the programs that show the work of its NICs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::workspace::Workspace;
 
 /// Time for anything that takes a moment.
 pub const SHORT: Duration = Duration::from_secs(60);
-/// A pair of guests, and what shows the work of its NICs.
+/// A pair of guests, and the programs that show the work of its NICs.
 pub struct Watched<'a> {
     /// Name of the test.
     pub name: &'a str,
@@ -54,7 +54,7 @@ impl<'a> Watched<'a> {
         })
     }
 
-    /// What `faultline` prints. Files that its arguments name are in the folder of the test.
+    /// Output of `faultline`. Files in its arguments are in the folder of the test.
     pub fn faultline(&self, arguments: &[&str]) -> Result<String> {
         let mut command = Command::new(&self.program);
         command

@@ -1,5 +1,5 @@
-//! Guests whose DMA uses bounce buffers (`swiotlb=force`), as in confidential guests: what a driver does not synchronize, the
-//! other side does not see.
+//! Guests whose DMA uses bounce buffers (`swiotlb=force`), as in confidential guests: the other side does not see
+//! buffers that a driver does not synchronize.
 
 use super::pingpong::ping;
 use super::row::{GuestSuite, GuestTest, client, roles, suite, tcp};

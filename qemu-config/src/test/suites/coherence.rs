@@ -1,4 +1,4 @@
-//! Changes of mappings under regions: what the device must observe, and what the changes must not wait for.
+//! Changes of mappings under regions: the device must observe them, and they must not wait for one another.
 
 use super::row::{Commands, DONE, GuestSuite, GuestTest, Sides, alone, pair, suite, test, torture};
 use crate::exchange::Ready;

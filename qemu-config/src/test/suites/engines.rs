@@ -1,4 +1,5 @@
-//! Two guests whose NICs are on two engine threads of one emulator. `cargo lab test --wiring engines SUITE` runs any other suite so.
+//! Two guests whose NICs are on two engine threads of one emulator. `cargo lab test --wiring engines SUITE` runs any
+//! other suite with this wiring.
 
 use super::pingpong::ping;
 use super::rdmacm::cm;

@@ -92,7 +92,7 @@ const NVME: &str = "fio verifies a disk over NVMe.";
 const NFS: &str = "Files over NFS are verified.";
 const UCX_MPI: &str = "Open MPI and UCX work over IPv6.";
 
-/// READs, WRITEs, SENDs and atomics of pinned memory, whose data is compared on both sides. `NIC_LIMITS` is about memory that is
+/// READs, WRITEs, SENDs and atomics of pinned memory. Both sides compare the data. `NIC_LIMITS` is about memory that is
 /// registered on demand.
 const fn compared(name: &'static str) -> GuestTest {
     test(

@@ -137,7 +137,7 @@ impl GuestTest {
         }
     }
 
-    /// The same in guests with so many virtual CPUs.
+    /// The same in guests with this number of virtual CPUs.
     pub const fn on_cpus(self, cpus: u32) -> Self {
         Self {
             cpus: Some(cpus),

@@ -1,4 +1,4 @@
-//! Stories as one HTML page: no script, no style, nothing from outside, and a policy that says so.
+//! Stories as one HTML page: no script, no style, no outside resources, and a policy that forbids them.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! `faultline demo`: short stories of an RDMA connection, told from what two simulated hosts do.
+//! `faultline demo`: short stories of an RDMA connection, told from the events of two simulated hosts.
 
 mod html;
 mod rows;
@@ -17,10 +17,10 @@ use super::files::check_writable;
 use super::print_text;
 use story::{STORIES, Story, Told, tell};
 
-/// Tell what an RDMA connection does when a page is absent, an ACK is lost, or a port goes down.
+/// Show how an RDMA connection reacts to an absent page, a lost ACK, or a port that goes down.
 ///
-/// Two simulated hosts with a NIC each carry out WRITEs in virtual time; no guest and no privilege is needed. Each line of a story is an event of
-/// this run. The exit status is 1 if an expectation of a story's scenario does not hold.
+/// Two simulated hosts with a NIC each execute WRITEs in virtual time; no guest and no privilege is needed. Each line
+/// of a story is an event of this run. The exit status is 1 if an expectation of a story's scenario does not hold.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Demo {
     /// The story; by default all.
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn stories_are_what_the_scenarios_are_about() {
+    fn stories_show_the_events_of_their_scenarios() {
         let absent = told("absent-page");
         assert!(absent.passed, "{absent:#?}");
         let wanted = [

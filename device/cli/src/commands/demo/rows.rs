@@ -178,7 +178,7 @@ impl Rows {
         (Some(Shape::Arrow { from, lost }), mark, text)
     }
 
-    /// What is notable about a packet that has arrived.
+    /// Notable properties of a packet that has arrived.
     fn arrival(&self, event: &Event, packet: &Packet) -> Option<Step> {
         let is_known = self.acknowledged.contains(&(event.nic, packet.psn));
         let is_duplicate = packet.fate == Fate::Passed && packet.opcode.is_request() && is_known;
@@ -188,7 +188,7 @@ impl Rows {
         })
     }
 
-    /// Why a packet does not pass an interface.
+    /// The reason why a packet does not pass an interface.
     fn loss(&self, packet: &Packet) -> Option<String> {
         let why = match packet.fate {
             Fate::Passed => return None,
@@ -247,7 +247,7 @@ fn name_of(packet: &Packet) -> String {
         .to_owned()
 }
 
-/// What an event that is no packet means; `None` if the story does without it.
+/// The meaning of an event that is no packet; `None` if the story omits it.
 fn note(what: &What) -> Option<Step> {
     let (mark, text) = match what {
         What::Packet(_) => return None,
@@ -281,7 +281,7 @@ fn note(what: &What) -> Option<Step> {
     Some((None, mark, text))
 }
 
-/// What a diagnostic means; `None` if the story does without it.
+/// The meaning of a diagnostic; `None` if the story omits it.
 fn diagnosis(diagnostic: &Diagnostic) -> Option<Step> {
     let (mark, text) = match diagnostic {
         Diagnostic::FaultRaised { write, .. } => {

@@ -1,4 +1,4 @@
-//! The stories: scenarios, and what has happened in their runs.
+//! The stories: scenarios, and the events of their runs.
 
 use anyhow::anyhow;
 use faultline_nic::Nanos;
@@ -41,12 +41,12 @@ impl Story {
     }
 }
 
-/// A story that was told: what has happened in the run of its scenario.
+/// A story that was told: the events of the run of its scenario.
 #[derive(Debug)]
 pub(super) struct Told {
     /// Name of the story.
     pub(super) name: String,
-    /// What it is about.
+    /// Its subject.
     pub(super) title: String,
     /// The scenario file.
     pub(super) scenario: String,
@@ -58,7 +58,7 @@ pub(super) struct Told {
     pub(super) passed: bool,
 }
 
-/// Runs a scenario, and tells what has happened.
+/// Runs a scenario, and tells its events.
 pub(super) fn tell(name: &str, text: &str) -> anyhow::Result<Told> {
     let scenario = read(name, text).map_err(|problems| anyhow!("{problems}"))?;
     let plan = scenario.plan_simulation();

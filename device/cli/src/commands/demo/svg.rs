@@ -1,4 +1,4 @@
-//! The picture of a story: two hosts, and what happens between them, from top to bottom. Times are not to scale.
+//! The picture of a story: two hosts, and the events between them, from top to bottom. Times are not to scale.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ const HOSTS: [u32; 2] = [110, 740];
 const TOP: u32 = 70;
 /// Height of a step.
 const STEP: u32 = 30;
-/// By how much an arrow falls on its way.
+/// Height by which an arrow falls.
 const FALL: u32 = 10;
 const FONT: &str = "font-family=\"sans-serif\" font-size=\"13\"";
 

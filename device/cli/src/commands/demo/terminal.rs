@@ -11,7 +11,7 @@ const TIME: usize = 11;
 /// Columns between the two lines of the hosts.
 const BETWEEN: usize = 66;
 
-/// What a reader can do next.
+/// Next steps for a reader.
 const NEXT: &str = "\
 Change a story:   faultline demo lost-ack --scenario > mine.toml
                   faultline scenario run -v mine.toml

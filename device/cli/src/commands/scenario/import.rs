@@ -13,8 +13,8 @@ use crate::commands::{complain, files, print};
 
 /// Make a scenario of a test file of Lumina (YAML).
 ///
-/// The events become rules, the parameters of the traffic become tables `traffic`. What has no equivalent is a warning if the
-/// scenario keeps its meaning without it, else an error. The exit status is 2 if no scenario was made.
+/// The events become rules, the parameters of the traffic become tables `traffic`. A key without an equivalent is a
+/// warning if the scenario keeps its meaning without it, else an error. The exit status is 2 if no scenario was made.
 #[derive(Debug, clap::Args)]
 pub(super) struct Import {
     /// Lumina's file.

@@ -117,7 +117,7 @@ impl ProcessNames {
     }
 }
 
-/// What is said of a file without traffic for the simulator.
+/// The line about a file without traffic for the simulator.
 pub(super) fn for_guests(name: &str) -> String {
     format!(
         "{name}: no problem; it is for guests, whose programs make the traffic: `cargo lab scenario {name}` boots them, \
@@ -166,7 +166,8 @@ fn own_profile(scenario: &Scenario, path: &Path, text: &str) -> Result<Option<Pr
     profile.map(Some)
 }
 
-/// Reads a file. With `until`, the scenario ends at what this trigger matches. `profile` replaces that of the file.
+/// Reads a file. With `until`, the scenario ends at the first match of this trigger. `profile` replaces that of the
+/// file.
 pub(super) fn load(
     path: &Path,
     until: Option<&Until>,

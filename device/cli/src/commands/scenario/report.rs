@@ -1,4 +1,4 @@
-//! What has come of scenarios, as text, JSON and JUnit XML.
+//! Results of scenarios, as text, JSON and JUnit XML.
 
 use std::fmt::Write;
 

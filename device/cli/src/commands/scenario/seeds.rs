@@ -42,11 +42,11 @@ impl FromStr for Seeds {
 #[derive(Clone, Debug)]
 pub(super) struct Failed {
     pub(super) seed: u64,
-    /// What does not hold.
+    /// Checks that fail.
     pub(super) reasons: Vec<String>,
 }
 
-/// What a search has found.
+/// The result of a search.
 #[derive(Clone, Debug)]
 pub(super) struct Search {
     /// Seeds that were tried: all, unless a signal has come.
@@ -103,7 +103,7 @@ impl Seeds {
         Ok(Search { tried, failed })
     }
 
-    /// What was found, in words.
+    /// The result as text.
     pub(super) fn text_of(self, name: &str, search: &Search) -> String {
         let (count, Search { tried, failed }) = (self.count(), search);
         let tried = match *tried < count {

@@ -1,4 +1,4 @@
-//! The picture: a pure function of what is to be shown.
+//! The picture: a pure function of the rows and the state of the view.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const SMALL_PANEL: u16 = 4;
 const MIN_SELECTED: u16 = 5;
 const KEYS: &str = "q quit  Tab panel  arrows scroll  s sort  p pause";
 
-/// What is to be shown.
+/// The rows and the state of the view.
 #[derive(Clone, Debug)]
 pub(super) struct View {
     /// The socket.
@@ -99,7 +99,8 @@ impl View {
         }
     }
 
-    /// The visible panels with their heights. What the selected one does not need is for those that are cut.
+    /// The visible panels with their heights. Lines that the selected panel does not need are for the panels
+    /// that are cut.
     fn heights(&self, body: u16) -> Vec<(Panel, u16)> {
         let mut rest = match body.checked_sub(3 * SMALL_PANEL) {
             Some(rest) if rest >= MIN_SELECTED => rest,
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_shown() {
+    fn problems_are_shown() {
         let mut view = storm_view();
         view.notice = Some("no connection, tries again: there is no socket".to_owned());
         view.age = Duration::from_secs(7);

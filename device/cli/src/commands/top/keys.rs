@@ -4,7 +4,7 @@
 const LONGEST: usize = 16;
 const ESCAPE: u8 = 0x1b;
 
-/// What a key does.
+/// The action of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
     Quit,

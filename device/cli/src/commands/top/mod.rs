@@ -1,4 +1,4 @@
-//! `faultline top`: what a running process does now.
+//! `faultline top`: the current activity of a process.
 //!
 //! - `sample`: snapshots, read from the control server
 //! - `rates`: two snapshots make rows with rates

@@ -39,7 +39,7 @@ pub(super) struct Rows {
     pub(super) incomplete: Incomplete,
 }
 
-/// Which lists have only a part of the objects.
+/// The lists that have only a part of the objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Incomplete {
     pub(super) queue_pairs: bool,
@@ -70,7 +70,7 @@ pub(super) struct NicRow {
     pub(super) rx_packets_per_s: Rate,
     pub(super) tx_bytes_per_s: Rate,
     pub(super) rx_bytes_per_s: Rate,
-    /// Requests; those that are sent again count again.
+    /// Requests; retransmissions count again.
     pub(super) tx_messages_per_s: Rate,
     pub(super) rx_messages_per_s: Rate,
     pub(super) page_faults_per_s: Rate,
@@ -128,7 +128,7 @@ pub(super) struct RegionRow {
     pub(super) table_bytes: u64,
 }
 
-/// A user context with its process, as far as the guest has told it.
+/// A user context with its process, if the guest has reported it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Owner {
     /// 0: the kernel.
@@ -168,7 +168,7 @@ fn rate<T>(since: Option<Since<'_, T>>, after: &T, value: impl Fn(&T) -> u64) ->
     Some(more as f64 / since.seconds)
 }
 
-/// What the second of two snapshots shows. Without the first there are no rates.
+/// The rows of the second of two snapshots. Without the first there are no rates.
 pub(super) fn rows(before: Option<&Snapshot>, after: &Snapshot) -> Rows {
     // Another process answers at the same socket.
     let same = |before: &&Snapshot| before.engine.item.uptime_ns <= after.engine.item.uptime_ns;

@@ -1,4 +1,4 @@
-//! Snapshots of a process: what the control server says of its NICs, with the time at which it was read.
+//! Snapshots of a process: answers of the control server, with the time at which they were read.
 //!
 //! The memory of a snapshot is bounded: of each list at most [`MAX_OBJECTS`] objects of all NICs together are read.
 
@@ -43,7 +43,7 @@ pub(super) struct NicSample {
     pub(super) faults: Part<FaultView>,
 }
 
-/// What was read at one time.
+/// The objects that were read at one time.
 #[derive(Clone, Debug)]
 pub(super) struct Snapshot {
     pub(super) engine: Timed<EngineView>,
@@ -59,7 +59,7 @@ pub(super) struct Reader {
     start: Instant,
 }
 
-/// What may still be read of a list.
+/// The rest of the limits of a list.
 struct Room {
     objects: usize,
     parts: usize,

@@ -39,7 +39,7 @@ impl Screen {
         let saved = tcgetattr(std::io::stdin())?;
         let mut raw = saved.clone();
         raw.make_raw();
-        // A read waits for the first byte, and returns what has come.
+        // A read waits for the first byte, and returns all present ones.
         raw.special_codes[SpecialCodeIndex::VMIN] = 1;
         raw.special_codes[SpecialCodeIndex::VTIME] = 0;
         *SAVED.lock().unwrap_or_else(PoisonError::into_inner) = Some(saved);
@@ -66,7 +66,7 @@ impl Screen {
         self.shown = Buffer::empty(Rect::ZERO);
     }
 
-    /// Shows what `draw` draws.
+    /// Shows the picture that `draw` makes.
     pub(super) fn show(&mut self, draw: impl FnOnce(&mut Buffer)) -> anyhow::Result<()> {
         let area = area();
         let mut next = Buffer::empty(area);
@@ -82,8 +82,8 @@ impl Screen {
     }
 }
 
-/// What is typed. A thread waits for it, because a terminal that is shared with other programs must not become non-blocking.
-/// The channel ends with the terminal.
+/// The input of the user. A thread waits for it, because a terminal that is shared with other programs must not become
+/// non-blocking. The channel ends with the terminal.
 pub(super) fn input() -> anyhow::Result<Receiver<Vec<u8>>> {
     let (bytes, typed) = channel(1);
     let read = move || {
@@ -116,7 +116,7 @@ impl Drop for Screen {
 fn restore() {
     let saved = SAVED.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(saved) = saved {
-        // If the terminal is gone, nothing can be done.
+        // Without the terminal, nothing can be done.
         let _ = write(LEAVE);
         let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &saved);
     }

@@ -14,7 +14,7 @@ use super::rates::{Rows, Sort, rows};
 use super::sample::{Reader, Snapshot, printable};
 use super::screen::{Screen, input};
 
-/// How long the rest of an escape sequence may take, as over a slow connection.
+/// Time limit for the rest of an escape sequence, as over a slow connection.
 const ESCAPE_TIME: Duration = Duration::from_millis(100);
 /// Period in which the age of old data is shown anew.
 const REDRAW: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ const PAGE: usize = 10;
 #[cfg(debug_assertions)]
 const PANIC_VARIABLE: &str = "FAULTLINE_TEST_TOP_PANIC";
 
-/// What the view is made of.
+/// The parts of the view.
 #[derive(Debug)]
 pub(super) struct Watch {
     pub(super) reader: Reader,
@@ -88,7 +88,7 @@ impl Watch {
             tokio::select! {
                 rows = next(&mut received) => state.take(rows?),
                 bytes = typed.recv() => {
-                    // Without bytes, the terminal is gone.
+                    // Without bytes, the terminal is closed.
                     let Some(bytes) = bytes else { return Ok(()) };
                     for key in keys.push(&bytes) {
                         if !state.press(key, &mut screen) {

@@ -205,8 +205,8 @@ impl Requester {
         most.min(left).min(window)
     }
 
-    /// Makes `frame`, the last frame, the run of up to `most` packets behind it in the same message. Nothing is sent yet. Returns false, and
-    /// leaves `frame` undefined, if that needs a [poll](Requester::poll).
+    /// Replaces `frame`, the last frame, by the next run of up to `most` packets of the same message. The run is not
+    /// sent yet. Returns false, and leaves `frame` undefined, if that needs a [poll](Requester::poll).
     pub(in crate::qp) fn next_run<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -225,7 +225,7 @@ impl Requester {
             || self.window.small().is_some();
         let may_send = qp.state.sends() && wr.failed.is_none() && !self.credits.hold_back(psn);
         let follows = self.cursor_packet > 0 && header.bth.psn.add(frame.packets) == psn;
-        // It ends with the packet that asks for an acknowledgement: a part of it asks for none.
+        // A run ends with the packet that requests an acknowledgement; a shorter run requests none.
         let run = self.longest_run(qp, wr, most).min(before_asking(psn) + 1);
         if waits || !may_send || !follows || run < 2 {
             return false;
@@ -245,7 +245,7 @@ impl Requester {
         true
     }
 
-    /// These packets from the cursor on, which [`Requester::next_run`] has made, are sent.
+    /// Records that these packets from the cursor on are sent; [`Requester::next_run`] has made them.
     pub(in crate::qp) fn next_run_sent<M: Dma>(
         &mut self,
         qp: &Endpoint,

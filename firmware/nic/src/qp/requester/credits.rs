@@ -35,7 +35,7 @@ impl Credits {
         self.last
     }
 
-    /// Takes the credits of an acknowledgement. A number of credits takes back no earlier one.
+    /// Takes the credits of an acknowledgement. They never withdraw earlier credits.
     pub(super) fn take(&mut self, aeth: &Aeth) {
         let Syndrome::Ack { credits } = aeth.syndrome else {
             return;

@@ -1,10 +1,11 @@
-//! What transmission has gone back for.
+//! Causes for which transmission has gone back.
 
 use faultline_wire::bth::Psn;
 
-/// What transmission has gone back for since an acknowledgement or a timeout. It goes back once for each: packets that were sent before
-/// it went back may cause the same again, and if going back did not help, the timeout does. Without an ACK timeout nothing does, as after the
-/// loss of a last packet: for example if a request is lost, refused by an RNR NAK, and lost again.
+/// Causes for which transmission has gone back since the last acknowledgement or timeout. It goes back once for each
+/// cause, because packets that were sent before it went back may report the cause again. If the repetition is lost too,
+/// the ACK timeout recovers it. Without an ACK timeout the queue stops, as after the loss of a last packet: for example
+/// if a request is lost, refused by an RNR NAK, and lost again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct GoneBack {
     /// A response that was missing.
@@ -15,12 +16,12 @@ pub(super) struct GoneBack {
 }
 
 impl GoneBack {
-    /// Transmission is to go back for a missing response. Returns true for the first time.
+    /// Records that a response is missing. Returns true the first time: transmission must go back.
     pub(super) fn for_response(&mut self, psn: Psn) -> bool {
         self.response.replace(psn) != Some(psn)
     }
 
-    /// Transmission is to go back because of a sequence NAK. Returns true for the first time.
+    /// Records a sequence NAK. Returns true the first time: transmission must go back.
     pub(super) fn for_request(&mut self, psn: Psn) -> bool {
         self.request.replace(psn) != Some(psn)
     }

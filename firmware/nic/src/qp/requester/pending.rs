@@ -149,7 +149,7 @@ impl Pending {
 
     /// Position of the request that a packet belongs to, if that has been sent.
     pub(crate) fn find(&self, psn: Psn) -> Option<usize> {
-        // The first PSNs increase from one request to the next, and do not wrap within what has been sent.
+        // The first PSNs increase from one request to the next, and do not wrap within the sent requests.
         let (mut low, mut high) = (0, self.len().min(self.reached + 1));
         while low < high {
             count_steps(1);

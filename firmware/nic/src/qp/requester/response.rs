@@ -89,7 +89,7 @@ impl Requester {
         if psn.diff(self.high) >= 0 {
             return Ok(());
         }
-        // What an older one says may be of an earlier connection.
+        // An older acknowledgement may belong to an earlier connection.
         if let Some(aeth) = &header.aeth
             && psn.next().diff(self.unacked) >= 0
         {
@@ -143,9 +143,9 @@ impl Requester {
         Ok(())
     }
 
-    /// READY: the page of the request that got an RNR NAK is present now, so the wait is over. One that is late is without
-    /// effect, or the request gets another RNR NAK. From an adapter that is not known to be a Faultline the opcode may mean
-    /// anything.
+    /// READY: the page of the request that got an RNR NAK is present now, so the wait is over. A late READY has no
+    /// effect, or leads to another RNR NAK. From an adapter that is not known to be a Faultline the opcode may have any
+    /// meaning.
     fn receive_ready<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>, psn: Psn) {
         if !qp.exchanges_ready(cx.core) {
             cx.count(Counter::ready_refused);

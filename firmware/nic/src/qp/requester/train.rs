@@ -23,7 +23,7 @@ use crate::segments::truncate_segments;
 /// Messages of a train at most: as many packets as a turn of a queue pair has.
 const MOST_MESSAGES: u32 = 32;
 
-/// What the messages of a train have in common.
+/// Common properties of the messages of a train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Form {
     is_write: bool,
@@ -54,8 +54,9 @@ impl Form {
 }
 
 impl Requester {
-    /// Adds the messages behind that of `frame`, the one at the cursor, which is about to be sent, as long as they may be sent now and have
-    /// the same form; up to `most` bytes. A message that may not, or has an error, is handled when it is the first.
+    /// Adds the messages behind the one at the cursor to `frame`, which is about to be sent: those that may be sent now
+    /// and have the same form, up to `most` bytes. A message that may not be sent, or has an error, is handled when it
+    /// is the first.
     #[inline]
     pub(super) fn extend_to_train<M: Dma>(
         &mut self,

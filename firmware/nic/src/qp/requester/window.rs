@@ -1,13 +1,14 @@
-//! How many packets may be sent and not acknowledged.
+//! Limit on packets that are sent and not acknowledged.
 
-/// Packets at most. Bounds what one loss costs.
+/// Largest window in packets. It bounds the number of packets that one loss repeats.
 const FULL: i32 = 1024;
 /// Packets after a timeout.
 const AFTER_TIMEOUT: i32 = 1;
 
-/// The window of a requester: full, or small since a timeout. A peer that has not answered may be slow and not have lost anything: a
-/// full window of duplicates would keep it busy until no retry is left. So the window begins with one packet again and grows by what is
-/// acknowledged, as in slow start (RFC 5681, section 3.1). It stays small where an acknowledgement always takes longer than the timeout.
+/// The window of a requester: full, or small since a timeout. A peer that has not answered may be slow without having
+/// lost packets: a full window of duplicates would keep it busy until no retry is left. So the window starts again with
+/// one packet and grows with each acknowledged packet, as in slow start (RFC 5681, section 3.1). It stays small where
+/// an acknowledgement always takes longer than the timeout.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Window {
     /// `None`: full.
@@ -20,7 +21,7 @@ impl Window {
         small: Some(AFTER_TIMEOUT),
     };
 
-    /// Packets that may be sent before more are acknowledged, from the oldest that is not.
+    /// Packets that may be sent, counted from the oldest that is not acknowledged.
     pub(super) fn packets(self) -> i32 {
         self.small.unwrap_or(FULL)
     }

@@ -46,8 +46,8 @@ impl Responder {
     }
 
     /// Drops the answers, because the connection is over. A NAK with the reason must still be sent, after the answers
-    /// to earlier requests (IBTA 9.7.5.1.1). Without a NAK, what has been received is acknowledged, because the
-    /// application may have seen it, and may have ended the connection for that reason.
+    /// to earlier requests (IBTA 9.7.5.1.1). Without a NAK, all received packets are acknowledged, because the
+    /// application may have ended the connection after it has seen their data.
     pub(super) fn drop_answers(&mut self) {
         if !self.replies.back().is_some_and(Reply::is_final) {
             let replies = self.replies.iter();
@@ -108,13 +108,13 @@ impl Responder {
         self.replies.push_back(nak);
     }
 
-    /// Queues an acknowledgement. It replaces the last reply if that is an acknowledgement of less.
+    /// Queues an acknowledgement. It replaces the last reply if that acknowledges fewer packets.
     pub(super) fn acknowledge(&mut self, psn: Psn, syndrome: Syndrome) {
         let ack = self.reply(psn, Answer::Ack(syndrome), false);
-        // An answer to the packet that READY is about, or to a later one, says more.
+        // An answer to the packet of READY, or to a later packet, makes READY superfluous.
         let ready = self.forget_ready().filter(|ready| psn.diff(ready.psn) < 0);
         match self.replies.back_mut().filter(|last| last.is_ack()) {
-            // A NAK acknowledges what is before it.
+            // A NAK acknowledges all earlier packets.
             Some(last) if matches!(syndrome, Syndrome::Ack { .. }) && last.psn.diff(psn) > 0 => {}
             // No NAK in the queue is final: after a final one nothing is received.
             Some(last) => *last = ack,
@@ -331,8 +331,8 @@ impl Responder {
         Ok(true)
     }
 
-    /// Makes `frame`, the last frame, the run of up to `most` packets behind it in the answer to the same READ. Nothing is sent yet. Returns
-    /// false, and leaves `frame` undefined, if that needs a [poll](Responder::poll).
+    /// Replaces `frame`, the last frame, by the next run of up to `most` packets of the answer to the same READ. The
+    /// run is not sent yet. Returns false, and leaves `frame` undefined, if that needs a [poll](Responder::poll).
     pub(in crate::qp) fn next_run<M: Dma>(
         &self,
         qp: &Endpoint,
@@ -378,7 +378,7 @@ impl Responder {
         true
     }
 
-    /// These packets of the answer to the first READ are sent, and are not its last ones.
+    /// Records that these packets of the answer to the first READ are sent; they are not its last ones.
     pub(in crate::qp) fn next_run_sent(&mut self, packets: u32) {
         if let Some(Reply {
             what: Answer::Read { sent, .. },

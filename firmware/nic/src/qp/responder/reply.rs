@@ -103,7 +103,7 @@ impl Reply {
 }
 
 impl Operation {
-    /// The answer to it; `again` if the request was repeated.
+    /// The answer to this operation; `again` if the request was repeated.
     pub(crate) fn answer(self, again: bool) -> Answer {
         match self {
             Self::Read(Source { len: 0, .. }) | Self::Done => Answer::Done,
@@ -117,7 +117,8 @@ impl Operation {
     }
 }
 
-/// The part of a READ that its repetition requests, if it is a part of it: the rest from a packet on (IBTA 9.7.5.1.1).
+/// The part of a READ that a repetition requests: the rest from one of its packets on (IBTA 9.7.5.1.1). `None`: the
+/// repetition requests other memory.
 pub(super) fn repeated_part(from: Source, reth: Reth, packet: u32, mtu: u32) -> Option<Source> {
     let skip = reth.addr.wrapping_sub(from.addr);
     let left = u64::from(from.len).checked_sub(skip);

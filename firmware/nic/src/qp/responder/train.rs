@@ -1,4 +1,4 @@
-//! Trains that are executed without a look at each message's headers.
+//! Execution of trains without examining the headers of each message.
 
 use faultline_abi::U32;
 use faultline_abi::admin::Counter;
@@ -21,8 +21,8 @@ use crate::qp::types::QpType;
 use crate::segments::Segments;
 
 impl Responder {
-    /// Executes the first messages of a train, up to the first one that is out of the ordinary, as [`Responder::receive`] would do it one by
-    /// one. Returns their number. `rest`: the payload of the train, of which theirs is removed.
+    /// Executes messages of a train up to the first one that needs [`Responder::receive`], with the same effects.
+    /// Returns their number, and removes their payload from `rest`, the payload of the train.
     pub(in crate::qp) fn receive_train<M: Dma>(
         &mut self,
         qp: &Endpoint,
@@ -48,7 +48,7 @@ impl Responder {
         done
     }
 
-    /// True if only the memory of a message of one packet has to be checked.
+    /// True if a message of one packet needs no check except that of its memory.
     fn takes_trains<M: Dma>(&self, qp: &Endpoint, cx: &Context<'_, M>) -> bool {
         qp.config.kind == QpType::Rc
             && self.message.is_none()

@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_that_is_in_no_name_is_an_error_with_all_names() {
+    fn a_filter_without_match_is_an_error_with_all_names() {
         assert_eq!(choose(None).unwrap().len(), KINDS.len());
         assert_eq!(choose(Some("64 KiB")).unwrap().len(), 1);
         let error = choose(Some("keys")).err().unwrap().to_string();

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_in_no_name_is_an_error_with_all_names() {
+    fn a_filter_without_match_is_an_error_with_all_names() {
         let error = Choice::new(Some("bandwith")).unwrap_err().to_string();
         assert!(error.contains("\"bandwith\""), "{error}");
         for name in [MEMCPY, "packets parsed, 64 B", "keys"] {
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_reported_with_what_they_are_compared_with() {
+    fn figures_are_reported_with_their_comparisons() {
         let figures = [
             Figure::plain(MEMCPY, 1.0, "GB/s"),
             Figure::plain("bandwidth of 1 MiB WRITEs", 1.0, "GB/s").against(MEMCPY, 1.0),

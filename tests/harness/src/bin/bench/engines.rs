@@ -1,11 +1,11 @@
-//! What several engine threads bring: two pairs of NICs on one engine and on two; and one pair on one engine, where frames are
-//! delivered by reference, and on two, where they cross a link.
+//! Benchmarks of several engine threads: two pairs of NICs on one engine and on two; and one pair on one engine, where
+//! frames are delivered by reference, and on two, where they cross a link.
 //!
-//! Two pairs in two processes share nothing but the machine. They show what its second processor can bring at that time: where
-//! others use the same cores, that is less than twice as much.
+//! Two pairs in two processes share nothing but the machine. They show the gain of its second processor at that time:
+//! where others use the same cores, that is less than twice.
 //!
-//! All queues are filled while the device's process is stopped. Then it goes on, and the driver sleeps until all work is done: so the
-//! engines have the processors for themselves. Two engines keep to two processors. Devices are measured
+//! All queues are filled while the device's process is stopped. Then it continues, and the driver sleeps until all work
+//! is done: so the engines have the processors for themselves. Two engines keep to two processors. Devices are measured
 //! in turns.
 
 use std::time::{Duration, Instant};
@@ -142,7 +142,7 @@ impl Pair {
     }
 }
 
-/// Device processes, the pairs on them, and what was measured: WRITEs and octets in a second.
+/// Device processes, the pairs on them, and the results: WRITEs and octets in a second.
 struct Measured {
     // Pairs first: they say good-bye to the device when they are dropped.
     pairs: Vec<Pair>,

@@ -1,4 +1,4 @@
-//! What the machine can do without a NIC: the copy of a block, and a cache line to another thread and back.
+//! Limits of the machine without a NIC: the copy of a block, and a cache line to another thread and back.
 //!
 //! A floor is measured where the figure is: the copy on the processor of the device, beside a driver that polls, with the
 //! device's copy routine, between the same buffers, which are in memory files as a guest's memory is; the cache line between the processors of driver and device.

@@ -174,7 +174,7 @@ fn maximum(values: &[f64]) -> f64 {
     values.iter().copied().fold(0.0, f64::max)
 }
 
-/// What the machine makes of a time: the longest of many busy waits for so many seconds, with nothing else to do.
+/// The longest of many busy waits for this number of seconds on this machine, with nothing else to do.
 fn longest_wait(disturbance: &Disturbance, seconds: f64, samples: usize) -> anyhow::Result<f64> {
     let mut longest: f64 = 0.0;
     for _ in 0..samples {
@@ -221,7 +221,7 @@ pub fn measure(bench: &mut Bench, samples: usize) -> anyhow::Result<Vec<Figure>>
         let wc = bench.a.cq.poll_for(LONG).context("no completion")?;
         bench.bulk.retire(&wc);
     }
-    // For as long: what a shared machine does now and then should be in both.
+    // For the same time, so that rare disturbances of a shared machine are in both.
     let end = Instant::now() + start.elapsed();
     while idle.all.len() < samples || Instant::now() < end {
         idle.take(&disturbance, &mut invalidator)?;

@@ -64,7 +64,7 @@ struct Args {
     /// Write the figures to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Only figures whose name contains this, or a group of figures by its word.
+    /// Only figures whose name contains this text, or a group of figures by its word.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// This version in turns with that of another `faultline` program.
@@ -578,7 +578,7 @@ impl Bench {
 const MEMCPY: &str = "memcpy of 1 MiB blocks";
 const PING_PONG: &str = "cache line to another thread and back";
 
-/// Measures what needs one device in its usual settings.
+/// Measures the figures that need one device in its usual settings.
 fn measure_usual(
     choice: &Choice<'_>,
     quick: bool,

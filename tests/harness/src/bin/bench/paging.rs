@@ -1,4 +1,5 @@
-//! Figures of regions on demand: what a warm one costs beside a pinned one, and what a page fault costs in the NIC.
+//! Figures of regions on demand: the cost of a warm one beside a pinned one, and the cost of a page fault in the
+//! NIC.
 
 use std::time::Instant;
 
@@ -86,7 +87,7 @@ fn warm(bench: &mut Bench, reps: usize, scale: usize) -> anyhow::Result<Vec<Figu
     let (mut pinned, mut paged) = ((vec![], vec![]), (vec![], vec![]));
     bench.bandwidth(MIB, 32, false)?;
     bench.rate(20)?;
-    // In turn, and short, so that what disturbs one disturbs the other.
+    // In turns, and short, so that a disturbance affects both.
     for _ in 0..3 * reps {
         pinned.0.push(bench.bandwidth(MIB, scale * 16, false)?);
         pinned.1.push(bench.rate(scale * 25)?);

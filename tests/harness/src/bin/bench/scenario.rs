@@ -1,4 +1,4 @@
-//! What a scenario costs whose rules do not match: the message rate with one and without, on one device in turns.
+//! Cost of a scenario whose rules do not match: the message rate with and without one, on one device in turns.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

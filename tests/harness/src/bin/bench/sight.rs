@@ -1,5 +1,5 @@
-//! What observation costs: the message rate of devices that record nothing, count for the metrics only, or keep the usual trace, in
-//! turns; and of a device whose metrics are read each second, in turns with the same device unread.
+//! Cost of observation: the message rate of devices that record nothing, count for the metrics only, or keep the usual
+//! trace, in turns; and of a device whose metrics are read each second, in turns with the same device unread.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -26,7 +26,8 @@ pub(crate) fn measure(cpus: Cpus, quick: bool) -> anyhow::Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Measures turns of rounds, one on each device. Two devices record nothing: their difference is what the measurement itself does.
+/// Measures turns of rounds, one on each device. Two devices record nothing: their difference is the error of the
+/// measurement.
 fn recording(cpus: Cpus, turns: usize) -> anyhow::Result<Vec<Figure>> {
     let off = DeviceOptions {
         trace_records: Some(0),

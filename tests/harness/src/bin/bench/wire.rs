@@ -1,5 +1,5 @@
-//! What the octets of packets cost: RoCEv2 packets that are built with iCRC and parsed again with its check, against a copy and a
-//! CRC-32 of the same bytes between the same buffers, in turns.
+//! Cost of the octets of packets: RoCEv2 packets that are built with iCRC and parsed again with its check, against a
+//! copy and a CRC-32 of the same bytes between the same buffers, in turns.
 //!
 //! A packet needs its CRC twice, where it is built and where it is checked. The floor has it once.
 
@@ -15,7 +15,7 @@ use super::{Figure, median_ratio, time_rounds};
 const BUFFERS: usize = 16;
 /// Bytes of payload that a round of 4 KiB packets moves; one of short packets takes about as long.
 const ROUND_PACKETS: [(usize, usize); 2] = [(64, 512), (4096, 64)];
-/// What the CRC of Ethernet needs of the packet: all but the Ethernet header and the iCRC itself.
+/// The part of the packet without the CRC of Ethernet: all but the Ethernet header and the iCRC itself.
 const ETHERNET: usize = 14;
 const ICRC: usize = 4;
 
