@@ -153,7 +153,7 @@ fn changes_are_shown() {
 #[test]
 fn an_unknown_command_is_answered_with_those_that_exist() {
     for (arguments, commands) in [
-        (&["scenarios"][..], "serve, ctl, top, trace, report"),
+        (&["scenarios"][..], "serve, ctl, top, ui, trace, report"),
         (&["ctl", "nic"], "nics, ports, links, show, qps"),
         (
             &["ctl", "action", "a", "fetal"],

@@ -1,7 +1,5 @@
 //! The files of the page, and a page in one file.
 
-use std::fmt::Write;
-
 use sha2::{Digest, Sha256};
 
 /// The page.
@@ -68,16 +66,15 @@ fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
     for group in bytes.chunks(3) {
-        let word = group
-            .iter()
-            .fold(0u32, |word, byte| (word << 8) | u32::from(*byte));
-        let word = word << (8 * (3_usize.saturating_sub(group.len())));
-        for digit in 0..4 {
-            let value = (word >> (18_u32.saturating_sub(6 * digit))) & 63;
-            let value = DIGITS.get(value as usize).copied().unwrap_or_default();
-            let is_padding = digit as usize > group.len();
-            // Writing to a string does not fail.
-            let _ = text.write_char(if is_padding { '=' } else { char::from(value) });
+        let byte = |place: usize| u32::from(group.get(place).copied().unwrap_or_default());
+        let word = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for (place, shift) in [18, 12, 6, 0].into_iter().enumerate() {
+            let digit = DIGITS.get((word >> shift & 63) as usize).copied();
+            let is_padding = place > group.len();
+            text.push(match digit {
+                Some(digit) if !is_padding => char::from(digit),
+                _ => '=',
+            });
         }
     }
     text
