@@ -112,7 +112,7 @@ impl Rules {
         }
     }
 
-    /// Uses with a condition on the connection of a queue pair, and whether the NIC has their entries.
+    /// Uses that ask for the connection of a queue pair, and whether the NIC has their entries.
     fn entries_of_pair(&self, nic: usize, qpn: u32) -> Vec<(u32, bool)> {
         let Some(view) = self.nics.get(nic) else {
             return Vec::new();
@@ -135,7 +135,7 @@ impl Rules {
             return;
         }
         let conditions = &used.conditions;
-        // Regions: there is no condition, or the region of the condition exists.
+        // Regions: none is asked for, or the one that is asked for exists.
         let region = conditions.region.map(|number| view.region(number));
         let region = match region {
             Some(None) => return,
