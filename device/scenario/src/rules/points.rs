@@ -168,7 +168,7 @@ impl Rules {
             return;
         }
         let conditions = &used.conditions;
-        // Regions: there is no condition, or the region of the condition exists.
+        // Regions: none is asked for, or the one that is asked for exists.
         let region = conditions.region.map(|number| view.region(number));
         let region = match region {
             Some(None) => return,
