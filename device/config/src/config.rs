@@ -411,6 +411,7 @@ pub enum Pitfall {
     /// READs into absent memory are repeated without end.
     Flood,
     /// Fast registrations end with the queue pair on which they were made.
+    #[value(name = "qp_keys")]
     QpKeys,
 }
 
