@@ -170,6 +170,52 @@ class ConfigView(TypedDict):
     #: Memory for page tables, page lists and queue pairs.
     table_bytes: int
 
+    #: Transport of its connections: `roce` or `iwarp`.
+    transport: NotRequired[str]
+
+
+class ConnectionView(TypedDict):
+    """The TCP connection of an iWARP queue pair."""
+
+    #: Congestion window in octets.
+    congestion_window: int
+
+    #: This end has opened the connection.
+    is_active: bool
+
+    #: Octets that have arrived and cannot be used yet: they wait for a page, for octets before them, or for the rest of an FPDU.
+    kept: int
+
+    #: IP address of this end.
+    local_address: str
+
+    #: TCP port of this end.
+    local_port: int
+
+    #: Revision of MPA: 1, or 2 for RFC 6581.
+    mpa_revision: int
+
+    #: Window of the peer in octets.
+    peer_window: int
+
+    #: IP address of the peer.
+    remote_address: str
+
+    #: TCP port of the peer.
+    remote_port: int
+
+    #: Smoothed round-trip time.
+    round_trip_ns: NotRequired[int | None]
+
+    #: State of the connection, with the name of RFC 9293.
+    tcp_state: str
+
+    #: Octets that are sent and not acknowledged.
+    unacknowledged: int
+
+    #: Octets that wait to be sent.
+    unsent: int
+
 
 class ContextView(TypedDict):
     """A user context: a process of the guest that has opened the device."""
@@ -352,8 +398,14 @@ class Findings(TypedDict):
     #: Responses whose queue pair could not be told.
     responses_without_requests: int
 
+    #: TCP segments of iWARP connections that were judged.
+    segments: NotRequired[int]
+
     #: Frames that were in tunnels, or had several VLAN tags.
     tunnelled: NotRequired[int]
+
+    #: TCP segments of iWARP connections that were not judged, because the beginning of the connection was not seen, or several senders have used its addresses and ports.
+    unjudged_segments: NotRequired[int]
 
     #: All violations.
     violation_count: int
@@ -652,11 +704,17 @@ class ObjectsView(TypedDict):
     #: Completion queues.
     completion_queues: int
 
+    #: iWARP connections, also those that have no queue pair yet.
+    connections: NotRequired[int]
+
     #: User contexts.
     contexts: int
 
     #: Entries for queue pairs that wait for pages.
     fault_waits: int
+
+    #: Listeners for iWARP connections.
+    listeners: NotRequired[int]
 
     #: Memory keys.
     memory_keys: int
@@ -672,6 +730,44 @@ class ObjectsView(TypedDict):
 
     #: Timers.
     timers: int
+
+
+class PageBucketView(TypedDict):
+    """Pages of an equal part of a region, each of 4 KiB."""
+
+    #: Pages whose fault the driver has not answered, of the oldest 256 faults of the NIC.
+    faulting: int
+
+    #: All that this answer counts. Of a bucket that is in two answers, each counts a part.
+    pages: int
+
+    #: Present pages.
+    present: int
+
+    #: Present pages that the device may write. The kernel of the guest marks them dirty when it releases them.
+    writable: int
+
+
+class PageMapView(TypedDict):
+    """A part of the page table of a region, in buckets of equal size."""
+
+    #: Pages of a bucket, a power of two. The last bucket may have fewer.
+    bucket_pages: int
+
+    #: The buckets.
+    buckets: list[PageBucketView]
+
+    #: Number of the first bucket of this part, from 0.
+    first: int
+
+    #: First address of the region.
+    iova: int
+
+    #: Bytes of the region.
+    length: int
+
+    #: `from` of the next part, a page; `null`: this was the last. Its first bucket may be the last of this part: then their numbers of pages are to be added.
+    next: NotRequired[int | None]
 
 
 class Page_ContextView(TypedDict):
@@ -760,6 +856,7 @@ class PriorityView(TypedDict):
 
 class QueuePairView(TypedDict):
     """A queue pair, work queue or RSS queue pair."""
+    connection: NotRequired[None | ConnectionView]
 
     #: User context that owns it; 0: the kernel.
     context: int
@@ -770,7 +867,7 @@ class QueuePairView(TypedDict):
     #: Kind.
     kind: QueuePairKind
 
-    #: Bytes of payload in a full packet.
+    #: Bytes of payload in a full packet; of iWARP, octets of data in a full segment.
     path_mtu: int
 
     #: Protection domain.
