@@ -58,6 +58,7 @@ pub fn suite(name: &str) -> String {
     let file = name.replace('-', "_");
     match name {
         "robustness" | "keys" => format!("qemu-config/src/test/{file}.rs"),
+        "iwarp-lossy" => suite("iwarp"),
         _ => format!("qemu-config/src/test/suites/{file}.rs"),
     }
 }
