@@ -3,7 +3,7 @@
 use faultline_abi::admin::Counter;
 use faultline_abi::event;
 use faultline_abi::iwarp::REQUEST_TIMEOUT_MS;
-use faultline_tcp::{Connection, Data, Receiver, Source, State as TcpState, Verdict, reset_for};
+use faultline_tcp::{Connection, Data, Receiver, State as TcpState, Verdict, reset_for};
 use faultline_wire::MacAddr;
 use faultline_wire::mpa::MpaRole;
 
@@ -34,7 +34,7 @@ struct SetupReceiver<'a, 'p, M> {
 impl<M: Dma> Receiver for SetupReceiver<'_, '_, M> {
     fn deliver(&mut self, data: Data) -> Verdict {
         // The peer sends nothing behind it before it has the reply.
-        let Source::Segment { at } = data.source else {
+        let faultline_tcp::Source::Segment { at } = data.source else {
             return Verdict::Refused;
         };
         if self.offer.is_some() || self.is_bad {
