@@ -13,7 +13,7 @@ use faultline_abi::qp::{
     QPT_RC,
 };
 use faultline_abi::{U16, iwarp, wqe as wr};
-use faultline_nic::{AddressRange, NicConfig, PortSecurity, Transport};
+use faultline_nic::{NicConfig, Transport};
 use faultline_simulation::{Cq, Mr, Private, Qp, Send};
 use faultline_simulator::{Impairment, World, gid6};
 use faultline_wire::Gid;
@@ -490,25 +490,6 @@ fn an_idle_connection_takes_little_memory_and_no_timer() {
     assert_eq!(world.with_nic(1, |nic| nic.next_deadline()), None);
     assert!(!world.step(u64::MAX));
     close(&mut world, &link);
-}
-
-/// Segments obey the addresses that a NIC may use, as frames of the netdev do.
-#[test]
-fn a_connection_from_a_forbidden_address_sends_nothing() {
-    let allowed = AddressRange::new(Gid::from_ipv4([10, 0, 0, 7]), 128).unwrap();
-    let mut world = World::with_config(2, 7, |config| {
-        iwarp(config);
-        config.addresses = Some(PortSecurity::new(vec![allowed]));
-    });
-    let (_, qp) = qp_in_init(&mut world, 0);
-    world.hosts[1].driver.listen(any(false), 4).unwrap();
-    let path = path(&world, 0, false, 40_000);
-    let driver = &mut world.hosts[0].driver;
-    driver.open(qp.qpn, path, &Private::default()).unwrap();
-    world.run();
-    assert_eq!(events(&mut world, 1), []);
-    assert_eq!(counter(&mut world, 1, Counter::rx_packets), 0);
-    assert!(counter(&mut world, 0, Counter::tx_bad_address) > 0);
 }
 
 /// The driver destroys a queue pair, or the peer's host fails: the other end learns of it.

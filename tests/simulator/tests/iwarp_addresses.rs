@@ -162,7 +162,6 @@ fn a_smaller_mtu_reaches_connections_and_their_fpdus_in_pieces_pass() {
     world.hosts[0].driver.write_mr(&link.mr[0], 0, &data);
     post(&mut world, &mut link, wr::WR_WRITE, len, |_| {});
     world.run_for(30_000);
-    assert_eq!(completed(&mut world, 0, &mut link), [], "it has begun only");
     let mac = world.hosts[0].mac;
     world.hosts[0].driver.set_netdev(mac, 700, 0).unwrap();
     spend_memory(&mut world, 1);

@@ -65,10 +65,8 @@ impl StreamQp {
             }
             if self.work.waiting().is_some() {
                 self.begin(cx);
-            } else if self.work.has_failed_behind() {
-                // It fails when it is the oldest.
-                return Ok(Begun::All);
             }
+            // One that has failed when it was read ends the loop above: now if it is the oldest, else when it has become that.
         }
     }
 
