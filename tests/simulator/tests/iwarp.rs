@@ -4,7 +4,7 @@
 //! - `iwarp_faults`: page faults; `iwarp_refusals`, `iwarp_ends`: what ends a stream
 //! - `iwarp_addresses`: own addresses, and an interface that changes; `iwarp_memory`: keys, shared receive queues, faults
 
-use faultline_abi::admin::{Counter, DESTROY_QP};
+use faultline_abi::admin::DESTROY_QP;
 use faultline_abi::cqe::{self, Cqe};
 use faultline_abi::event::{self, Eqe};
 use faultline_abi::iwarp::ConnectionPath;
@@ -18,7 +18,7 @@ use faultline_simulation::{Cq, Mr, Private, Qp, Send};
 use faultline_simulator::{Impairment, World, gid6};
 use faultline_wire::Gid;
 
-use crate::common::{counter, pattern, state};
+use crate::common::{pattern, state};
 
 const PORT: u16 = 4791;
 /// Nanoseconds in which a handshake is over, without a loss.
