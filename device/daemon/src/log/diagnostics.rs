@@ -517,18 +517,9 @@ fn describe(diagnostic: &Diagnostic) -> String {
             let nak = code.map_or_else(|| nak.to_string(), |code| code.name().to_owned());
             format!("a request was refused: qpn={qpn} psn={psn} nak={nak}")
         }
-        Diagnostic::TerminateSent { qpn, code } => {
-            let code = describe_terminate(code);
-            format!("a Terminate message is sent: qpn={qpn} {code}")
-        }
-        Diagnostic::TerminateReceived { qpn, code } => {
-            let code = describe_terminate(code);
-            format!("the peer has sent a Terminate message: qpn={qpn} {code}")
-        }
-        Diagnostic::ConnectionEnded { qpn, reason } => {
-            let reason = name(&iwarp::CLOSE_REASONS, reason);
-            format!("a connection has ended: qpn={qpn} reason={reason}")
-        }
+        Diagnostic::TerminateSent { .. }
+        | Diagnostic::TerminateReceived { .. }
+        | Diagnostic::ConnectionEnded { .. } => describe_connection(diagnostic),
         Diagnostic::Command {
             queue,
             opcode,
@@ -554,6 +545,25 @@ fn describe(diagnostic: &Diagnostic) -> String {
         }
         Diagnostic::DoorbellRefused { page, object } => {
             format!("a doorbell was refused: page={page} object={object}")
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+/// The fields of an event of an iWARP connection as text.
+fn describe_connection(diagnostic: &Diagnostic) -> String {
+    match *diagnostic {
+        Diagnostic::TerminateSent { qpn, code } => {
+            let code = describe_terminate(code);
+            format!("a Terminate message is sent: qpn={qpn} {code}")
+        }
+        Diagnostic::TerminateReceived { qpn, code } => {
+            let code = describe_terminate(code);
+            format!("the peer has sent a Terminate message: qpn={qpn} {code}")
+        }
+        Diagnostic::ConnectionEnded { qpn, reason } => {
+            let reason = name(&iwarp::CLOSE_REASONS, reason);
+            format!("a connection has ended: qpn={qpn} reason={reason}")
         }
         other => format!("{other:?}"),
     }
