@@ -160,11 +160,11 @@ fn a_smaller_mtu_reaches_connections_and_their_fpdus_in_pieces_pass() {
     let len = 200_000;
     let data = pattern(len);
     world.hosts[0].driver.write_mr(&link.mr[0], 0, &data);
+    spend_memory(&mut world, 1);
     post(&mut world, &mut link, wr::WR_WRITE, len, |_| {});
     world.run_for(30_000);
     let mac = world.hosts[0].mac;
     world.hosts[0].driver.set_netdev(mac, 700, 0).unwrap();
-    spend_memory(&mut world, 1);
     let longest = Rc::new(Cell::new(0));
     let sees = Rc::clone(&longest);
     world.change(0, move |frame| {

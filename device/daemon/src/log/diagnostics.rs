@@ -471,13 +471,9 @@ fn describe(diagnostic: &Diagnostic) -> String {
                 ),
             }
         }
-        Diagnostic::Stalled { qpn } => {
-            format!("the ingress is stopped until a page of a queue pair is present: qpn={qpn}")
-        }
-        Diagnostic::StallEnded { after } => {
-            let after = Duration::from_nanos(after.0);
-            format!("the ingress continues: after={after:?}")
-        }
+        Diagnostic::Stalled { .. }
+        | Diagnostic::StallEnded { .. }
+        | Diagnostic::StallTimedOut { .. } => describe_stall(diagnostic),
         Diagnostic::WorkFailed {
             qpn,
             status,
@@ -495,9 +491,6 @@ fn describe(diagnostic: &Diagnostic) -> String {
         | Diagnostic::FaultFailed { .. }
         | Diagnostic::FaultExpired { .. }
         | Diagnostic::FaultCancelled { .. } => describe_fault(diagnostic),
-        Diagnostic::StallTimedOut { qpn } => {
-            format!("the ingress was stopped for too long, its first packet is dropped: qpn={qpn}")
-        }
         Diagnostic::RetriesExhausted { qpn, psn, rnr } => {
             let which = if rnr { "RNR retries" } else { "retries" };
             format!("the {which} are used up: qpn={qpn} psn={psn}")
@@ -545,6 +538,23 @@ fn describe(diagnostic: &Diagnostic) -> String {
         }
         Diagnostic::DoorbellRefused { page, object } => {
             format!("a doorbell was refused: page={page} object={object}")
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+/// The fields of a stall of the ingress as text.
+fn describe_stall(diagnostic: &Diagnostic) -> String {
+    match *diagnostic {
+        Diagnostic::Stalled { qpn } => {
+            format!("the ingress is stopped until a page of a queue pair is present: qpn={qpn}")
+        }
+        Diagnostic::StallEnded { after } => {
+            let after = Duration::from_nanos(after.0);
+            format!("the ingress continues: after={after:?}")
+        }
+        Diagnostic::StallTimedOut { qpn } => {
+            format!("the ingress was stopped for too long, its first packet is dropped: qpn={qpn}")
         }
         other => format!("{other:?}"),
     }
