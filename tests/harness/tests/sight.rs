@@ -165,6 +165,39 @@ fn compare_metrics(socket: &Path) {
     }
 }
 
+/// The page table of a region of 16 pages in buckets; requests that are refused.
+fn check_buckets(socket: &Path, path: &str) {
+    let map = get(socket, path);
+    assert_eq!(
+        (&map["bucket_pages"], &map["next"]),
+        (&json!(1), &Value::Null)
+    );
+    assert_eq!(map["buckets"].as_array().unwrap().len(), 16);
+    let rest = get(socket, &format!("{path}?buckets=4&from=14"));
+    assert_eq!(
+        (&rest["bucket_pages"], &rest["first"]),
+        (&json!(4), &json!(3))
+    );
+    assert_eq!(rest["buckets"][0]["pages"], 2);
+    for (query, status) in [
+        ("?buckets=0", "400"),
+        ("?buckets=4097", "400"),
+        ("?more=1", "400"),
+        ("?from=99", "200"),
+    ] {
+        let answer = exchange(socket, "GET", &format!("{path}{query}"), "");
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status}")),
+            "{query}: {answer}"
+        );
+    }
+    let answer = exchange(socket, "GET", "/v1/nics/b/regions/3735928559/pages", "");
+    assert!(
+        answer.contains("NIC b has no memory key 0xdeadbeef with a page table"),
+        "{answer}"
+    );
+}
+
 #[test]
 fn a_diagnostic_has_the_same_ids_everywhere() {
     let log = Log::start();
@@ -188,38 +221,11 @@ fn a_diagnostic_has_the_same_ids_everywhere() {
     let path = format!("/v1/nics/b/regions/{}/pages", record.key.get());
     let bucket = |present: u64, faulting: u64| json!({"pages": 1, "present": present, "writable": present, "faulting": faulting});
     let map = get(&socket, &path);
-    assert_eq!(
-        (&map["bucket_pages"], &map["next"]),
-        (&json!(1), &Value::Null)
-    );
-    assert_eq!(map["buckets"].as_array().unwrap().len(), 16);
     let states = [&map["buckets"][2], &map["buckets"][3]];
     assert_eq!(states, [&bucket(0, 0), &bucket(0, 1)]);
     pager.repair(&record).unwrap();
     assert_eq!(get(&socket, &path)["buckets"][3], bucket(1, 0));
-    let rest = get(&socket, &format!("{path}?buckets=4&from=14"));
-    assert_eq!(
-        (&rest["bucket_pages"], &rest["first"]),
-        (&json!(4), &json!(3))
-    );
-    assert_eq!(rest["buckets"][0]["pages"], 2);
-    for (query, status) in [
-        ("?buckets=0", "400"),
-        ("?buckets=4097", "400"),
-        ("?more=1", "400"),
-        ("?from=99", "200"),
-    ] {
-        let answer = exchange(&socket, "GET", &format!("{path}{query}"), "");
-        assert!(
-            answer.starts_with(&format!("HTTP/1.1 {status}")),
-            "{query}: {answer}"
-        );
-    }
-    let answer = exchange(&socket, "GET", "/v1/nics/b/regions/3735928559/pages", "");
-    assert!(
-        answer.contains("NIC b has no memory key 0xdeadbeef with a page table"),
-        "{answer}"
-    );
+    check_buckets(&socket, &path);
     let done = a.good_completion();
     qa.retire(&done);
     // The WRITE and its repetitions are messages of both NICs.
