@@ -319,8 +319,9 @@
 #define FAULTLINE_FEATURE_ROCE_V1_GIDS 1
 /*
  * The device is an iWARP adapter (RFC 5040): queue pairs of type RC have TCP
- * connections, and there are no others but those for raw Ethernet frames. The
- * GID table, address handles and multicast groups are not used.
+ * connections, and there are no others but those for raw Ethernet frames.
+ * Address handles and multicast groups are not used; the GID table has the own
+ * addresses.
  */
 #define FAULTLINE_FEATURE_IWARP 2
 
@@ -1159,8 +1160,9 @@
 /* The peer has sent a Terminate message. */
 #define FAULTLINE_CLOSE_TERMINATED_BY_PEER 8
 /*
- * MODIFY_QP to ERR, or a failure of this end for which it has sent no Terminate
- * message.
+ * MODIFY_QP to ERR, or a failure of this end for which it could not send a
+ * Terminate message: it had sent a FIN, or octets that were lost cannot be read
+ * again.
  */
 #define FAULTLINE_CLOSE_ABORTED 9
 
@@ -2134,7 +2136,10 @@ struct faultline_create_ah {
 	struct faultline_av av;
 };
 
-/* SET_GID: handle is the index. */
+/*
+ * SET_GID: handle is the index. An iWARP adapter has its own addresses in this
+ * table.
+ */
 struct faultline_set_gid {
 	/* GID; IPv4 as ::ffff:a.b.c.d. */
 	__u8 gid[16];
@@ -2419,8 +2424,9 @@ struct faultline_create_rss_qp {
  */
 struct faultline_connection_path {
 	/*
-	 * Own address. Listener: `::` for any IPv6 address, `::ffff:0.0.0.0`
-	 * for any IPv4 address.
+	 * Own address: with `vlan` an entry of the GID table, else BAD_ADDRESS.
+	 * Listener: `::` for all IPv6 addresses of the table in `vlan`,
+	 * `::ffff:0.0.0.0` for all IPv4 addresses.
 	 */
 	__u8 local_ip[16];
 	/* Address of the peer. Listener: zero. */

@@ -200,9 +200,7 @@ impl Host {
         let [_, _, _, d, e, f] = mac.0;
         let gid = Gid::from_ipv4([10, d, e, f]);
         let mut driver = Driver::new(bus)?;
-        if !driver.is_iwarp() {
-            driver.set_gid(0, gid, mac)?;
-        }
+        driver.set_gid(0, gid, mac)?;
         driver.set_netdev(mac, MTU, 0)?;
         let pd = driver.alloc_pd()?;
         let uctx = driver.alloc_uctx()?;
