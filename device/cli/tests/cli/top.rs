@@ -155,7 +155,7 @@ fn imitate(socket: PathBuf) {
 fn answer(path: &str, sample: u64) -> Value {
     let nic = "n\u{1b}[2Jic";
     let summary = json!({
-        "name": nic, "mac": "02:00:00:00:00:01", "state": "running", "link_up": true, "stalled": false,
+        "name": nic, "mac": "02:00:00:00:00:01", "present": true, "state": "running", "link_up": true, "stalled": false,
         "queue_pairs": 1, "memory_keys": 1, "tx_packets": 1, "rx_packets": 1,
     });
     let link = json!({
