@@ -69,8 +69,7 @@ void lost_server(struct side *side)
 			while (endpoint_wait(&fragile, &wc, 0))
 				;
 			endpoint_listen(&fragile);
-			send_all(side->link, &byte, 1);
-			endpoint_connect(&fragile);
+			endpoint_connect_telling(&fragile, side->link, byte);
 			continue;
 		case STEP_RECEIVED:
 			/* What has come of the receives. */

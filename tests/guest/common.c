@@ -712,6 +712,15 @@ void endpoint_connect(struct endpoint *end)
 			       IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
 }
 
+void endpoint_connect_telling(struct endpoint *end, int link, char byte)
+{
+	if (!end->connection)
+		endpoint_connect(end);
+	send_all(link, &byte, 1);
+	if (end->connection)
+		endpoint_connect(end);
+}
+
 void endpoint_start(struct endpoint *end)
 {
 	endpoint_listen(end);

@@ -171,6 +171,11 @@ void endpoint_meet(struct endpoint *end, int fd);
 void endpoint_listen(struct endpoint *end);
 /* Then to RTS. On an iWARP adapter this waits for the peer to do the same. */
 void endpoint_connect(struct endpoint *end);
+/*
+ * Connects it, and sends the peer a byte, after which the peer connects its end. A RoCE queue pair is connected first, because the
+ * peer may send at once.
+ */
+void endpoint_connect_telling(struct endpoint *end, int link, char byte);
 /* Both. */
 void endpoint_start(struct endpoint *end);
 /* To RESET, from any state. */

@@ -211,7 +211,6 @@ static bool take_completion(struct end *end, unsigned int ms)
 
 static void lane_start_anew(struct end *end)
 {
-	char answer = COMMAND_RESTART;
 	uint64_t next;
 
 	receive_all(end->link, &next, sizeof(next));
@@ -224,8 +223,7 @@ static void lane_start_anew(struct end *end)
 		end->expected = next;
 	end->posted = 0;
 	post_receives(end);
-	send_all(end->link, &answer, 1);
-	endpoint_connect(&end->lane);
+	endpoint_connect_telling(&end->lane, end->link, COMMAND_RESTART);
 }
 
 static void finish(struct end *end)
