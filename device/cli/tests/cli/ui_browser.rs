@@ -22,6 +22,8 @@ const LONG: Duration = Duration::from_secs(60);
 /// First address of the region of the recording.
 const VA: u64 = 0x7f00_0000_0000;
 const PAGE: u64 = 4096;
+/// Device time at the start of the recording, 104 days: more than a number of JavaScript holds exactly.
+const START: u64 = 1 << 53;
 /// Faults of the recording that are resumed, and those that are not.
 const RESUMED: u64 = 300;
 const AWAITED: u64 = 7;
@@ -312,12 +314,12 @@ fn recording() -> Trace {
             packets: 1,
             bytes: 100 + qpn,
         };
-        add(1000 + u64::from(qpn), 0, TraceEvent::Frame(frame));
+        add(START + 1000 + u64::from(qpn), 0, TraceEvent::Frame(frame));
     }
     for n in 0..RESUMED + AWAITED {
         // The last fault is at the last page.
         let page = if n + 1 == RESUMED + AWAITED { 511 } else { n };
-        let raised = At(10_000 + 1000 * n);
+        let raised = At(START + 10_000 + 1000 * n);
         let short = u32::try_from(n % 97).unwrap();
         let raise = Diagnostic::FaultRaised {
             token: n,
@@ -451,6 +453,8 @@ fn a_recording_is_one_page() {
     );
     let slowest = "document.querySelector('tbody tr').cells[6].textContent";
     assert_eq!(browser.value(slowest), "134 \u{b5}s");
+    let raised = "document.querySelector('tbody tr').cells[14].textContent.slice(0, 10)";
+    assert_eq!(browser.value(raised), "9007199.25");
     browser.is_accessible("Page faults");
     draw(&mut browser);
 
@@ -523,17 +527,30 @@ fn a_running_process_is_shown_and_paused() {
     browser.awaits(&format!("{clock} >= {before} + 1.999"), true);
     browser.press("Resume the NICs");
     browser.awaits(is_paused, false);
+    // Buttons follow the engine also while the display is frozen.
+    let has_button = |text: &str| {
+        format!("[...document.querySelectorAll('button')].some((b) => b.textContent === '{text}')")
+    };
+    browser.press("Freeze the display");
+    browser.press("Pause the NICs");
+    browser.awaits(&has_button("Resume the NICs"), true);
+    browser.press("Resume the NICs");
+    browser.awaits(&has_button("Pause the NICs"), true);
+    browser.press("Continue the display");
     browser.show("Rules");
     let summary = "document.querySelector('main [role=status]').textContent";
     browser.awaits(summary, "No scenario runs.");
     let scenario = directory.path().join("down.toml");
     let text = "[[at]]\nname = \"down\"\ntime = \"1ms\"\nnic = \"nic1\"\ndo = { port_down = { for = \"1ms\" } }\n";
     std::fs::write(&scenario, text).unwrap();
-    let mut start = Command::new(env!("CARGO_BIN_EXE_faultline"));
-    start.args(["ctl", "scenario", "start", "--control"]);
-    start.arg(directory.path().join("control")).arg(scenario);
-    let started = start.output().unwrap();
-    assert!(started.status.success(), "{started:?}");
+    let control = directory.path().join("control");
+    let ctl = |words: &[&str], last: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_faultline"));
+        command.arg("ctl").args(words).arg("--control");
+        let output = command.arg(&control).arg(last).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    };
+    ctl(&["scenario", "start"], scenario.to_str().unwrap());
     // The rule with its count, and in the second table when it has acted.
     let cells = |table: usize| {
         format!(
@@ -542,6 +559,18 @@ fn a_running_process_is_shown_and_paused() {
     };
     browser.awaits(&cells(0), "1");
     browser.awaits(&cells(1), "down");
+    let rule = "on = { opcode = \"ACK\" } do = { drop = {} }";
+    ctl(&["inject"], rule);
+    browser.awaits(&cells(2), rule);
+    // A page that is opened later does not know when a rule has acted.
+    browser.value("window.isOld = true");
+    browser.call("Page.reload", json!({}));
+    let is_new = "!window.isOld && document.querySelectorAll('nav button').length > 0";
+    browser.awaits(is_new, true);
+    browser.show("Rules");
+    browser.awaits(&cells(0), "1");
+    let log = "document.querySelectorAll('table')[1].tBodies[0].textContent";
+    assert_eq!(browser.value(log), "none");
     // Other views are drawn with each sample, without rows here.
     for view in [
         "Queue pairs",

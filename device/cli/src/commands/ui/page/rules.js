@@ -1,4 +1,4 @@
-// The rules of the running scenario, and when they have acted.
+// The rules of the running scenario, when they have acted, and live rules.
 const FIRINGS = 100;
 
 class RulesView {
@@ -6,6 +6,7 @@ class RulesView {
     this.name = "Rules";
     this.seen = new Map();
     this.firings = [];
+    this.rows = null;
     this.summary = el("p", { role: "status" });
     this.problems = el("ul");
     this.table = new Table("Rules and timed actions", [
@@ -20,7 +21,17 @@ class RulesView {
       text("Rule", (row) => row.name),
       number("Times", (row) => row.more, orDash),
     ]);
-    this.element = el("div", {}, this.summary, this.problems, this.table.element, this.log.element);
+    this.live = new Table("Live rules", [
+      number("Id", (row) => row.id, orDash),
+      text("Rule", (row) => row.rule, { wide: true }),
+      text("State", (row) => row.state),
+      number("Acted", (row) => row.acted, orDash),
+      number("Matched", (row) => row.matched, orDash),
+      text("Nearest miss", (row) => row.nearest && `${row.nearest.keys}: ${row.nearest.count}`),
+      number("Runs for", (row) => row.running_ns, duration),
+      number("Ends in", (row) => row.left_ns, duration),
+    ], { filter: false });
+    this.element = el("div", {}, this.summary, this.problems, this.table.element, this.log.element, this.live.element);
   }
 
   // Counts are compared also while another view is shown.
@@ -32,8 +43,10 @@ class RulesView {
     }
     this.scenario = scenario?.name;
     this.running = scenario?.running_ns ?? 0;
+    // The page does not know when a rule acted before its first sample.
+    const isFirst = this.rows === null;
     this.rows = (scenario?.rules ?? []).map((rule, place) => {
-      const before = this.seen.get(place) ?? { fired: 0, at: null };
+      const before = this.seen.get(place) ?? { fired: isFirst ? rule.fired : 0, at: null };
       const more = rule.fired - before.fired;
       const at = more > 0 ? clock(scenario.running_ns) : before.at;
       this.seen.set(place, { fired: rule.fired, at });
@@ -50,8 +63,10 @@ class RulesView {
       : "No scenario runs.";
     if (this.summary.textContent !== said) this.summary.textContent = said;
     const tasks = (scenario?.tasks ?? []).map((task) => `${task.action} at ${task.nic} waits for the runner`);
-    this.problems.replaceChildren(...[...(scenario?.problems ?? []), ...tasks].map((problem) => el("li", {}, problem)));
+    const problems = [...(scenario?.problems ?? []), ...tasks, ...view.rules.flatMap((rule) => rule.problems)];
+    this.problems.replaceChildren(...problems.map((problem) => el("li", {}, problem)));
     this.table.update(this.rows ?? []);
     this.log.update(this.firings);
+    this.live.update(view.rules);
   }
 }
