@@ -9,6 +9,7 @@ use faultline_scenario::live::{self, LiveLimits, LivePlan};
 use faultline_scenario::rules::{LiveRule, LiveState};
 use faultline_scenario::value::Time;
 use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -157,6 +158,40 @@ fn plan(access: &Access, start: LiveRuleStart) -> Result<LivePlan, ApiError> {
         .map_err(|problems| ApiError::bad(problems.draw(false)))
 }
 
+/// Starts a rule, and waits until it runs. A rule that does not begin in time is removed.
+async fn begin(access: Access, plan: LivePlan) -> Result<LiveRuleView, ApiError> {
+    let (tell, mut started) = oneshot::channel();
+    let start = move |engine: &mut Engine| {
+        // If nobody waits any more, nobody knows its number.
+        if let Err(Ok(number)) = tell.send(engine.start_live_rule(plan)) {
+            engine.remove_live_rule(number);
+        }
+    };
+    let called = access.call_gathered(start).await;
+    started.close();
+    let number = match started.try_recv() {
+        Ok(started) => started.map_err(|error| ApiError::conflict(error.to_string()))?,
+        Err(_) => return Err(called.err().unwrap_or_else(ApiError::engine_ended)),
+    };
+    let begun = match called {
+        Ok(()) => take_steps(&access, number).await,
+        Err(error) => Err(error),
+    };
+    if begun.is_err() {
+        access.post_gathered(move |engine| {
+            engine.remove_live_rule(number);
+        });
+    }
+    begun?.ok_or_else(|| ApiError::conflict("the rule was removed before it had begun"))
+}
+
+/// Executes the steps after which a rule runs. `None`: it was removed meanwhile.
+async fn take_steps(access: &Access, number: u16) -> Result<Option<LiveRuleView>, ApiError> {
+    let step = move |engine: &mut Engine| engine.prepare_live_rule(number);
+    while !access.call_first(step).await? {}
+    access.call_first(move |engine| show(engine, number)).await
+}
+
 /// Starts a rule on the NICs of the process, beside a scenario or without one.
 #[utoipa::path(post, path = "/v1/rules", tag = "rules", operation_id = "start_rule",
     request_body = LiveRuleStart,
@@ -167,21 +202,11 @@ async fn start(
     Body(start): Body<LiveRuleStart>,
 ) -> Result<Json<LiveRuleView>, ApiError> {
     let plan = plan(&access, start)?;
-    let started = access.call_gathered(|engine| engine.start_live_rule(plan));
-    let number = started
-        .await?
-        .map_err(|error| ApiError::conflict(error.to_string()))?;
-    // A task of its own: the steps go on even if the client closes its connection.
-    let steps = tokio::spawn(async move {
-        let step = move |engine: &mut Engine| engine.prepare_live_rule(number);
-        while !access.call_first(step).await? {}
-        access.call_first(move |engine| show(engine, number)).await
-    });
-    let begun = steps.await.map_err(|_| ApiError::engine_ended())??;
-    let begun =
-        begun.ok_or_else(|| ApiError::conflict("the rule was removed before it had begun"))?;
+    // A task of its own: the rule begins even if the client closes its connection.
+    let begun = tokio::spawn(begin(access, plan)).await;
+    let begun = begun.map_err(|_| ApiError::engine_ended())??;
     tracing::info!(
-        id = number,
+        id = begun.id,
         name = begun.name,
         rule = begun.rule,
         "live rule started by request"
