@@ -253,6 +253,12 @@ impl RuleSets {
         self.live().into_iter().find(|rule| rule.number == number)
     }
 
+    /// True if a set runs: the live rule with this number, or the scenario (0).
+    pub fn runs(&self, number: u16) -> bool {
+        let mut running = self.sets.iter().filter(|set| !set.has_ended);
+        running.any(|set| set.number() == number)
+    }
+
     /// Adds to the problems of a set: of the live rule with this number, or of the scenario.
     pub fn note_problem(&mut self, number: u16, problem: String) {
         if let Some(set) = self.set_mut(number) {
