@@ -44,7 +44,7 @@ impl Engine {
                     continue;
                 };
                 let noted = format!("NIC {}: {problem}", io.name());
-                io.notice(Notice::ScenarioProblem(problem));
+                io.notice(Notice::ScenarioProblem { set, problem });
                 self.fabric.rules.note_problem(set, noted);
             }
         }
