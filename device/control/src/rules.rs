@@ -1,5 +1,7 @@
 //! The paths of live rules.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -18,6 +20,11 @@ use crate::access::Access;
 use crate::error::ApiError;
 use crate::extract::{Body, NoQuery, Segment};
 use crate::view::ErrorBody;
+
+/// Shortest time between two looks at a rule that ends by its time.
+const SHORTEST_WAIT: Duration = Duration::from_millis(100);
+/// Longest time, after which also a rule that was removed has no task any more.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// A rule to start.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -182,7 +189,30 @@ async fn begin(access: Access, plan: LivePlan) -> Result<LiveRuleView, ApiError>
             engine.remove_live_rule(number);
         });
     }
-    begun?.ok_or_else(|| ApiError::conflict("the rule was removed before it had begun"))
+    let begun =
+        begun?.ok_or_else(|| ApiError::conflict("the rule was removed before it had begun"))?;
+    if let Some(left) = begun.left_ns {
+        tokio::spawn(move_home_at_end(access, number, left));
+    }
+    Ok(begun)
+}
+
+/// Waits until a rule has ended by its time, or was removed. Then the NICs return to their own engines, unless something else needs all
+/// of them in one. `left_ns`: nanoseconds of the device clock until its end. The clock stands still during pauses.
+async fn move_home_at_end(access: Access, number: u16, mut left_ns: u64) {
+    loop {
+        let left = Duration::from_nanos(left_ns);
+        tokio::time::sleep(left.clamp(SHORTEST_WAIT, LONGEST_WAIT)).await;
+        match access.call_first(move |engine| show(engine, number)).await {
+            Ok(Some(rule)) if rule.state != LiveRuleState::Ended => {
+                left_ns = rule.left_ns.unwrap_or(u64::MAX);
+            }
+            Ok(_) => break,
+            // The engine is busy, or has ended with the process.
+            Err(_) => left_ns = u64::MAX,
+        }
+    }
+    access.post_gathered(|_| ());
 }
 
 /// Executes the steps after which a rule runs. `None`: it was removed meanwhile.
