@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use faultline_nic::{FaultPolicy, Nanos, Nic};
+use faultline_nic::{FaultPolicy, Instant, Nanos, Nic};
 use faultline_wire::packet::RoceHeader;
 use faultline_wire::{Opcode, Psn, Seq};
 
 use super::lasting::Lasting;
-use super::request::Subject;
+use super::request::{NicRequest, Subject};
 use super::unmet::Unmet;
 use crate::plan::{Conditions, Opcodes, PacketMatch};
 use crate::segment::{Ends, SegmentFacts};
@@ -88,6 +88,17 @@ pub(super) struct NewConnection {
     pub(super) first_received: Option<Psn>,
     pub(super) process: Option<ProcessName>,
     pub(super) policy: FaultPolicy,
+}
+
+/// A fault policy that actions have changed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ChangedPolicy {
+    /// The policy at the end of the run.
+    pub(super) restored: FaultPolicy,
+    /// The policy by the last action.
+    pub(super) changed: FaultPolicy,
+    /// Time of the last action.
+    pub(super) at: Instant,
 }
 
 /// An on-demand region.
@@ -205,14 +216,16 @@ pub(super) struct NicView {
     connections: HashMap<u32, Connection>,
     /// Queue pairs of the connections that were made in this run, by number.
     numbered: Vec<u32>,
-    /// Fault policies before actions of the scenario have changed them, by queue pair.
-    pub(super) policies: BTreeMap<u32, FaultPolicy>,
+    /// Fault policies that actions have changed, by queue pair.
+    pub(super) policies: BTreeMap<u32, ChangedPolicy>,
     /// The link was up at the start.
     pub(super) was_up: bool,
     /// How many actions of each kind last.
     pub(super) lasting: [u32; Lasting::COUNT],
     /// An action of this kind lasts until the end of the run.
     pub(super) until_stop: [bool; Lasting::COUNT],
+    /// The last request of each kind of lasting action, and its time.
+    pub(super) requested: [Option<(Instant, NicRequest)>; Lasting::COUNT],
     regions: Vec<Region>,
     pub(super) packets: PacketSides,
     /// How long a look-up takes without actions.
@@ -331,15 +344,36 @@ impl NicView {
         self.connections.clear();
     }
 
-    /// Remembers the fault policy of a queue pair before an action changes it. Later ones are the action's.
-    pub(super) fn remember_policy(&mut self, qpn: u32) {
-        if let Some(connection) = self.connections.get(&qpn) {
-            self.policies.entry(qpn).or_insert(connection.policy);
+    /// An action changes the fault policy of a queue pair. What was before the first action is remembered.
+    pub(super) fn change_policy(&mut self, at: Instant, qpn: u32, changed: FaultPolicy) {
+        let Some(connection) = self.connections.get(&qpn) else {
+            return;
+        };
+        let first = ChangedPolicy {
+            restored: connection.policy,
+            changed,
+            at,
+        };
+        let policy = self.policies.entry(qpn).or_insert(first);
+        *policy = ChangedPolicy {
+            changed,
+            at,
+            ..*policy
+        };
+    }
+
+    /// Another set of rules knows what the fault policy of a queue pair is without actions.
+    pub(super) fn correct_policy(&mut self, qpn: u32, original: FaultPolicy) {
+        if let Some(connection) = self.connections.get_mut(&qpn) {
+            connection.policy = original;
+        }
+        if let Some(policy) = self.policies.get_mut(&qpn) {
+            policy.restored = original;
         }
     }
 
     /// Fault policies that actions have changed.
-    pub(super) fn take_policies(&mut self) -> BTreeMap<u32, FaultPolicy> {
+    pub(super) fn take_policies(&mut self) -> BTreeMap<u32, ChangedPolicy> {
         std::mem::take(&mut self.policies)
     }
 
