@@ -1,7 +1,7 @@
 //! The state that rules have of a NIC: its connections and on-demand regions in the order of their creation, and the
 //! rules that concern its packets.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use faultline_nic::{FaultPolicy, Instant, Nanos, Nic};
 use faultline_wire::packet::RoceHeader;
@@ -138,6 +138,8 @@ pub(super) struct PacketSide {
     pub(super) follows: bool,
     /// The sequence number of the first octet of each TCP stream.
     starts: HashMap<Ends, Seq>,
+    /// The streams of `starts`, the oldest first.
+    streams: VecDeque<Ends>,
 }
 
 impl PacketSide {
@@ -161,21 +163,30 @@ impl PacketSide {
         !self.opcodes.segments.is_empty()
     }
 
-    /// The offset in its stream of the first octet of a segment.
+    /// The offset in its stream of the first octet of a segment. `None`: a SYN, which is before the first octet, or a stream that is not
+    /// followed. A new stream replaces the oldest one if there are many; one whose SYN was not seen does not.
     pub(super) fn follow_segment(&mut self, segment: &SegmentFacts) -> Option<u32> {
-        let is_known = self.starts.contains_key(&segment.ends);
-        if segment.is_syn || !is_known {
-            if !is_known && self.starts.len() >= MAX_STREAMS {
-                return None;
-            }
-            let start = match segment.is_syn {
-                true => segment.seq.add(1),
-                false => segment.seq,
-            };
-            self.starts.insert(segment.ends, start);
+        if segment.is_syn {
+            self.follow_stream(segment.ends, segment.seq.add(1));
+            return None;
+        }
+        if !self.starts.contains_key(&segment.ends) && self.starts.len() < MAX_STREAMS {
+            self.follow_stream(segment.ends, segment.seq);
         }
         let start = self.starts.get(&segment.ends)?;
         Some(segment.seq.0.wrapping_sub(start.0))
+    }
+
+    fn follow_stream(&mut self, ends: Ends, start: Seq) {
+        if self.starts.insert(ends, start).is_some() {
+            return;
+        }
+        self.streams.push_back(ends);
+        if self.streams.len() > MAX_STREAMS
+            && let Some(oldest) = self.streams.pop_front()
+        {
+            self.starts.remove(&oldest);
+        }
     }
 
     /// True if a packet of a queue pair may match.
