@@ -929,3 +929,31 @@ fn new_streams_replace_the_oldest() {
         assert_eq!(taken, [false, false, true], "{port}");
     }
 }
+
+/// Connections beyond those that get a number are followed, and the run says once that they have none.
+#[test]
+fn later_connections_have_no_number() {
+    let numbered = PlannedRule {
+        conditions: Conditions {
+            connection: Some(0),
+            ..Conditions::default()
+        },
+        ..rule(Thing::Signal("go".to_owned()), Effect::Count, EACH)
+    };
+    let first = PacketMatch {
+        iter: Some(1),
+        ..packets(&[Opcode::RcSendOnly])
+    };
+    let drop = Effect::Packet(PacketChange::Drop);
+    let rules = vec![numbered, rule(Thing::Packet(first), drop, EACH)];
+    let mut rules = start(rules, Vec::new());
+    for _ in 0..65_535 {
+        connect(&mut rules, 0, 7);
+    }
+    assert!(rules.problems().is_empty());
+    for _ in 0..3 {
+        connect(&mut rules, 0, 7);
+        assert!(pass(&mut rules, 0, Opcode::RcSendOnly, 5).is_some());
+    }
+    assert_eq!(rules.problems().len(), 1, "{:?}", rules.problems());
+}

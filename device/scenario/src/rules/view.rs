@@ -14,7 +14,7 @@ use crate::plan::{Conditions, Opcodes, PacketMatch};
 use crate::segment::{Ends, SegmentFacts};
 use crate::trigger::Direction;
 
-/// Most connections and regions of a NIC that are remembered.
+/// Most connections of a NIC that are remembered at a time, most that get a number in a run, and most regions that are remembered.
 const MAX_REMEMBERED: usize = 1 << 16;
 /// Most TCP streams that are followed in one direction at a site.
 const MAX_STREAMS: usize = 1 << 12;
@@ -74,7 +74,7 @@ pub(super) struct Connection {
     received_responses: Transmission,
     /// Name of the process that owns it.
     process: Option<ProcessName>,
-    /// Number in this run; `None`: it is older than the run.
+    /// Number in this run; `None`: it is older than the run, or there were too many before.
     number: Option<u32>,
     /// Fault policy, as the driver has set it.
     pub(super) policy: FaultPolicy,
@@ -227,6 +227,8 @@ pub(super) struct NicView {
     connections: HashMap<u32, Connection>,
     /// Queue pairs of the connections that were made in this run, by number.
     numbered: Vec<u32>,
+    /// That later ones get no number was reported.
+    numbers_ended: bool,
     /// Fault policies that actions have changed, by queue pair.
     pub(super) policies: BTreeMap<u32, ChangedPolicy>,
     /// The link was up at the start.
@@ -308,19 +310,22 @@ impl NicView {
         self.insert(new, None)
     }
 
-    /// Remembers a connection. Returns false if there are too many.
+    /// Remembers a connection. It has a number only if there were not too many before. Returns false if too many exist.
     pub(super) fn connected(&mut self, new: NewConnection) -> bool {
         let index = self.numbered.len();
         let number = u32::try_from(index).ok();
-        let Some(number) = number.filter(|_| index < MAX_REMEMBERED) else {
-            return false;
-        };
+        let number = number.filter(|_| index < MAX_REMEMBERED);
         let qpn = new.qpn;
-        if !self.insert(new, Some(number)) {
-            return false;
+        let is_remembered = self.insert(new, number);
+        if is_remembered && number.is_some() {
+            self.numbered.push(qpn);
         }
-        self.numbered.push(qpn);
-        true
+        is_remembered
+    }
+
+    /// True once, when connections get no numbers any more.
+    pub(super) fn ends_numbers(&mut self) -> bool {
+        self.numbered.len() >= MAX_REMEMBERED && !std::mem::replace(&mut self.numbers_ended, true)
     }
 
     fn insert(&mut self, new: NewConnection, number: Option<u32>) -> bool {
