@@ -79,8 +79,11 @@ class Faultline:
         #: Seconds to wait for each part of an answer.
         self.timeout = timeout
 
-    def open(self, method: str, path: str, body: Any = None) -> tuple[_Connection, http.client.HTTPResponse]:
-        """Sends a request whose answer is to be read from the response. The caller closes the connection."""
+    def open(
+        self, method: str, path: str, body: Any = None, *, patient: bool = False
+    ) -> tuple[_Connection, http.client.HTTPResponse]:
+        """Sends a request whose answer is to be read from the response. The caller closes the connection. `patient`: the
+        parts of the answer may take any time after its beginning."""
         connection = _Connection(self.control, self.timeout)
         try:
             headers = {"Connection": "close"}
@@ -93,9 +96,13 @@ class Faultline:
             except BrokenPipeError:
                 # The request was refused before all of it was read. The answer says why.
                 pass
+            # The connection forgets its socket when the answer has begun, because of `Connection: close`.
+            sock = connection.sock
             response = connection.getresponse()
             if response.status >= 400:
                 raise ApiError(response.status, _message(response.read()))
+            if patient:
+                sock.settimeout(None)
         except BaseException:
             connection.close()
             raise
@@ -371,7 +378,12 @@ class LiveRule:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.remove()
+        try:
+            self.remove()
+        except ApiError as error:
+            # Another client has removed it.
+            if error.status != 404:
+                raise
 
 
 class Scenario:
@@ -416,16 +428,15 @@ class Capture:
         self.faultline = faultline
         #: The file.
         self.file = file
-        self._output = file.open("wb")
-        try:
-            path = f"/v1/capture?{urlencode(query)}" if query else "/v1/capture"
-            self._connection, self._response = faultline.open("GET", path)
-        except BaseException:
-            self._output.close()
-            raise
+        path = f"/v1/capture?{urlencode(query)}" if query else "/v1/capture"
         # Frames come when there are some.
-        if self._connection.sock is not None:
-            self._connection.sock.settimeout(None)
+        self._connection, self._response = faultline.open("GET", path, patient=True)
+        try:
+            self._output = file.open("wb")
+        except BaseException:
+            self._response.close()
+            self._connection.close()
+            raise
         self._id = int(self._response.headers["Faultline-Capture"])
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._copy, name="faultline capture", daemon=True)
@@ -439,6 +450,7 @@ class Capture:
             self._error = error
         finally:
             self._output.close()
+            self._response.close()
             self._connection.close()
 
     def stop(self) -> Path:

@@ -138,6 +138,18 @@ class Client(unittest.TestCase):
             self.assertEqual(self.faultline.request("GET", "/v1/captures"), [])
             with self.assertRaises(ApiError):
                 self.faultline.nic("a").capture(file, opcode="ACKK")
+            self.assertNotEqual(file.read_bytes(), b"")
+
+    def test_a_capture_waits_for_frames(self) -> None:
+        nic = Faultline(timeout=2).nic("a")
+        with tempfile.TemporaryDirectory() as folder:
+            with nic.capture(Path(folder) / "a.pcapng"):
+                time.sleep(3)
+                self.assertEqual(len(self.faultline.request("GET", "/v1/captures")), 1)
+
+    def test_a_rule_that_another_client_has_removed(self) -> None:
+        with self.nic.rule(on={"signal": "never"}, do={"port_down": {}}) as rule:
+            self.faultline.request("DELETE", f"/v1/rules/{rule.id}")
 
     def test_a_paused_process_is_stepped(self) -> None:
         with self.faultline.paused():

@@ -137,6 +137,13 @@ impl Access {
         }
     }
 
+    /// Queues `work` to run as that of [`Access::call_gathered`], and does not wait for it.
+    pub(crate) fn post_gathered(&self, work: impl FnOnce(&mut Engine) + Send + 'static) {
+        let engines = self.engines.clone();
+        // An engine that has ended needs none.
+        tokio::task::spawn_blocking(move || engines.call_gathered(work));
+    }
+
     /// Queues `work` in an engine by `post`, and waits for its result.
     async fn queue<R: Send + 'static, W: FnOnce(&mut Engine) -> R + Send + 'static>(
         &self,

@@ -1,5 +1,7 @@
 //! The paths of live rules.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -9,6 +11,7 @@ use faultline_scenario::live::{self, LiveLimits, LivePlan};
 use faultline_scenario::rules::{LiveRule, LiveState};
 use faultline_scenario::value::Time;
 use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -17,6 +20,11 @@ use crate::access::Access;
 use crate::error::ApiError;
 use crate::extract::{Body, NoQuery, Segment};
 use crate::view::ErrorBody;
+
+/// Shortest time between two looks at a rule that ends by its time.
+const SHORTEST_WAIT: Duration = Duration::from_millis(100);
+/// Longest time, after which also a rule that was removed has no task any more.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// A rule to start.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -157,6 +165,63 @@ fn plan(access: &Access, start: LiveRuleStart) -> Result<LivePlan, ApiError> {
         .map_err(|problems| ApiError::bad(problems.draw(false)))
 }
 
+/// Starts a rule, and waits until it runs. A rule that does not begin in time is removed.
+async fn begin(access: Access, plan: LivePlan) -> Result<LiveRuleView, ApiError> {
+    let (tell, mut started) = oneshot::channel();
+    let start = move |engine: &mut Engine| {
+        // If nobody waits any more, nobody knows its number.
+        if let Err(Ok(number)) = tell.send(engine.start_live_rule(plan)) {
+            engine.remove_live_rule(number);
+        }
+    };
+    let called = access.call_gathered(start).await;
+    started.close();
+    let number = match started.try_recv() {
+        Ok(started) => started.map_err(|error| ApiError::conflict(error.to_string()))?,
+        Err(_) => return Err(called.err().unwrap_or_else(ApiError::engine_ended)),
+    };
+    let begun = match called {
+        Ok(()) => take_steps(&access, number).await,
+        Err(error) => Err(error),
+    };
+    if begun.is_err() {
+        access.post_gathered(move |engine| {
+            engine.remove_live_rule(number);
+        });
+    }
+    let begun =
+        begun?.ok_or_else(|| ApiError::conflict("the rule was removed before it had begun"))?;
+    if let Some(left) = begun.left_ns {
+        tokio::spawn(move_home_at_end(access, number, left));
+    }
+    Ok(begun)
+}
+
+/// Waits until a rule has ended by its time, or was removed. Then the NICs return to their own engines, unless something else needs all
+/// of them in one. `left_ns`: nanoseconds of the device clock until its end. The clock stands still during pauses.
+async fn move_home_at_end(access: Access, number: u16, mut left_ns: u64) {
+    loop {
+        let left = Duration::from_nanos(left_ns);
+        tokio::time::sleep(left.clamp(SHORTEST_WAIT, LONGEST_WAIT)).await;
+        match access.call_first(move |engine| show(engine, number)).await {
+            Ok(Some(rule)) if rule.state != LiveRuleState::Ended => {
+                left_ns = rule.left_ns.unwrap_or(u64::MAX);
+            }
+            Ok(_) => break,
+            // The engine is busy, or has ended with the process.
+            Err(_) => left_ns = u64::MAX,
+        }
+    }
+    access.post_gathered(|_| ());
+}
+
+/// Executes the steps after which a rule runs. `None`: it was removed meanwhile.
+async fn take_steps(access: &Access, number: u16) -> Result<Option<LiveRuleView>, ApiError> {
+    let step = move |engine: &mut Engine| engine.prepare_live_rule(number);
+    while !access.call_first(step).await? {}
+    access.call_first(move |engine| show(engine, number)).await
+}
+
 /// Starts a rule on the NICs of the process, beside a scenario or without one.
 #[utoipa::path(post, path = "/v1/rules", tag = "rules", operation_id = "start_rule",
     request_body = LiveRuleStart,
@@ -167,21 +232,11 @@ async fn start(
     Body(start): Body<LiveRuleStart>,
 ) -> Result<Json<LiveRuleView>, ApiError> {
     let plan = plan(&access, start)?;
-    let started = access.call_gathered(|engine| engine.start_live_rule(plan));
-    let number = started
-        .await?
-        .map_err(|error| ApiError::conflict(error.to_string()))?;
-    // A task of its own: the steps go on even if the client closes its connection.
-    let steps = tokio::spawn(async move {
-        let step = move |engine: &mut Engine| engine.prepare_live_rule(number);
-        while !access.call_first(step).await? {}
-        access.call_first(move |engine| show(engine, number)).await
-    });
-    let begun = steps.await.map_err(|_| ApiError::engine_ended())??;
-    let begun =
-        begun.ok_or_else(|| ApiError::conflict("the rule was removed before it had begun"))?;
+    // A task of its own: the rule begins even if the client closes its connection.
+    let begun = tokio::spawn(begin(access, plan)).await;
+    let begun = begun.map_err(|_| ApiError::engine_ended())??;
     tracing::info!(
-        id = number,
+        id = begun.id,
         name = begun.name,
         rule = begun.rule,
         "live rule started by request"

@@ -129,11 +129,16 @@ fn problems_of(scenario: &Scenario, limits: LiveLimits) -> Vec<Problem> {
 fn split_keys(text: &str) -> String {
     let mut split: Vec<char> = text.chars().collect();
     let (mut depth, mut quote, mut has_value) = (0_u32, None, false);
+    let mut is_escaped = false;
     for at in 0..split.len() {
         let Some(&c) = split.get(at) else {
             continue;
         };
+        if std::mem::take(&mut is_escaped) {
+            continue;
+        }
         match (quote, c) {
+            (Some('"'), '\\') => is_escaped = true,
             (Some(open), _) => quote = Some(open).filter(|open| *open != c),
             (None, '"' | '\'') => quote = Some(c),
             (None, '{' | '[') => depth = depth.saturating_add(1),
@@ -158,7 +163,7 @@ fn split_keys(text: &str) -> String {
 /// True if a key and `=` follow.
 fn begins_key(rest: &[char]) -> bool {
     let is_space = |c: &char| *c == ' ';
-    let is_key = |c: &char| c.is_ascii_alphanumeric() || *c == '_';
+    let is_key = |c: &char| c.is_ascii_alphanumeric() || matches!(*c, '_' | '.');
     let key = rest.iter().skip_while(|c| is_space(c));
     let mut after = key.clone().skip_while(|c| is_key(c));
     key.clone().next().is_some_and(is_key) && after.find(|c| !is_space(c)) == Some(&'=')
@@ -182,6 +187,9 @@ mod tests {
             "name = \"a = b, on = {\" on = {dir = 'rx'} do = {drop = {}}",
             "on = { dir = 'rx' }\ndo = { drop = {} }",
             "[[rule]]\non.dir = 'rx'\ndo.drop = {}",
+            "on.dir = 'rx' on.opcode = 'ACK' do.drop = {}",
+            r#"name = "a \" b = 'c" on.dir = 'rx' do.drop = {}"#,
+            r"name = 'a\' on.dir = 'rx' do.drop = {}",
         ] {
             let live =
                 planned(text, LiveLimits::default()).unwrap_or_else(|wrong| panic!("{wrong}"));

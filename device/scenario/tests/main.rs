@@ -7,4 +7,5 @@ mod examples;
 mod lumina;
 mod random_files;
 mod rules;
+mod sets;
 mod wrong_files;

@@ -775,8 +775,13 @@ fn packets_that_no_rule_names_are_ignored() {
 
 /// A segment of a TCP stream: with SYN, or with this offset, and data.
 fn segment(offset: Option<u32>, data: &[u8]) -> SegmentFacts {
+    segment_from(1, offset, data)
+}
+
+/// The same, from a port.
+fn segment_from(src_port: u16, offset: Option<u32>, data: &[u8]) -> SegmentFacts {
     let tcp = Tcp {
-        src_port: 1,
+        src_port,
         dst_port: 2,
         seq: Seq(u32::MAX).add(offset.map_or(0, |offset| offset + 1)),
         flags: match offset {
@@ -896,4 +901,59 @@ fn segments_match_by_kind_offset_and_message() {
         });
         assert_eq!(taken, expected, "{kinds:?} {segment_match:?}");
     }
+}
+
+/// New streams are followed, however many there were before. A SYN has no offset.
+#[test]
+fn new_streams_replace_the_oldest() {
+    let only = SegmentMatch {
+        offset: Some(Range::exactly(24)),
+        ..SegmentMatch::default()
+    };
+    let matched = PacketMatch {
+        opcodes: Opcodes::of_segments(SegmentKinds::ALL),
+        segment: Some(only),
+        ..packets(&[])
+    };
+    let effect = Effect::Packet(PacketChange::Drop);
+    let mut rules = start(vec![rule(Thing::Packet(matched), effect, EACH)], Vec::new());
+    for port in 1..10_000 {
+        let taken = [None, Some(0), Some(24)].map(|offset| {
+            let facts = PacketFacts {
+                header: None,
+                segment: Some(segment_from(port, offset, &[1])),
+                bytes: 100,
+            };
+            rules.packet(Instant(0), 0, Tx, 0, facts).is_some()
+        });
+        assert_eq!(taken, [false, false, true], "{port}");
+    }
+}
+
+/// Connections beyond those that get a number are followed, and the run says once that they have none.
+#[test]
+fn later_connections_have_no_number() {
+    let numbered = PlannedRule {
+        conditions: Conditions {
+            connection: Some(0),
+            ..Conditions::default()
+        },
+        ..rule(Thing::Signal("go".to_owned()), Effect::Count, EACH)
+    };
+    let first = PacketMatch {
+        iter: Some(1),
+        ..packets(&[Opcode::RcSendOnly])
+    };
+    let drop = Effect::Packet(PacketChange::Drop);
+    let rules = vec![numbered, rule(Thing::Packet(first), drop, EACH)];
+    let mut rules = start(rules, Vec::new());
+    for _ in 0..65_535 {
+        connect(&mut rules, 0, 7);
+    }
+    assert!(rules.problems().is_empty());
+    for _ in 0..3 {
+        connect(&mut rules, 0, 7);
+        assert!(pass(&mut rules, 0, Opcode::RcSendOnly, 5).is_some());
+    }
+    assert_eq!(rules.problems().len(), 1, "{:?}", rules.problems());
 }

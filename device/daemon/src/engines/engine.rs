@@ -3,6 +3,7 @@
 //! Everything that changes a NIC or its guest's memory map runs in this thread, between two steps of a pass (`pass`), so "quiesce,
 //! mutate, resume" needs no lock.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -108,8 +109,8 @@ pub struct Engine {
     pub(crate) stats: EngineStats,
     /// The scenario that runs.
     pub scenario: Option<Box<RunningScenario>>,
-    /// Real time at which a pause that an action of a rule has made ends.
-    pub(crate) rules_pause_until: Option<Instant>,
+    /// Real times at which pauses end that actions of rules have made, by the number of the set of rules.
+    pub(crate) rules_pauses: BTreeMap<u16, Instant>,
     /// A scenario that its action `end` has ended, until its verdict is taken.
     pub ended_scenario: Option<Box<EndedScenario>>,
     /// The control server has paused the engine.
@@ -160,7 +161,7 @@ impl Engine {
             longest_pass: LongestPass::default(),
             stats: EngineStats::default(),
             scenario: None,
-            rules_pause_until: None,
+            rules_pauses: BTreeMap::new(),
             ended_scenario: None,
             paused_by_request: false,
             resets_in_work: Arc::default(),
@@ -193,7 +194,7 @@ impl Engine {
 
     /// Lets the NICs continue, unless the control server or a rule has paused them.
     pub(crate) fn resume_unless_paused(&mut self) {
-        let by_rules = self.rules_pause_until.is_some();
+        let by_rules = !self.rules_pauses.is_empty();
         if !self.paused_by_request && !by_rules && self.clock.is_stopped() {
             self.clock.resume();
             self.ring_held_kicks();

@@ -155,6 +155,7 @@ mod tests {
     use super::*;
     use faultline_abi::{MAGIC, regs};
     use faultline_config::NicEntry;
+    use faultline_scenario::live::{self, LiveLimits};
 
     fn engines() -> ManualEngines {
         let nic = |name: &str| NicEntry {
@@ -201,5 +202,30 @@ mod tests {
         let mut engines = engines();
         assert_eq!(engines.read_register(1, regs::MAGIC).unwrap(), MAGIC);
         assert!(engines.read_register(2, regs::MAGIC).is_err());
+    }
+
+    #[test]
+    fn a_removed_rule_ends_its_pause_while_another_runs() {
+        let mut engines = engines();
+        let engine = &mut engines.engines[0];
+        let names = ["a", "b"].map(str::to_owned);
+        let rules = [
+            "on = { signal = 'never' } do = { count = {} }",
+            "nic = 'a' on = { signal = 'go' } do = { pause = { for = '60s' } }",
+        ];
+        let numbers = rules.map(|text| {
+            let live = live::plan(text, LiveLimits::default(), &names, &[]);
+            let live = live.unwrap_or_else(|problems| panic!("{problems}"));
+            let number = engine.start_live_rule(live).unwrap();
+            while !engine.prepare_live_rule(number) {}
+            number
+        });
+        let now = engine.now();
+        engine.fabric.rules.signal(now, "go");
+        engine.run_rules(now);
+        assert!(engine.clock.is_stopped());
+        engine.remove_live_rule(numbers[1]).unwrap();
+        assert!(!engine.clock.is_stopped());
+        assert_eq!(engine.fabric.rules.live().len(), 1);
     }
 }

@@ -36,7 +36,7 @@ impl Engine {
             worked = true;
             let problem = match left {
                 Ok(None) => None,
-                Ok(Some(request)) => self.carry_out(nic, request).err(),
+                Ok(Some(request)) => self.carry_out(set, nic, request).err(),
                 Err(problem) => Some(problem),
             };
             if let Some(problem) = problem {
@@ -44,7 +44,7 @@ impl Engine {
                     continue;
                 };
                 let noted = format!("NIC {}: {problem}", io.name());
-                io.notice(Notice::ScenarioProblem(problem));
+                io.notice(Notice::ScenarioProblem { set, problem });
                 self.fabric.rules.note_problem(set, noted);
             }
         }
@@ -59,8 +59,8 @@ impl Engine {
         worked
     }
 
-    /// Executes a request that a NIC cannot execute itself.
-    fn carry_out(&mut self, nic: PortId, request: CallerRequest) -> Result<(), String> {
+    /// Executes a request that a NIC cannot execute itself. `set`: the number of the set of rules that it belongs to.
+    fn carry_out(&mut self, set: u16, nic: PortId, request: CallerRequest) -> Result<(), String> {
         match request {
             CallerRequest::MoveGids => return self.ask_runner(nic, GuestAction::MoveGids),
             CallerRequest::Reset => {
@@ -96,8 +96,8 @@ impl Engine {
             CallerRequest::Pause(time) => {
                 self.clock.stop();
                 let until = self.clock.real() + time;
-                let before = self.rules_pause_until.unwrap_or(until);
-                self.rules_pause_until = Some(until.max(before));
+                let of_set = self.rules_pauses.entry(set).or_insert(until);
+                *of_set = until.max(*of_set);
             }
             // The rules note it, and the pass ends the scenario. The fabric has done the others.
             CallerRequest::End
@@ -162,29 +162,33 @@ impl Engine {
         self.fabric.rules.note_problem(0, problem);
     }
 
-    /// Ends a pause that an action has made, when its time is over.
+    /// When the last pause ends that an action has made.
+    fn end_of_pauses(&self) -> Option<Instant> {
+        self.rules_pauses.values().max().copied()
+    }
+
+    /// Ends the pauses that actions have made, when the time of all is over.
     pub(crate) fn end_pause_of_rules(&mut self) {
-        let until = self.rules_pause_until;
+        let until = self.end_of_pauses();
         if until.is_some_and(|until| until <= self.clock.real()) {
-            self.rules_pause_until = None;
+            self.rules_pauses.clear();
             self.resume_unless_paused();
         }
     }
 
-    /// Real time until a pause ends that an action has made.
+    /// Real time until the pauses end that actions have made.
     pub(crate) fn rest_of_pause_by_rules(&self) -> Option<Duration> {
-        let until = self.rules_pause_until?;
+        let until = self.end_of_pauses()?;
         Some(Duration::from_nanos(
             until.0.saturating_sub(self.clock.real().0),
         ))
     }
 
-    /// Ends a pause that an action has made, if no rules run that may have made it.
+    /// Ends the pauses that actions have made whose set of rules runs no more.
     fn end_pauses_without_rules(&mut self) {
-        if self.fabric.rules.is_empty() {
-            self.rules_pause_until = None;
-            self.resume_unless_paused();
-        }
+        let rules = &self.fabric.rules;
+        self.rules_pauses.retain(|set, _| rules.runs(*set));
+        self.resume_unless_paused();
     }
 
     /// Starts a live rule, which begins when [`Engine::prepare_live_rule`] returns true. Returns its number.

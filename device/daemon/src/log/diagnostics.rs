@@ -707,7 +707,10 @@ mod tests {
         let (queue, log) = filtered(LevelFilter::INFO);
         let nic = queue.of_nic(0);
         for _ in 0..2 * CAPACITY {
-            nic.notice(Notice::ScenarioProblem("wrong".to_owned()));
+            nic.notice(Notice::ScenarioProblem {
+                set: 0,
+                problem: "wrong".to_owned(),
+            });
         }
         assert_eq!(log.entries.len(), CAPACITY);
         assert_eq!(nic.dropped(), CAPACITY as u64);

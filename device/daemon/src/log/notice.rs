@@ -33,8 +33,13 @@ pub(crate) enum Notice {
         /// The doorbell.
         bell: Doorbell,
     },
-    /// A request of a scenario cannot be executed.
-    ScenarioProblem(String),
+    /// A request of a scenario or of a live rule cannot be executed.
+    ScenarioProblem {
+        /// Number of the live rule; 0: a scenario.
+        set: u16,
+        /// What was not done.
+        problem: String,
+    },
 }
 
 /// Kinds of notices: each has a limit of its own.
@@ -56,7 +61,7 @@ impl Notice {
             Self::LostPage(_) => 1,
             Self::PagesNotCleared(_) => 2,
             Self::NoFlushThread(_) => 3,
-            Self::ScenarioProblem(_) => 4,
+            Self::ScenarioProblem { .. } => 4,
             Self::AddressInUse { .. } => 5,
             Self::MissedWakeup { .. } => 6,
         }
@@ -68,7 +73,7 @@ impl Notice {
             Self::ForgedSource(_)
             | Self::AddressInUse { .. }
             | Self::MissedWakeup { .. }
-            | Self::ScenarioProblem(_) => Level::WARN,
+            | Self::ScenarioProblem { .. } => Level::WARN,
             Self::LostPage(_) | Self::PagesNotCleared(_) | Self::NoFlushThread(_) => Level::ERROR,
         }
     }
@@ -102,7 +107,8 @@ impl Notice {
                  doorbell and reading `asleep`: MFENCE in a guest, where LOCKed instructions may be none",
                 bell.to_bits()
             ),
-            Self::ScenarioProblem(problem) => format!("scenario: {problem}"),
+            Self::ScenarioProblem { set: 0, problem } => format!("scenario: {problem}"),
+            Self::ScenarioProblem { set, problem } => format!("live rule {set}: {problem}"),
         }
     }
 }
@@ -125,7 +131,10 @@ mod tests {
             Notice::LostPage(AccessError::Unmapped { addr: 1 }),
             Notice::PagesNotCleared(Error::other("x")),
             Notice::NoFlushThread(Error::other("x")),
-            Notice::ScenarioProblem("x".to_owned()),
+            Notice::ScenarioProblem {
+                set: 0,
+                problem: "x".to_owned(),
+            },
             Notice::MissedWakeup {
                 page: 1,
                 bell: Doorbell::from_bits(1 << 56),
@@ -137,5 +146,17 @@ mod tests {
             .collect();
         assert_eq!(names.len(), KINDS.len());
         assert!(notices.iter().all(|notice| !notice.text().is_empty()));
+    }
+
+    #[test]
+    fn a_problem_names_its_live_rule() {
+        let text = |set| {
+            let problem = "x".to_owned();
+            Notice::ScenarioProblem { set, problem }.text()
+        };
+        assert_eq!(
+            (text(0), text(3)),
+            ("scenario: x".into(), "live rule 3: x".into())
+        );
     }
 }

@@ -5,6 +5,7 @@
 //! so the device is reset, and the switch forgets the addresses behind it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -50,8 +51,9 @@ struct Place {
 #[derive(Debug)]
 enum State {
     Absent(Box<Function>),
-    Present(Shutdown, JoinHandle<Function>),
-    /// The thread has panicked, or could not be started.
+    /// The thread returns its function.
+    Present(Shutdown, JoinHandle<Option<Box<Function>>>),
+    /// The thread has panicked.
     Lost,
 }
 
@@ -151,24 +153,30 @@ impl NicSockets {
         socket: Listener,
     ) -> Result<(), PresenceError> {
         let shutdown = Shutdown::new()?;
-        let mut function = match std::mem::replace(&mut place.state, State::Lost) {
-            State::Absent(function) => *function,
-            other => {
-                place.state = other;
-                return Err(PresenceError::Present);
-            }
-        };
         let name = format!("nic-{}", place.entry.name);
-        let report = EndReport::new(name.clone(), self.0.ends.clone());
+        let (reported, ends) = (name.clone(), self.0.ends.clone());
         let (stop, span) = (shutdown.clone(), nic_span(&place.entry.name));
         let mac = place.entry.mac_address();
         span.in_scope(|| tracing::info!(%mac, "serving on {}", socket.path().display()));
+        // The thread gets the function when it runs: if it can't be started, the place keeps its function.
+        let (give, take) = sync_channel::<Box<Function>>(1);
         let thread = std::thread::Builder::new().name(name).spawn(move || {
-            span.in_scope(|| socket.serve(&mut function, &stop));
+            let report = EndReport::new(reported, ends);
+            let mut function = take.recv().ok();
+            if let Some(function) = function.as_deref_mut() {
+                span.in_scope(|| socket.serve(function, &stop));
+            }
             // It was asked to end. A panic is reported.
             report.withdraw();
             function
         })?;
+        match std::mem::replace(&mut place.state, State::Lost) {
+            State::Absent(function) => give.send(function).map_err(|_| PresenceError::Lost)?,
+            other => {
+                place.state = other;
+                return Err(PresenceError::Present);
+            }
+        }
         place.state = State::Present(shutdown, thread);
         self.set_present(nic, true);
         Ok(())
@@ -185,8 +193,8 @@ impl NicSockets {
             State::Present(shutdown, thread) => {
                 shutdown.trigger();
                 self.set_present(nic, false);
-                let function = thread.join().map_err(|_| PresenceError::Lost)?;
-                place.state = State::Absent(Box::new(function));
+                let function = thread.join().ok().flatten();
+                place.state = State::Absent(function.ok_or(PresenceError::Lost)?);
                 nic_span(&place.entry.name).in_scope(|| tracing::info!("removed by request"));
                 Ok(())
             }

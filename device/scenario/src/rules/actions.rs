@@ -120,12 +120,13 @@ impl Rules {
             | Action::MigReq(_)
             | Action::Count(_) => return,
         };
-        self.request_action(nic, action, request, end);
+        self.request_action(now, nic, action, request, end);
     }
 
     /// Requests an action. `end`: time and kind of its end, if it lasts.
     fn request_action(
         &mut self,
+        now: Instant,
         nic: usize,
         action: &Action,
         request: Option<Nic>,
@@ -137,10 +138,14 @@ impl Rules {
             ));
             return;
         }
-        if let Some(Nic::FaultPolicy(qpn, _)) = request
-            && let Some(view) = self.nics.get_mut(nic)
-        {
-            view.remember_policy(qpn);
+        if let (Some(view), Some(request)) = (self.nics.get_mut(nic), &request) {
+            if let Nic::FaultPolicy(qpn, policy) = *request {
+                view.change_policy(now, qpn, policy);
+            }
+            let requested = end.and_then(|(_, kind)| view.requested.get_mut(kind as usize));
+            if let Some(requested) = requested {
+                *requested = Some((now, request.clone()));
+            }
         }
         match request {
             Some(request) => self.request(nic, request),

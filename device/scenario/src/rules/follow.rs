@@ -141,8 +141,17 @@ impl Rules {
             self.existed(nic, new);
             return;
         }
-        let view = self.nics.get_mut(nic);
-        if view.is_some_and(|view| view.connected(new)) {
+        let Some(view) = self.nics.get_mut(nic) else {
+            return;
+        };
+        let is_remembered = view.connected(new);
+        let mut rules = self.plan.rules.iter();
+        if rules.any(|rule| rule.conditions.connection.is_some()) && view.ends_numbers() {
+            self.note_problem(format!(
+                "NIC {nic}: later connections have no number for `qp`: there were too many since the start"
+            ));
+        }
+        if is_remembered {
             self.name_pair(nic, qpn);
         }
     }

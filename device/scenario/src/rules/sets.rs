@@ -3,8 +3,8 @@
 //! Sets are asked in the order in which they were started. A packet, doorbell or interrupt that one set takes is not shown to later
 //! sets. Each set follows connections and regions for itself, so in a live rule `qp = 0` is the first connection after its start.
 //!
-//! A set that ends undoes what its actions have changed. What an action of another set has changed in the same way stays, until the
-//! last of them ends.
+//! A set that ends undoes what its actions have changed. If an action of another set that lasts has changed the same, its value is set
+//! again, that of the last action if there are several.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -253,6 +253,12 @@ impl RuleSets {
         self.live().into_iter().find(|rule| rule.number == number)
     }
 
+    /// True if a set runs: the live rule with this number, or the scenario (0).
+    pub fn runs(&self, number: u16) -> bool {
+        let mut running = self.sets.iter().filter(|set| !set.has_ended);
+        running.any(|set| set.number() == number)
+    }
+
     /// Adds to the problems of a set: of the live rule with this number, or of the scenario.
     pub fn note_problem(&mut self, number: u16, problem: String) {
         if let Some(set) = self.set_mut(number) {
@@ -299,8 +305,6 @@ impl RuleSets {
         let Some((set, after)) = from.split_first_mut().filter(|(set, _)| !set.has_ended) else {
             return;
         };
-        let before = before.iter().map(|set| &set.rules);
-        let after = after.iter_mut().map(|set| &mut set.rules);
         set.rules.hand_over_policies(before, after);
         set.rules.stop();
         set.has_ended = true;
@@ -477,10 +481,9 @@ impl RuleSets {
     /// The next request: the number of the set (0: the scenario), the number of the NIC, and what to do to it.
     pub fn poll_request(&mut self) -> Option<(u16, usize, NicRequest)> {
         for index in 0..self.sets.len() {
-            while let Some((number, nic, request)) = self.poll_request_of(index) {
-                if !self.is_kept_by_another(index, nic, &request) {
-                    return Some((number, nic, request));
-                }
+            if let Some((number, nic, request)) = self.poll_request_of(index) {
+                let of_another = self.kept_by_another(index, nic, &request);
+                return Some((number, nic, of_another.unwrap_or(request)));
             }
         }
         None
@@ -492,14 +495,19 @@ impl RuleSets {
         Some((set.number(), nic, request))
     }
 
-    /// True if a request undoes what an action of another set has changed, too, and that action lasts.
-    fn is_kept_by_another(&self, index: usize, nic: usize, request: &NicRequest) -> bool {
-        let undone = self.sets.get(index);
-        let Some(lasting) = undone.and_then(|set| set.rules.undone_by(nic, request)) else {
-            return false;
-        };
-        let mut others = self.sets.iter().enumerate();
-        others.any(|(other, set)| other != index && set.rules.lasts(nic, lasting))
+    /// If a request undoes what an action of another set has changed, too, and that action lasts: the last request of such an action.
+    fn kept_by_another(
+        &self,
+        index: usize,
+        nic: usize,
+        request: &NicRequest,
+    ) -> Option<NicRequest> {
+        let lasting = self.sets.get(index)?.rules.undone_by(nic, request)?;
+        let others = self.sets.iter().enumerate();
+        let others = others.filter(|(other, _)| *other != index);
+        let requested = others.filter_map(|(_, set)| set.rules.lasting_request(nic, lasting));
+        let last = requested.max_by_key(|(at, _)| *at)?;
+        Some(last.1.clone())
     }
 
     /// Takes a frame that is to be passed now.
@@ -534,13 +542,12 @@ impl Rules {
         (!is_inside).then(|| first.matched.iter().sum())
     }
 
-    /// An action of this kind lasts.
-    fn lasts(&self, nic: usize, lasting: Lasting) -> bool {
-        let count = self
-            .nics
-            .get(nic)
-            .and_then(|view| view.lasting.get(lasting as usize));
-        count.is_some_and(|count| *count > 0)
+    /// The last request of this kind of action, if one lasts, and its time.
+    fn lasting_request(&self, nic: usize, lasting: Lasting) -> Option<&(Instant, NicRequest)> {
+        let view = self.nics.get(nic)?;
+        let count = view.lasting.get(lasting as usize)?;
+        let requested = view.requested.get(lasting as usize)?.as_ref();
+        requested.filter(|_| *count > 0)
     }
 
     /// The kind of action that a request undoes.
@@ -570,31 +577,26 @@ impl Rules {
         }
     }
 
-    /// Hands fault policies over to other sets that have changed those of the same queue pairs: they restore them when they end.
-    /// Earlier sets know what was before.
-    fn hand_over_policies<'a>(
-        &mut self,
-        before: impl Iterator<Item = &'a Self> + Clone,
-        after: impl Iterator<Item = &'a mut Self>,
-    ) {
-        let mut after: Vec<&mut Self> = after.collect();
+    /// Agrees with the other sets, before this set ends, on the fault policies that its actions have changed. Without actions, a policy is
+    /// what the earliest set that has changed it knows. If another set has changed it, too, that value is set again.
+    fn hand_over_policies(&mut self, before: &mut [RuleSet], after: &mut [RuleSet]) {
         for (nic, view) in self.nics.iter_mut().enumerate() {
-            view.policies.retain(|qpn, policy| {
-                let has = |rules: &Self| {
-                    let view = rules.nics.get(nic);
-                    view.is_some_and(|view| view.policies.contains_key(qpn))
+            for (qpn, policy) in &mut view.policies {
+                let of_set = |set: &RuleSet| {
+                    let view = set.rules.nics.get(nic)?;
+                    view.policies.get(qpn).copied()
                 };
-                if before.clone().any(has) {
-                    return false;
+                let earliest = before.iter().find_map(of_set);
+                let original = earliest.unwrap_or(*policy).restored;
+                let others = before.iter().chain(after.iter()).filter_map(of_set);
+                let last = others.max_by_key(|other| other.at);
+                for set in before.iter_mut().chain(after.iter_mut()) {
+                    if let Some(view) = set.rules.nics.get_mut(nic) {
+                        view.correct_policy(*qpn, original);
+                    }
                 }
-                let later = after.iter_mut().find(|rules| has(rules));
-                let later = later.and_then(|rules| rules.nics.get_mut(nic));
-                match later.and_then(|view| view.policies.get_mut(qpn)) {
-                    Some(of_later) => *of_later = *policy,
-                    None => return true,
-                }
-                false
-            });
+                policy.restored = last.map_or(original, |last| last.changed);
+            }
         }
     }
 }

@@ -22,7 +22,7 @@ impl Rules {
             let policies = self.nics.get_mut(nic).map(NicView::take_policies);
             for (qpn, policy) in policies.unwrap_or_default() {
                 self.requests
-                    .push_back((nic, NicRequest::FaultPolicy(qpn, policy)));
+                    .push_back((nic, NicRequest::FaultPolicy(qpn, policy.restored)));
             }
         }
         self.end_points();

@@ -1,20 +1,20 @@
 //! The state that rules have of a NIC: its connections and on-demand regions in the order of their creation, and the
 //! rules that concern its packets.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use faultline_nic::{FaultPolicy, Nanos, Nic};
+use faultline_nic::{FaultPolicy, Instant, Nanos, Nic};
 use faultline_wire::packet::RoceHeader;
 use faultline_wire::{Opcode, Psn, Seq};
 
 use super::lasting::Lasting;
-use super::request::Subject;
+use super::request::{NicRequest, Subject};
 use super::unmet::Unmet;
 use crate::plan::{Conditions, Opcodes, PacketMatch};
 use crate::segment::{Ends, SegmentFacts};
 use crate::trigger::Direction;
 
-/// Most connections and regions of a NIC that are remembered.
+/// Most connections of a NIC that are remembered at a time, most that get a number in a run, and most regions that are remembered.
 const MAX_REMEMBERED: usize = 1 << 16;
 /// Most TCP streams that are followed in one direction at a site.
 const MAX_STREAMS: usize = 1 << 12;
@@ -74,7 +74,7 @@ pub(super) struct Connection {
     received_responses: Transmission,
     /// Name of the process that owns it.
     process: Option<ProcessName>,
-    /// Number in this run; `None`: it is older than the run.
+    /// Number in this run; `None`: it is older than the run, or there were too many before.
     number: Option<u32>,
     /// Fault policy, as the driver has set it.
     pub(super) policy: FaultPolicy,
@@ -88,6 +88,17 @@ pub(super) struct NewConnection {
     pub(super) first_received: Option<Psn>,
     pub(super) process: Option<ProcessName>,
     pub(super) policy: FaultPolicy,
+}
+
+/// A fault policy that actions have changed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ChangedPolicy {
+    /// The policy at the end of the run.
+    pub(super) restored: FaultPolicy,
+    /// The policy by the last action.
+    pub(super) changed: FaultPolicy,
+    /// Time of the last action.
+    pub(super) at: Instant,
 }
 
 /// An on-demand region.
@@ -127,6 +138,8 @@ pub(super) struct PacketSide {
     pub(super) follows: bool,
     /// The sequence number of the first octet of each TCP stream.
     starts: HashMap<Ends, Seq>,
+    /// The streams of `starts`, the oldest first.
+    streams: VecDeque<Ends>,
 }
 
 impl PacketSide {
@@ -150,21 +163,30 @@ impl PacketSide {
         !self.opcodes.segments.is_empty()
     }
 
-    /// The offset in its stream of the first octet of a segment.
+    /// The offset in its stream of the first octet of a segment. `None`: a SYN, which is before the first octet, or a stream that is not
+    /// followed. A new stream replaces the oldest one if there are many; one whose SYN was not seen does not.
     pub(super) fn follow_segment(&mut self, segment: &SegmentFacts) -> Option<u32> {
-        let is_known = self.starts.contains_key(&segment.ends);
-        if segment.is_syn || !is_known {
-            if !is_known && self.starts.len() >= MAX_STREAMS {
-                return None;
-            }
-            let start = match segment.is_syn {
-                true => segment.seq.add(1),
-                false => segment.seq,
-            };
-            self.starts.insert(segment.ends, start);
+        if segment.is_syn {
+            self.follow_stream(segment.ends, segment.seq.add(1));
+            return None;
+        }
+        if !self.starts.contains_key(&segment.ends) && self.starts.len() < MAX_STREAMS {
+            self.follow_stream(segment.ends, segment.seq);
         }
         let start = self.starts.get(&segment.ends)?;
         Some(segment.seq.0.wrapping_sub(start.0))
+    }
+
+    fn follow_stream(&mut self, ends: Ends, start: Seq) {
+        if self.starts.insert(ends, start).is_some() {
+            return;
+        }
+        self.streams.push_back(ends);
+        if self.streams.len() > MAX_STREAMS
+            && let Some(oldest) = self.streams.pop_front()
+        {
+            self.starts.remove(&oldest);
+        }
     }
 
     /// True if a packet of a queue pair may match.
@@ -205,14 +227,18 @@ pub(super) struct NicView {
     connections: HashMap<u32, Connection>,
     /// Queue pairs of the connections that were made in this run, by number.
     numbered: Vec<u32>,
-    /// Fault policies before actions of the scenario have changed them, by queue pair.
-    pub(super) policies: BTreeMap<u32, FaultPolicy>,
+    /// That later ones get no number was reported.
+    numbers_ended: bool,
+    /// Fault policies that actions have changed, by queue pair.
+    pub(super) policies: BTreeMap<u32, ChangedPolicy>,
     /// The link was up at the start.
     pub(super) was_up: bool,
     /// How many actions of each kind last.
     pub(super) lasting: [u32; Lasting::COUNT],
     /// An action of this kind lasts until the end of the run.
     pub(super) until_stop: [bool; Lasting::COUNT],
+    /// The last request of each kind of lasting action, and its time.
+    pub(super) requested: [Option<(Instant, NicRequest)>; Lasting::COUNT],
     regions: Vec<Region>,
     pub(super) packets: PacketSides,
     /// How long a look-up takes without actions.
@@ -284,19 +310,22 @@ impl NicView {
         self.insert(new, None)
     }
 
-    /// Remembers a connection. Returns false if there are too many.
+    /// Remembers a connection. It has a number only if there were not too many before. Returns false if too many exist.
     pub(super) fn connected(&mut self, new: NewConnection) -> bool {
         let index = self.numbered.len();
         let number = u32::try_from(index).ok();
-        let Some(number) = number.filter(|_| index < MAX_REMEMBERED) else {
-            return false;
-        };
+        let number = number.filter(|_| index < MAX_REMEMBERED);
         let qpn = new.qpn;
-        if !self.insert(new, Some(number)) {
-            return false;
+        let is_remembered = self.insert(new, number);
+        if is_remembered && number.is_some() {
+            self.numbered.push(qpn);
         }
-        self.numbered.push(qpn);
-        true
+        is_remembered
+    }
+
+    /// True once, when connections get no numbers any more.
+    pub(super) fn ends_numbers(&mut self) -> bool {
+        self.numbered.len() >= MAX_REMEMBERED && !std::mem::replace(&mut self.numbers_ended, true)
     }
 
     fn insert(&mut self, new: NewConnection, number: Option<u32>) -> bool {
@@ -331,15 +360,36 @@ impl NicView {
         self.connections.clear();
     }
 
-    /// Remembers the fault policy of a queue pair before an action changes it. Later ones are the action's.
-    pub(super) fn remember_policy(&mut self, qpn: u32) {
-        if let Some(connection) = self.connections.get(&qpn) {
-            self.policies.entry(qpn).or_insert(connection.policy);
+    /// An action changes the fault policy of a queue pair. What was before the first action is remembered.
+    pub(super) fn change_policy(&mut self, at: Instant, qpn: u32, changed: FaultPolicy) {
+        let Some(connection) = self.connections.get(&qpn) else {
+            return;
+        };
+        let first = ChangedPolicy {
+            restored: connection.policy,
+            changed,
+            at,
+        };
+        let policy = self.policies.entry(qpn).or_insert(first);
+        *policy = ChangedPolicy {
+            changed,
+            at,
+            ..*policy
+        };
+    }
+
+    /// Another set of rules knows what the fault policy of a queue pair is without actions.
+    pub(super) fn correct_policy(&mut self, qpn: u32, original: FaultPolicy) {
+        if let Some(connection) = self.connections.get_mut(&qpn) {
+            connection.policy = original;
+        }
+        if let Some(policy) = self.policies.get_mut(&qpn) {
+            policy.restored = original;
         }
     }
 
     /// Fault policies that actions have changed.
-    pub(super) fn take_policies(&mut self) -> BTreeMap<u32, FaultPolicy> {
+    pub(super) fn take_policies(&mut self) -> BTreeMap<u32, ChangedPolicy> {
         std::mem::take(&mut self.policies)
     }
 
