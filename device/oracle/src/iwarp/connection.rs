@@ -112,6 +112,11 @@ impl Connection {
         }
         own.is_exact = is_exact;
         if flags.contains(F::SYN) {
+            let is_other = own.syn.is_some_and(|syn| syn.isn != segment.tcp.seq);
+            // The peer discards a SYN with another number in a connection that exists (RFC 9293 section 3.10.7.4).
+            if is_other && (peer.acked > 0 || own.next > 1) {
+                return;
+            }
             own.syn = Some(Syn::of(&segment.tcp));
             own.next = own.next.max(1);
             if segment.len > 0 {

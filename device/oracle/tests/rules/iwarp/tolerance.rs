@@ -1,0 +1,35 @@
+//! Segments that are legal, or not those of the adapter: nothing false is found.
+
+use super::*;
+
+impl Stream {
+    /// An unknown sender has sent a segment, which arrives.
+    fn arrives(&mut self, from: usize, tcp: &Tcp, data: &[u8]) {
+        let octets = frame(from, tcp, data);
+        self.oracle.passed_to(0, 1 - from, &octets);
+    }
+
+    /// The stream of an end is followed: a wrong MSN is found, and nothing else.
+    #[track_caller]
+    fn is_followed(&mut self, from: usize) {
+        self.is_clean();
+        self.msns[from][0] += 50;
+        self.send(from);
+        self.violates(Rule::DdpMsn);
+    }
+}
+
+/// A SYN with another number changes nothing in a connection that exists.
+#[test]
+fn a_forged_syn_is_ignored() {
+    let mut stream = Stream::open();
+    let mut tcp = stream.header(1);
+    tcp.flags |= TcpFlags::SYN;
+    tcp.seq = Seq(ISN[1] + 1000);
+    stream.arrives(1, &tcp, &[]);
+    stream.data(0, &[]);
+    stream.send(0);
+    stream.send(1);
+    stream.data(0, &[]);
+    stream.is_followed(1);
+}
