@@ -119,13 +119,21 @@ impl Connection {
             }
             own.syn = Some(Syn::of(&segment.tcp));
             own.next = own.next.max(1);
+            // An earlier refusal has not arrived: the end opens.
+            own.is_reset = false;
             if segment.len > 0 {
                 self.lose(from, "a SYN has data", report);
             }
             return;
         }
         if flags.contains(F::RST) {
-            own.is_reset = true;
+            // An RST out of the window is discarded, as is one of an end that has not begun (RFC 9293 section 3.10.7).
+            let position = own
+                .syn
+                .and_then(|syn| syn.position(own.next, segment.tcp.seq));
+            let is_in_window = position.is_some_and(|at| (peer.acked..=own.next).contains(&at));
+            // One of an unknown sender does not end what a known one sends.
+            own.is_reset |= is_in_window && sender == own.sender;
             return;
         }
         let (Some(syn), Some(_)) = (own.syn, peer.syn) else {

@@ -33,3 +33,36 @@ fn a_forged_syn_is_ignored() {
     stream.data(0, &[]);
     stream.is_followed(1);
 }
+
+/// A listener refuses an old segment or a SYN, and answers the next SYN.
+#[test]
+fn a_refusal_before_the_handshake_ends_nothing() {
+    for is_answered in [false, true] {
+        let mut stream = Stream::new();
+        stream.syn(0);
+        if is_answered {
+            stream.syn(1);
+        }
+        stream.change(|tcp, _| tcp.flags = TcpFlags::RST | TcpFlags::ACK);
+        stream.data(1, &[]);
+        stream.set_up();
+        stream.send(1);
+        stream.is_followed(1);
+    }
+}
+
+/// An RST counts if it lies in the window, and its sender is that of the connection.
+#[test]
+fn resets_that_do_not_count() {
+    let mut stream = Stream::open();
+    stream.change(|tcp, _| {
+        tcp.flags = TcpFlags::RST;
+        tcp.seq = tcp.seq.add(5000);
+    });
+    stream.data(1, &[]);
+    let mut tcp = stream.header(1);
+    tcp.flags = TcpFlags::RST;
+    stream.arrives(1, &tcp, &[]);
+    stream.send(1);
+    stream.is_followed(1);
+}
