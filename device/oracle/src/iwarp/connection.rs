@@ -236,7 +236,8 @@ impl Connection {
             report((Rule::TcpAck, what));
             return;
         }
-        let is_exact = own.is_exact && peer.is_exact;
+        // No acknowledgment may pass an end whose segments are all seen.
+        let is_exact = peer.is_exact;
         let ack = syn.position(peer.next, segment.tcp.ack).unwrap_or(0);
         let (sent, acked) = (peer.next, own.acked);
         if ack < acked && own.is_exact {

@@ -66,3 +66,25 @@ fn resets_that_do_not_count() {
     stream.send(1);
     stream.is_followed(1);
 }
+
+/// An end whose segments are all seen has sent no more than that, whatever a forged segment acknowledges.
+#[test]
+fn a_forged_acknowledgment_is_not_believed() {
+    for is_block in [false, true] {
+        let mut stream = Stream::open();
+        let mut tcp = stream.header(1);
+        if is_block {
+            tcp.options.sack.push(tcp.ack.add(10), tcp.ack.add(20));
+        } else {
+            tcp.ack = tcp.ack.add(1000);
+        }
+        stream.arrives(1, &tcp, &[]);
+        stream.violates(Rule::TcpAck);
+        stream.data(1, &[]);
+        stream.send(0);
+        assert_eq!(stream.rules(), [Rule::TcpAck].into());
+        stream.msns[0][0] += 50;
+        stream.send(0);
+        assert_eq!(stream.rules(), [Rule::TcpAck, Rule::DdpMsn].into());
+    }
+}
