@@ -126,6 +126,11 @@ impl Connection {
             }
             return;
         }
+        // It was changed on its way, and its receiver discards it; or an adapter adds the checksum later. If the receiver takes its data,
+        // an acknowledgment tells that it is missing here.
+        if !is_exact && segment.is_intact == Some(false) {
+            return;
+        }
         if flags.contains(F::RST) {
             // An RST out of the window is discarded, as is one of an end that has not begun (RFC 9293 section 3.10.7).
             let position = own
@@ -207,7 +212,7 @@ impl Connection {
         if !may_have_sack && !options.sack.as_slice().is_empty() {
             wrong("it has a selective acknowledgment, which not both ends have permitted");
         }
-        // Outside of adapters, segments may be larger and have no checksums, which an adapter adds later.
+        // Outside of adapters, segments may be larger.
         if !own.is_exact {
             return;
         }

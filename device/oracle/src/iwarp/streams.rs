@@ -139,8 +139,10 @@ impl Streams {
             None => return (Judged::Not, None),
             Some(Ok(segment)) => segment,
             Some(Err(malformed)) => {
+                // It may have been changed on its way.
+                let is_changed = !origin.is_exact && malformed.is_intact == Some(false);
                 let track = self.tracks.get(&key(malformed.ends));
-                if track.is_none_or(|track| track.connection.kind != Kind::Iwarp) {
+                if is_changed || track.is_none_or(|track| track.connection.kind != Kind::Iwarp) {
                     return (Judged::Not, None);
                 }
                 report((Rule::TcpSegment, malformed.error.to_string()));

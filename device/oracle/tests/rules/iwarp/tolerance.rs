@@ -88,3 +88,32 @@ fn a_forged_acknowledgment_is_not_believed() {
         assert_eq!(stream.rules(), [Rule::TcpAck, Rule::DdpMsn].into());
     }
 }
+
+/// Segments that were changed on their way are not judged; the same ones are, when they come again.
+#[test]
+fn segments_with_a_wrong_checksum_arrive() {
+    let changes: [fn(&mut Vec<u8>); 4] = [
+        // The ULPDU, the sequence number, the flags (RST), and the length of the header.
+        |octets| octets[34 + 20 + 30] ^= 1,
+        |octets| octets[34 + 5] ^= 1,
+        |octets| octets[34 + 13] ^= 4,
+        |octets| octets[34 + 12] = 0x10,
+    ];
+    for change in changes {
+        let mut stream = Stream::at(Place::Link);
+        stream.set_up();
+        let octets = fpdu(&stream.untagged(0, RdmapOpcode::Send, &[7; 101]));
+        stream.spoil = Some(Box::new(change));
+        stream.again(0, 0, &octets);
+        stream.data(0, &octets);
+        stream.data(1, &[]);
+        stream.is_followed(0);
+    }
+    // The receiver has taken it: an adapter has added its checksum later.
+    let mut stream = Stream::at(Place::Link);
+    stream.set_up();
+    stream.spoil = Some(Box::new(|octets| octets[34 + 16] ^= 1));
+    stream.send(0);
+    stream.data(1, &[]);
+    stream.violates(Rule::UnjudgedStream);
+}
