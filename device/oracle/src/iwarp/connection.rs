@@ -435,6 +435,14 @@ impl Connection {
         self.sides.iter().any(wants)
     }
 
+    /// True if the first FPDU of the active end may be empty: both ends permit it (RFC 6581 section 4).
+    fn may_begin_empty(&self) -> bool {
+        let enhanced = |side: &Side| side.setup.and_then(|setup| setup.enhanced);
+        self.sides
+            .iter()
+            .all(|side| enhanced(side).is_some_and(|setup| setup.peer_to_peer && setup.rtr_send))
+    }
+
     /// Takes octets up to the end of an FPDU. Returns false if no more are judged.
     fn feed_fpdu(
         &mut self,
@@ -444,6 +452,7 @@ impl Connection {
         report: Reports<'_>,
     ) -> bool {
         let has_crc = self.has_crc();
+        let may_be_empty = from == 0 && self.may_begin_empty();
         let may_send = match self.sides.each_ref() {
             // The reply of the passive end, then the first FPDU of the active one (RFC 5044 section 7.1.2).
             [_, passive] if from == 0 => passive.setup.is_some() || !passive.is_followed(),
@@ -483,7 +492,9 @@ impl Connection {
             start: whole.start,
             digest: whole.digest(),
         };
-        let event = own.messages.judge(whole.ulpdu, whole.ulpdu_len, report);
+        let event = own
+            .messages
+            .judge(whole.ulpdu, whole.ulpdu_len, may_be_empty, report);
         own.remember(sent);
         if let Some(event) = event {
             self.judge_event(from, event, report);

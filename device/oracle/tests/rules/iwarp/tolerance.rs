@@ -117,3 +117,25 @@ fn segments_with_a_wrong_checksum_arrive() {
     stream.data(1, &[]);
     stream.violates(Rule::UnjudgedStream);
 }
+
+/// The first FPDU of the active end is empty, if both ends permit it (RFC 6581).
+#[test]
+fn an_empty_fpdu_begins() {
+    for permitted in [[true, true], [true, false], [false, true]] {
+        let mut stream = Stream::new();
+        stream.handshake();
+        for (from, role) in [(0, MpaRole::Request), (1, MpaRole::Reply)] {
+            let mut frame = setup(role);
+            // Flags A and B.
+            frame[20] |= if permitted[from] { 0xc0 } else { 0x80 };
+            stream.data(from, &frame);
+        }
+        stream.send_fpdu(0, &[]);
+        if permitted == [true, true] {
+            stream.send(1);
+            stream.is_clean();
+            stream.send_fpdu(0, &[]);
+        }
+        stream.violates(Rule::DdpHeader);
+    }
+}
