@@ -297,8 +297,10 @@ impl Connection {
             return;
         }
         let is_fin = segment.tcp.flags.contains(F::FIN);
+        // A keep-alive may have one octet before the next one, in the place of the FIN, too (RFC 9293 section 3.8.4).
+        let is_keep_alive = segment.len == 1 && position.saturating_add(1) == next;
         if let Some(fin) = own.fin
-            && (segment.len > 0 && end > fin || is_fin && end != fin)
+            && (segment.len > 0 && end > fin && !is_keep_alive || is_fin && end != fin)
         {
             let what = format!("it has octets up to {end}, but a FIN was sent at {fin}");
             report((Rule::TcpAfterEnd, what));

@@ -139,3 +139,14 @@ fn an_empty_fpdu_begins() {
         stream.violates(Rule::DdpHeader);
     }
 }
+
+/// A keep-alive has one old octet, after a FIN, too.
+#[test]
+fn a_keep_alive_follows_a_fin() {
+    let mut stream = Stream::open();
+    stream.fin(0);
+    stream.again(0, 1, &[0]);
+    stream.is_clean();
+    stream.again(0, 1, &[0, 0]);
+    stream.violates(Rule::TcpAfterEnd);
+}
