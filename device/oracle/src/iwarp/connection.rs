@@ -8,7 +8,7 @@ use super::fpdus::{self, Fpdus, Whole};
 use super::messages::{Event, header_len};
 use super::segment::{End, Octets, Segment};
 use super::setup::{self, Setup};
-use super::side::{REQUEST_LIMIT, SentFpdu, Side, Stream, Syn, kept};
+use super::side::{REQUEST_LIMIT, SentFpdu, Side, Stream, Syn};
 use crate::flow::Sender;
 use crate::packet::Report;
 use crate::rule::Rule;
@@ -290,7 +290,7 @@ impl Connection {
                 report((Rule::TcpSequence, what));
                 own.next = end;
                 own.lose();
-            } else if segment.len > 0 && own.is_followed() && !own.keep(position, segment) {
+            } else if own.is_followed() && !own.keep(position, segment) {
                 own.next = end;
                 self.lose(from, "segments are missing", report);
             }
@@ -317,19 +317,21 @@ impl Connection {
         let skip = usize::try_from(next.saturating_sub(position)).unwrap_or(usize::MAX);
         self.feed(from, segment.rest(skip), end.max(next), report);
         self.feed_kept(from, report);
-        let (own, _) = self.pair(from);
-        if is_fin && own.fin.is_none() {
-            own.fin = Some(end);
-            own.next = own.next.max(end.saturating_add(1));
+        if is_fin {
+            self.pair(from).0.end_at(end);
         }
     }
 
     /// Data that was kept may follow now.
     fn feed_kept(&mut self, from: usize, report: Reports<'_>) {
-        while let Some(early) = self.pair(from).0.take_kept() {
+        while let Some((position, early)) = self.pair(from).0.take_kept() {
             let next = self.pair(from).0.next;
-            let end = early.0.saturating_add(early.2 as u64);
-            self.feed(from, kept(&early, next), end.max(next), report);
+            let end = position.saturating_add(early.len as u64);
+            let skip = usize::try_from(next.saturating_sub(position)).unwrap_or(usize::MAX);
+            self.feed(from, early.rest(skip), end.max(next), report);
+            if early.is_fin {
+                self.pair(from).0.end_at(end);
+            }
         }
     }
 

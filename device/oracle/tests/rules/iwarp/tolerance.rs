@@ -150,3 +150,26 @@ fn a_keep_alive_follows_a_fin() {
     stream.again(0, 1, &[0, 0]);
     stream.violates(Rule::TcpAfterEnd);
 }
+
+/// On a link, a FIN comes before the data, and a short segment after a longer one with the same begin.
+#[test]
+fn a_fin_and_a_short_segment_are_early() {
+    let mut stream = Stream::at(Place::Link);
+    stream.set_up();
+    let octets = fpdu(&stream.untagged(0, RdmapOpcode::Send, &[7; 101]));
+    let rest = u32::try_from(octets.len() - 10).unwrap();
+    let begin = stream.header(0);
+    let middle = Tcp {
+        seq: begin.seq.add(10),
+        ..begin
+    };
+    stream.sent[0] += 10 + rest;
+    stream.fin(0);
+    stream.pass(0, middle, &octets[10..]);
+    stream.pass(0, middle, &octets[10..20]);
+    stream.pass(0, begin, &octets[..10]);
+    stream.data(1, &[]);
+    stream.is_clean();
+    stream.send(0);
+    stream.violates(Rule::TcpAfterEnd);
+}
