@@ -56,26 +56,26 @@ impl Connection {
     }
 
     /// The index of the end that has sent a segment.
-    fn end_of(&self, segment: &Segment<'_>) -> usize {
-        usize::from(self.ends != segment.ends)
+    fn end_of(&self, ends: [End; 2]) -> usize {
+        usize::from(self.ends != ends)
     }
 
     /// True if a SYN is not that of this connection: another one begins.
     pub(crate) fn is_other(&self, segment: &Segment<'_>) -> bool {
-        let side = self.sides.get(self.end_of(segment));
+        let side = self.sides.get(self.end_of(segment.ends));
         let syn = side.and_then(|side| side.syn);
         syn.is_none_or(|syn| syn.isn != segment.tcp.seq)
     }
 
     /// True if a segment is the first one of the end that has not opened the connection.
     pub(crate) fn is_answer(&self, segment: &Segment<'_>) -> bool {
-        let side = self.sides.get(self.end_of(segment));
-        self.end_of(segment) > 0 && side.is_some_and(|side| side.syn.is_none())
+        let side = self.sides.get(self.end_of(segment.ends));
+        self.end_of(segment.ends) > 0 && side.is_some_and(|side| side.syn.is_none())
     }
 
-    /// True if another sender than that of `segment` has its addresses and ports.
-    pub(crate) fn is_of_other(&self, segment: &Segment<'_>, sender: Sender) -> bool {
-        let known = self.sides.get(self.end_of(segment)).map(|side| side.sender);
+    /// True if another sender has sent from the first of these ends to the second one.
+    pub(crate) fn is_of_other(&self, ends: [End; 2], sender: Sender) -> bool {
+        let known = self.sides.get(self.end_of(ends)).map(|side| side.sender);
         let known = known.filter(|known| *known != Sender::Unknown);
         sender != Sender::Unknown && known.is_some_and(|known| known != sender)
     }
@@ -90,7 +90,7 @@ impl Connection {
 
     /// A segment has arrived at its receiver.
     pub(crate) fn arrived(&mut self, segment: &Segment<'_>) {
-        let from = self.end_of(segment);
+        let from = self.end_of(segment.ends);
         if segment.is_intact != Some(false) && !segment.tcp.flags.contains(F::RST) {
             let (own, peer) = self.pair(from);
             peer.announced(own, &segment.tcp);
@@ -104,7 +104,7 @@ impl Connection {
         (sender, is_exact): (Sender, bool),
         report: Reports<'_>,
     ) {
-        let from = self.end_of(segment);
+        let from = self.end_of(segment.ends);
         let flags = segment.tcp.flags;
         let (own, peer) = self.pair(from);
         if sender != Sender::Unknown {

@@ -173,3 +173,14 @@ fn a_fin_and_a_short_segment_are_early() {
     stream.send(0);
     stream.violates(Rule::TcpAfterEnd);
 }
+
+/// The header of a forged segment cannot be read.
+#[test]
+fn a_malformed_segment_of_another_adapter_is_not_charged() {
+    let mut stream = Stream::open();
+    let mut forged = frame(0, &stream.header(0), &[]);
+    forged[34 + 12] = 0x10;
+    stream.oracle.sent(0, 7, None, &forged);
+    stream.send(0);
+    stream.is_followed(0);
+}
