@@ -208,6 +208,7 @@ struct faultline_dev {
 	 * fields up to recovery_work; see faultline_recovery.c.
 	 */
 	struct mutex state_lock;
+	/* faultline_iw_create_listen() reads it without the lock. */
 	bool up;
 	/* Stays down until faultline_release(): a reset, suspend or reload. */
 	bool held;

@@ -131,8 +131,11 @@ static void faultline_addrs_set(struct faultline_addrs *addrs, u32 index,
 		addrs->entries[index] = *entry;
 	else if (!faultline_is_dead(addrs->dev))
 		dev_warn_ratelimited(&addrs->dev->pdev->dev,
-				     "the device refuses address %pI6c: %d\n",
-				     entry->gid, err);
+				     "can't %s address %pI6c: %d\n",
+				     entry->valid ? "set" : "remove",
+				     entry->valid ? entry->gid :
+						    addrs->entries[index].gid,
+				     err);
 }
 
 /* Removes entries that have gone, and changes those with another MAC address. */

@@ -593,13 +593,14 @@ free_vlans:
 int faultline_iw_create_listen(struct iw_cm_id *cm_id, int backlog)
 {
 	struct faultline_dev *dev = faultline_cm_dev(cm_id);
+	__be16 port = *faultline_port(&cm_id->m_local_addr);
 	struct net *net;
 	int err;
 
 	if (cm_id->m_local_addr.ss_family != AF_INET &&
 	    cm_id->m_local_addr.ss_family != AF_INET6)
 		return -EAFNOSUPPORT;
-	if (!*faultline_port(&cm_id->m_local_addr))
+	if (!port)
 		return -EINVAL;
 	net = faultline_cm_net(dev);
 	if (!net)
@@ -618,9 +619,21 @@ int faultline_iw_create_listen(struct iw_cm_id *cm_id, int backlog)
 				    clamp_t(u32, backlog, 1,
 					    le32_to_cpu(dev->caps.max_backlog)));
 	put_net(net);
+	/*
+	 * While the device registers, the core creates the listeners for any
+	 * address again. After an error rdma_cm would not use the adapter.
+	 */
+	if (err && !READ_ONCE(dev->up) &&
+	    faultline_cm_is_any(&cm_id->m_local_addr)) {
+		dev_warn_ratelimited(&dev->pdev->dev,
+				     "port %u: can't listen again: %d\n",
+				     ntohs(port), err);
+		err = 0;
+	}
 	return err;
 }
 
+/* Without provider_data, there is no listener. */
 int faultline_iw_destroy_listen(struct iw_cm_id *cm_id)
 {
 	struct faultline_listen *listen = cm_id->provider_data;

@@ -234,7 +234,7 @@ int faultline_up(struct faultline_dev *dev)
 	err = faultline_ib_register(dev);
 	if (err)
 		goto destroy_addrs;
-	dev->up = true;
+	WRITE_ONCE(dev->up, true);
 	queue_delayed_work(dev->wq, &dev->health_work,
 			   FAULTLINE_HEARTBEAT_PERIOD);
 	return 0;
@@ -264,7 +264,7 @@ void faultline_down(struct faultline_dev *dev)
 {
 	if (!dev->up)
 		return;
-	dev->up = false;
+	WRITE_ONCE(dev->up, false);
 	cancel_delayed_work_sync(&dev->health_work);
 	if (faultline_is_dead(dev)) {
 		faultline_net_death(dev);

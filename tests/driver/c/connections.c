@@ -504,6 +504,7 @@ static struct cm_life *make(void)
 	shim_netdevs = netdev;
 	l->dev.caps.max_gid = 4;
 	CHECK(!faultline_cm_create(&l->dev));
+	l->dev.up = true;
 	CHECK(!faultline_addrs_create(&l->dev));
 	CHECK(!faultline_eqs_create(&l->dev));
 	l->cq.ibcq.device = &l->ib.ibdev;
@@ -734,6 +735,26 @@ static void test_quota(void)
 	unmake(l);
 }
 
+/* While the device registers, a listener for any address that the device refuses is none, without an error. */
+static void test_listen_again(void)
+{
+	struct cm_life *l = make();
+	struct id *id;
+	int err;
+
+	refused = 1;
+	start_listen(&l->ib.ibdev, &err);
+	CHECK(err == -EINVAL && !num_sockets);
+	l->dev.up = false;
+	id = start_listen(&l->ib.ibdev, &err);
+	CHECK(!err && !id->id.provider_data && !num_sockets);
+	CHECK(!faultline_iw_destroy_listen(&id->id));
+	set_v4(&id->id.m_local_addr, 0x0a000001, 3000);
+	CHECK(faultline_iw_create_listen(&id->id, 4) == -EINVAL);
+	refused = 0;
+	unmake(l);
+}
+
 static void test_passive(void)
 {
 	struct cm_life *l = make();
@@ -933,6 +954,7 @@ void test_connections(u64 seeds)
 	test_late_event();
 	test_other_route();
 	test_quota();
+	test_listen_again();
 	test_passive();
 	test_too_many();
 	for (s = 1; s <= seeds; s++) {

@@ -8,7 +8,7 @@ use super::fpdus::{self, Fpdus, Whole};
 use super::messages::{Event, header_len};
 use super::segment::{End, Octets, Segment};
 use super::setup::{self, Setup};
-use super::side::{REQUEST_LIMIT, SentFpdu, Side, Stream, Syn, kept};
+use super::side::{REQUEST_LIMIT, SentFpdu, Side, Stream, Syn};
 use crate::flow::Sender;
 use crate::packet::Report;
 use crate::rule::Rule;
@@ -56,26 +56,26 @@ impl Connection {
     }
 
     /// The index of the end that has sent a segment.
-    fn end_of(&self, segment: &Segment<'_>) -> usize {
-        usize::from(self.ends != segment.ends)
+    fn end_of(&self, ends: [End; 2]) -> usize {
+        usize::from(self.ends != ends)
     }
 
     /// True if a SYN is not that of this connection: another one begins.
     pub(crate) fn is_other(&self, segment: &Segment<'_>) -> bool {
-        let side = self.sides.get(self.end_of(segment));
+        let side = self.sides.get(self.end_of(segment.ends));
         let syn = side.and_then(|side| side.syn);
         syn.is_none_or(|syn| syn.isn != segment.tcp.seq)
     }
 
     /// True if a segment is the first one of the end that has not opened the connection.
     pub(crate) fn is_answer(&self, segment: &Segment<'_>) -> bool {
-        let side = self.sides.get(self.end_of(segment));
-        self.end_of(segment) > 0 && side.is_some_and(|side| side.syn.is_none())
+        let side = self.sides.get(self.end_of(segment.ends));
+        self.end_of(segment.ends) > 0 && side.is_some_and(|side| side.syn.is_none())
     }
 
-    /// True if another sender than that of `segment` has its addresses and ports.
-    pub(crate) fn is_of_other(&self, segment: &Segment<'_>, sender: Sender) -> bool {
-        let known = self.sides.get(self.end_of(segment)).map(|side| side.sender);
+    /// True if another sender has sent from the first of these ends to the second one.
+    pub(crate) fn is_of_other(&self, ends: [End; 2], sender: Sender) -> bool {
+        let known = self.sides.get(self.end_of(ends)).map(|side| side.sender);
         let known = known.filter(|known| *known != Sender::Unknown);
         sender != Sender::Unknown && known.is_some_and(|known| known != sender)
     }
@@ -90,7 +90,7 @@ impl Connection {
 
     /// A segment has arrived at its receiver.
     pub(crate) fn arrived(&mut self, segment: &Segment<'_>) {
-        let from = self.end_of(segment);
+        let from = self.end_of(segment.ends);
         if segment.is_intact != Some(false) && !segment.tcp.flags.contains(F::RST) {
             let (own, peer) = self.pair(from);
             peer.announced(own, &segment.tcp);
@@ -104,7 +104,7 @@ impl Connection {
         (sender, is_exact): (Sender, bool),
         report: Reports<'_>,
     ) {
-        let from = self.end_of(segment);
+        let from = self.end_of(segment.ends);
         let flags = segment.tcp.flags;
         let (own, peer) = self.pair(from);
         if sender != Sender::Unknown {
@@ -112,15 +112,33 @@ impl Connection {
         }
         own.is_exact = is_exact;
         if flags.contains(F::SYN) {
+            let is_other = own.syn.is_some_and(|syn| syn.isn != segment.tcp.seq);
+            // The peer discards a SYN with another number in a connection that exists (RFC 9293 section 3.10.7.4).
+            if is_other && (peer.acked > 0 || own.next > 1) {
+                return;
+            }
             own.syn = Some(Syn::of(&segment.tcp));
             own.next = own.next.max(1);
+            // An earlier refusal has not arrived: the end opens.
+            own.is_reset = false;
             if segment.len > 0 {
                 self.lose(from, "a SYN has data", report);
             }
             return;
         }
+        // It was changed on its way, and its receiver discards it; or an adapter adds the checksum later. If the receiver takes its data,
+        // an acknowledgment tells that it is missing here.
+        if !is_exact && segment.is_intact == Some(false) {
+            return;
+        }
         if flags.contains(F::RST) {
-            own.is_reset = true;
+            // An RST out of the window is discarded, as is one of an end that has not begun (RFC 9293 section 3.10.7).
+            let position = own
+                .syn
+                .and_then(|syn| syn.position(own.next, segment.tcp.seq));
+            let is_in_window = position.is_some_and(|at| (peer.acked..=own.next).contains(&at));
+            // One of an unknown sender does not end what a known one sends.
+            own.is_reset |= is_in_window && sender == own.sender;
             return;
         }
         let (Some(syn), Some(_)) = (own.syn, peer.syn) else {
@@ -194,7 +212,7 @@ impl Connection {
         if !may_have_sack && !options.sack.as_slice().is_empty() {
             wrong("it has a selective acknowledgment, which not both ends have permitted");
         }
-        // Outside of adapters, segments may be larger and have no checksums, which an adapter adds later.
+        // Outside of adapters, segments may be larger.
         if !own.is_exact {
             return;
         }
@@ -223,7 +241,8 @@ impl Connection {
             report((Rule::TcpAck, what));
             return;
         }
-        let is_exact = own.is_exact && peer.is_exact;
+        // No acknowledgment may pass an end whose segments are all seen.
+        let is_exact = peer.is_exact;
         let ack = syn.position(peer.next, segment.tcp.ack).unwrap_or(0);
         let (sent, acked) = (peer.next, own.acked);
         if ack < acked && own.is_exact {
@@ -271,15 +290,17 @@ impl Connection {
                 report((Rule::TcpSequence, what));
                 own.next = end;
                 own.lose();
-            } else if segment.len > 0 && own.is_followed() && !own.keep(position, segment) {
+            } else if own.is_followed() && !own.keep(position, segment) {
                 own.next = end;
                 self.lose(from, "segments are missing", report);
             }
             return;
         }
         let is_fin = segment.tcp.flags.contains(F::FIN);
+        // A keep-alive may have one octet before the next one, in the place of the FIN, too (RFC 9293 section 3.8.4).
+        let is_keep_alive = segment.len == 1 && position.saturating_add(1) == next;
         if let Some(fin) = own.fin
-            && (segment.len > 0 && end > fin || is_fin && end != fin)
+            && (segment.len > 0 && end > fin && !is_keep_alive || is_fin && end != fin)
         {
             let what = format!("it has octets up to {end}, but a FIN was sent at {fin}");
             report((Rule::TcpAfterEnd, what));
@@ -296,19 +317,21 @@ impl Connection {
         let skip = usize::try_from(next.saturating_sub(position)).unwrap_or(usize::MAX);
         self.feed(from, segment.rest(skip), end.max(next), report);
         self.feed_kept(from, report);
-        let (own, _) = self.pair(from);
-        if is_fin && own.fin.is_none() {
-            own.fin = Some(end);
-            own.next = own.next.max(end.saturating_add(1));
+        if is_fin {
+            self.pair(from).0.end_at(end);
         }
     }
 
     /// Data that was kept may follow now.
     fn feed_kept(&mut self, from: usize, report: Reports<'_>) {
-        while let Some(early) = self.pair(from).0.take_kept() {
+        while let Some((position, early)) = self.pair(from).0.take_kept() {
             let next = self.pair(from).0.next;
-            let end = early.0.saturating_add(early.2 as u64);
-            self.feed(from, kept(&early, next), end.max(next), report);
+            let end = position.saturating_add(early.len as u64);
+            let skip = usize::try_from(next.saturating_sub(position)).unwrap_or(usize::MAX);
+            self.feed(from, early.rest(skip), end.max(next), report);
+            if early.is_fin {
+                self.pair(from).0.end_at(end);
+            }
         }
     }
 
@@ -416,6 +439,14 @@ impl Connection {
         self.sides.iter().any(wants)
     }
 
+    /// True if the first FPDU of the active end may be empty: both ends permit it (RFC 6581 section 4).
+    fn may_begin_empty(&self) -> bool {
+        let enhanced = |side: &Side| side.setup.and_then(|setup| setup.enhanced);
+        self.sides
+            .iter()
+            .all(|side| enhanced(side).is_some_and(|setup| setup.peer_to_peer && setup.rtr_send))
+    }
+
     /// Takes octets up to the end of an FPDU. Returns false if no more are judged.
     fn feed_fpdu(
         &mut self,
@@ -425,6 +456,7 @@ impl Connection {
         report: Reports<'_>,
     ) -> bool {
         let has_crc = self.has_crc();
+        let may_be_empty = from == 0 && self.may_begin_empty();
         let may_send = match self.sides.each_ref() {
             // The reply of the passive end, then the first FPDU of the active one (RFC 5044 section 7.1.2).
             [_, passive] if from == 0 => passive.setup.is_some() || !passive.is_followed(),
@@ -464,7 +496,9 @@ impl Connection {
             start: whole.start,
             digest: whole.digest(),
         };
-        let event = own.messages.judge(whole.ulpdu, whole.ulpdu_len, report);
+        let event = own
+            .messages
+            .judge(whole.ulpdu, whole.ulpdu_len, may_be_empty, report);
         own.remember(sent);
         if let Some(event) = event {
             self.judge_event(from, event, report);

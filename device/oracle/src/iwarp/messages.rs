@@ -66,14 +66,18 @@ impl Default for Messages {
 }
 
 impl Messages {
-    /// Judges a ULPDU of `len` octets, of which the headers are `octets`.
+    /// Judges a ULPDU of `len` octets, of which the headers are `octets`. `may_be_empty`: the first one may have no octets.
     pub(crate) fn judge(
         &mut self,
         octets: &[u8],
         len: u16,
+        may_be_empty: bool,
         report: &mut dyn FnMut(Report),
     ) -> Option<Event> {
         self.fpdus = self.fpdus.saturating_add(1);
+        if may_be_empty && len == 0 && self.fpdus == 1 {
+            return None;
+        }
         if self.is_terminated {
             let what = "an FPDU follows a Terminate message".to_owned();
             report((Rule::RdmapAfterTerminate, what));

@@ -53,6 +53,8 @@ pub(crate) struct Malformed {
     pub ends: [End; 2],
     pub seq: u32,
     pub error: WireError,
+    /// The checksum is right; `None`: octets are missing.
+    pub is_intact: Option<bool>,
 }
 
 impl Segment<'_> {
@@ -84,6 +86,8 @@ impl<'a> Segment<'a> {
         let end_of = |address, port| End { address, port };
         let from = end_of(ip.src_gid(), port(0)?);
         let to = end_of(ip.dst_gid(), port(2)?);
+        let known = octets.get(..frame.known().min(end))?;
+        let is_intact = (known.len() == end).then(|| Tcp::is_intact(&ip, l4));
         let (tcp, tcp_len) = match Tcp::parse(l4) {
             Ok(parsed) => parsed,
             Err(error) => {
@@ -92,17 +96,17 @@ impl<'a> Segment<'a> {
                     ends: [from, to],
                     seq: seq.map_or(0, |seq| u32::from_be_bytes(*seq)),
                     error,
+                    is_intact,
                 }));
             }
         };
         let at_data = at_tcp.checked_add(tcp_len)?;
-        let known = octets.get(..frame.known().min(end))?;
         Some(Ok(Self {
             ends: [from, to],
             tcp,
             data: known.get(at_data..).unwrap_or_default(),
             len: end.saturating_sub(at_data),
-            is_intact: (known.len() == end).then(|| Tcp::is_intact(&ip, l4)),
+            is_intact,
         }))
     }
 

@@ -76,9 +76,20 @@ pub(crate) struct SentFpdu {
 
 /// Data that was sent before octets that were not seen.
 #[derive(Debug)]
-struct Early {
+pub(crate) struct Early {
     known: Vec<u8>,
-    len: usize,
+    pub len: usize,
+    pub is_fin: bool,
+}
+
+impl Early {
+    /// The part from `skip` octets on.
+    pub(crate) fn rest(&self, skip: usize) -> Octets<'_> {
+        Octets {
+            known: self.known.get(skip..).unwrap_or_default(),
+            len: self.len.saturating_sub(skip),
+        }
+    }
 }
 
 /// What one end sends.
@@ -231,8 +242,27 @@ impl Side {
         (found.start == position).then_some(*found)
     }
 
-    /// Keeps data that was sent before octets that were not seen. Returns false if there is no room.
+    /// A FIN is behind the octets up to `position`.
+    pub(crate) fn end_at(&mut self, position: u64) {
+        if self.fin.is_none() {
+            self.fin = Some(position);
+            self.next = self.next.max(position.saturating_add(1));
+        }
+    }
+
+    /// Keeps data or a FIN that was sent before octets that were not seen. Returns false if there is no room.
     pub(crate) fn keep(&mut self, position: u64, segment: &Segment<'_>) -> bool {
+        let is_fin = segment.tcp.flags.contains(TcpFlags::FIN);
+        if segment.len == 0 && !is_fin {
+            return true;
+        }
+        // Of segments with the same begin, the longest one has all octets.
+        if let Some(before) = self.early.get_mut(&position)
+            && before.len >= segment.len
+        {
+            before.is_fin |= is_fin && before.len == segment.len;
+            return true;
+        }
         let kept = self.early.values().map(|early| early.len);
         let all = kept.fold(segment.len, usize::saturating_add);
         if all > EARLY_LIMIT || self.early.len() >= SENT_LIMIT {
@@ -241,19 +271,19 @@ impl Side {
         let early = Early {
             known: segment.data.to_vec(),
             len: segment.len,
+            is_fin,
         };
         self.early.insert(position, early);
         true
     }
 
-    /// Takes kept data that can be judged now: its position and octets.
-    pub(crate) fn take_kept(&mut self) -> Option<(u64, Vec<u8>, usize)> {
+    /// Takes kept data that can be judged now, with its position.
+    pub(crate) fn take_kept(&mut self) -> Option<(u64, Early)> {
         let (position, _) = self.early.first_key_value()?;
         if *position > self.next {
             return None;
         }
-        let (position, early) = self.early.pop_first()?;
-        Some((position, early.known, early.len))
+        self.early.pop_first()
     }
 
     /// Bytes on the heap.
@@ -271,17 +301,5 @@ impl Side {
             memory::map::<u64, Early>(self.early.len()),
         ];
         early.chain(lists).fold(stream, usize::saturating_add)
-    }
-}
-
-/// The octets of a kept segment from `position` on.
-pub(crate) fn kept<'a>(
-    (start, known, len): &'a (u64, Vec<u8>, usize),
-    position: u64,
-) -> Octets<'a> {
-    let skip = usize::try_from(position.saturating_sub(*start)).unwrap_or(usize::MAX);
-    Octets {
-        known: known.get(skip..).unwrap_or_default(),
-        len: len.saturating_sub(skip),
     }
 }

@@ -139,8 +139,14 @@ impl Streams {
             None => return (Judged::Not, None),
             Some(Ok(segment)) => segment,
             Some(Err(malformed)) => {
+                // It may have been changed on its way.
+                let is_changed = !origin.is_exact && malformed.is_intact == Some(false);
+                let is_judged = |connection: &Connection| {
+                    connection.kind == Kind::Iwarp
+                        && !connection.is_of_other(malformed.ends, origin.sender)
+                };
                 let track = self.tracks.get(&key(malformed.ends));
-                if track.is_none_or(|track| track.connection.kind != Kind::Iwarp) {
+                if is_changed || !track.is_some_and(|track| is_judged(&track.connection)) {
                     return (Judged::Not, None);
                 }
                 report((Rule::TcpSegment, malformed.error.to_string()));
@@ -155,7 +161,7 @@ impl Streams {
             return (Judged::Not, None);
         };
         let connection = &mut track.connection;
-        if connection.is_of_other(&segment, origin.sender) {
+        if connection.is_of_other(segment.ends, origin.sender) {
             connection.kind = Kind::Unjudged;
         }
         match connection.kind {
@@ -193,7 +199,7 @@ impl Streams {
             // Ends that open at the same time have one connection.
             let is_other = opens && track.connection.is_other(segment);
             let is_answer = track.connection.is_answer(segment);
-            let is_of_other = track.connection.is_of_other(segment, origin.sender);
+            let is_of_other = track.connection.is_of_other(segment.ends, origin.sender);
             if !is_other || is_answer || is_of_other {
                 return;
             }

@@ -1,5 +1,7 @@
 //! iWARP: a conversation over TCP without findings, and each rule violated by one change of it.
 
+mod tolerance;
+
 use std::collections::BTreeSet;
 
 use faultline_oracle::{Frame, Oracle, Place, QueuePair, Rule};
