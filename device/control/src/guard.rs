@@ -16,6 +16,9 @@ use subtle::ConstantTimeEq;
 use crate::error::ApiError;
 use crate::places::Proof;
 
+/// The port of the scheme `http`, which clients leave out of the `Host` header (RFC 9110, 4.2.3).
+const HTTP_PORT: u16 = 80;
+
 /// The checks of a TCP listener.
 #[derive(Clone, Debug)]
 pub struct Guard(Arc<Checks>);
@@ -26,18 +29,22 @@ struct Checks {
     /// Where the user finds the token.
     token_source: &'static str,
     /// Values of the `Host` header that are allowed.
-    hosts: [String; 3],
+    hosts: Vec<String>,
 }
 
 impl Guard {
     /// For a listener with this address. `token_source` tells a client without the token where it is.
     pub fn new(token: String, token_source: &'static str, address: SocketAddr) -> Self {
-        let hosts = ["localhost", "127.0.0.1", "[::1]"];
+        let names = ["localhost", "127.0.0.1", "[::1]"];
         let port = address.port();
+        let mut hosts = names.map(|name| format!("{name}:{port}")).to_vec();
+        if port == HTTP_PORT {
+            hosts.extend(names.map(str::to_owned));
+        }
         Self(Arc::new(Checks {
             token,
             token_source,
-            hosts: hosts.map(|host| format!("{host}:{port}")),
+            hosts,
         }))
     }
 
@@ -113,11 +120,12 @@ mod tests {
     const TOKEN: &str = "0123456789abcdef";
 
     fn status(headers: &[(&str, &str)]) -> Option<StatusCode> {
-        let guard = Guard::new(
-            TOKEN.to_owned(),
-            "a file",
-            "127.0.0.1:9180".parse().unwrap(),
-        );
+        status_at(9180, headers)
+    }
+
+    fn status_at(port: u16, headers: &[(&str, &str)]) -> Option<StatusCode> {
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let guard = Guard::new(TOKEN.to_owned(), "a file", address);
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             let name: axum::http::HeaderName = name.parse().unwrap();
@@ -168,5 +176,21 @@ mod tests {
         }
         let refused = status(&[("host", "localhost:9180")]);
         assert_eq!(refused, Some(StatusCode::UNAUTHORIZED));
+    }
+
+    #[test]
+    fn port_80_needs_no_number() {
+        let good = format!("Bearer {TOKEN}");
+        for (host, expected) in [
+            ("localhost", None),
+            ("127.0.0.1", None),
+            ("[::1]", None),
+            ("127.0.0.1:80", None),
+            ("127.0.0.1:81", Some(StatusCode::MISDIRECTED_REQUEST)),
+            ("evil.example", Some(StatusCode::MISDIRECTED_REQUEST)),
+        ] {
+            let headers = [("host", host), ("authorization", good.as_str())];
+            assert_eq!(status_at(80, &headers), expected, "{host}");
+        }
     }
 }
