@@ -20,6 +20,8 @@ const KEPT: usize = 20_000;
 #[derive(Debug, Default)]
 pub(super) struct Tail {
     next: u64,
+    /// False before the first call: what was recorded before it is not missed.
+    counts_skipped: bool,
     /// Names of the NICs, by number.
     pub(super) nics: Vec<String>,
     pub(super) diagnostics: VecDeque<Record>,
@@ -41,6 +43,7 @@ impl Tail {
                 break;
             }
             self.next = header.next;
+            self.skip(header.lost);
             new.extend(
                 records
                     .into_iter()
@@ -50,6 +53,7 @@ impl Tail {
         self.diagnostics.extend(&new);
         let old = self.diagnostics.len().saturating_sub(KEPT);
         self.diagnostics.drain(..old);
+        self.counts_skipped = true;
         Ok(new)
     }
 }
@@ -63,12 +67,15 @@ impl Tail {
         }
         let first = newest.saturating_sub(PART.saturating_mul(PARTS));
         if self.next < first {
-            // What was recorded before the first call is not missed.
-            if self.next > 0 {
-                let skipped = first.saturating_sub(self.next);
-                self.skipped = self.skipped.saturating_add(skipped);
-            }
+            self.skip(first.saturating_sub(self.next));
             self.next = first;
+        }
+    }
+
+    /// Counts records that could not be read.
+    fn skip(&mut self, records: u64) {
+        if self.counts_skipped {
+            self.skipped = self.skipped.saturating_add(records);
         }
     }
 }
@@ -102,6 +109,7 @@ mod tests {
             (5, 0),
             "older ones are not missed"
         );
+        tail.counts_skipped = true;
         tail.next = most + 5;
         tail.go_on(2 * most + 5);
         assert_eq!((tail.next, tail.skipped), (most + 5, 0));
@@ -110,5 +118,15 @@ mod tests {
         // Another process.
         tail.go_on(7);
         assert_eq!((tail.next, tail.skipped), (0, 0));
+    }
+
+    #[test]
+    fn overwritten_records_count_after_the_first_call() {
+        let mut tail = Tail::default();
+        tail.skip(3);
+        assert_eq!(tail.skipped, 0);
+        tail.counts_skipped = true;
+        tail.skip(3);
+        assert_eq!(tail.skipped, 3);
     }
 }
