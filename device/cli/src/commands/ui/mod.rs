@@ -20,6 +20,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -61,7 +62,11 @@ impl Ui {
             let mut interrupt = signal(SignalKind::interrupt()).context("can't handle SIGINT")?;
             let mut terminate = signal(SignalKind::terminate()).context("can't handle SIGTERM")?;
             // Fails at once if there is no process.
-            let feed = Feed::start(remote.clone(), self.interval).await?;
+            let feed = tokio::select! {
+                feed = Feed::start(remote.clone(), self.interval) => feed?,
+                _ = interrupt.recv() => return Ok(()),
+                _ = terminate.recv() => return Ok(()),
+            };
             let address = (Ipv4Addr::LOCALHOST, self.port);
             let socket = TcpListener::bind(address).await;
             let socket = socket.with_context(|| format!("can't listen on port {}", self.port))?;
@@ -108,6 +113,8 @@ fn open(url: &str) -> Option<TempDir> {
         let mut browser = Command::new("xdg-open");
         browser.arg(&path).stdin(Stdio::null());
         browser.stdout(Stdio::null()).stderr(Stdio::null());
+        // Ctrl-C of the terminal ends the page, not the browser.
+        browser.process_group(0);
         let mut browser = browser.spawn().context("xdg-open")?;
         std::thread::spawn(move || browser.wait());
         Ok(folder)
