@@ -286,6 +286,23 @@ fn browsers_get_the_same_samples() {
     }
 }
 
+/// No samples are made without a browser, and the next one does not get the last of them.
+#[test]
+fn a_later_browser_gets_a_new_sample() {
+    let directory = tempfile::tempdir().unwrap();
+    let _server = server(directory.path(), &["a"]);
+    let ui = Ui::start(directory.path());
+    let uptime = |sample: Value| sample["engine"]["uptime_ns"].as_u64().unwrap();
+    let first = uptime(ui.samples().next().unwrap());
+    let pause = Duration::from_secs(3);
+    std::thread::sleep(pause);
+    let next = ui.samples().next().unwrap();
+    assert_eq!(next["rows"]["interval_s"], Value::Null, "{next}");
+    let passed = Duration::from_nanos(uptime(next) - first);
+    // The times of the first sample and of the pause begin a little apart.
+    assert!(passed > pause - Duration::from_millis(500), "{passed:?}");
+}
+
 #[test]
 fn the_page_outlives_the_process_and_says_so() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,13 +1,14 @@
 //! Samples of a running process, made once for all browsers.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use faultline_control::diagnostics::DiagnosticView;
 use faultline_telemetry::{QueuePairOwner, TraceHeader};
 use serde_json::json;
-use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::super::client::{Remote, segment};
 use super::super::top::rates::rows;
@@ -15,8 +16,25 @@ use super::super::top::sample::{Reader, Snapshot, printable};
 use super::tail::Tail;
 use super::view::{Event, EventLog, FaultTimes, Live};
 
-/// A sample as JSON in one line. All browsers have the same, and a browser that is late misses samples: none waits for it.
-pub(super) type Samples = watch::Receiver<String>;
+/// Time without a browser after which the next one gets no older sample. A page that asks again for its stream takes less.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// The samples, for the server.
+#[derive(Debug)]
+pub(super) struct Samples {
+    newest: watch::Receiver<String>,
+    wanted: Arc<Notify>,
+}
+
+impl Samples {
+    /// A receiver for a browser: samples as JSON in one line, empty while there is none. All browsers have the same, and a browser that is late
+    /// misses samples: none waits for it.
+    pub(super) fn receive(&self) -> watch::Receiver<String> {
+        let newest = self.newest.clone();
+        self.wanted.notify_one();
+        newest
+    }
+}
 
 /// Makes samples while a browser waits for them.
 #[derive(Debug)]
@@ -24,6 +42,7 @@ pub(super) struct Feed {
     sampler: Sampler,
     interval: Duration,
     newest: watch::Sender<String>,
+    wanted: Arc<Notify>,
 }
 
 impl Feed {
@@ -43,22 +62,40 @@ impl Feed {
             sampler,
             interval,
             newest,
+            wanted: Arc::default(),
         })
     }
 
     /// The samples, for the server.
     pub(super) fn samples(&self) -> Samples {
-        self.newest.subscribe()
+        Samples {
+            newest: self.newest.subscribe(),
+            wanted: self.wanted.clone(),
+        }
     }
 
     /// Makes a sample for each interval in which a browser is connected, beside the server's own receiver.
     pub(super) async fn run(mut self) {
         let mut ticks = interval(self.interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut last = Instant::now();
+        let mut pauses = false;
         loop {
-            ticks.tick().await;
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = self.wanted.notified(), if pauses => {}
+            }
             if self.newest.receiver_count() <= 1 {
+                if !pauses && last.elapsed() >= PAUSE {
+                    pauses = true;
+                    self.newest.send_replace(String::new());
+                }
                 continue;
+            }
+            if pauses {
+                pauses = false;
+                ticks.reset();
+                self.sampler.start_anew();
             }
             let text = match self.sampler.sample().await {
                 Ok(sample) => serde_json::to_string(&sample).map_err(Into::into),
@@ -68,6 +105,7 @@ impl Feed {
                 json!({"error": printable(&format!("{error:#}"))}).to_string()
             });
             self.newest.send_replace(text);
+            last = Instant::now();
         }
     }
 }
@@ -83,6 +121,13 @@ struct Sampler {
 }
 
 impl Sampler {
+    /// Forgets earlier samples: the next one is as the first.
+    fn start_anew(&mut self) {
+        self.before = None;
+        self.tail = Tail::default();
+        self.events.clear();
+    }
+
     async fn sample(&mut self) -> anyhow::Result<Live> {
         let snapshot = self.reader.read().await?;
         let rows = rows(self.before.as_ref(), &snapshot);

@@ -21,7 +21,7 @@ use faultline_control::parts::Parts;
 use faultline_control::view::{EngineChange, EngineView, ErrorBody, Step, Stepped};
 use hyper::Method;
 use serde::Deserialize;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
 use super::super::client::{Refused, Remote};
@@ -160,13 +160,13 @@ async fn add_headers(request: Request, next: Next) -> Response {
 }
 
 async fn send_samples(State(ui): State<Arc<Ui>>) -> Response {
-    let body = events(ui.samples.clone());
+    let body = events(ui.samples.receive());
     ([(CONTENT_TYPE, "text/event-stream")], body).into_response()
 }
 
 /// The samples as server-sent events (HTML, 9.2), the newest first of all. The stream ends after [`STREAM_TIME`], and the page asks
 /// again; the connection ends if the browser reads nothing for 5 s. A browser that reads slowly misses samples: two of them wait for it at most.
-fn events(mut samples: Samples) -> Body {
+fn events(mut samples: watch::Receiver<String>) -> Body {
     let (parts, received) = mpsc::channel(1);
     samples.mark_changed();
     tokio::spawn(async move {
@@ -177,7 +177,11 @@ fn events(mut samples: Samples) -> Body {
                 () = parts.closed() => return,
                 () = &mut end => return,
             }
-            let event = format!("data: {}\n\n", *samples.borrow_and_update());
+            let sample = samples.borrow_and_update().clone();
+            if sample.is_empty() {
+                continue;
+            }
+            let event = format!("data: {sample}\n\n");
             if parts.send(Bytes::from(event)).await.is_err() {
                 return;
             }
@@ -217,7 +221,6 @@ async fn step(
 #[cfg(test)]
 mod tests {
     use http_body_util::BodyExt;
-    use tokio::sync::watch;
     use tokio::task::yield_now;
 
     use super::*;
@@ -236,6 +239,18 @@ mod tests {
         let all: Vec<&str> = text.split_terminator("\n\n").collect();
         assert!(all.len() <= 3, "{all:?}");
         assert_eq!(all.last(), Some(&"data: 99"));
+    }
+
+    #[tokio::test]
+    async fn nothing_is_sent_before_there_is_a_sample() {
+        let (newest, samples) = watch::channel(String::new());
+        let body = events(samples);
+        yield_now().await;
+        newest.send_replace("1".to_owned());
+        yield_now().await;
+        drop(newest);
+        let sent = body.collect().await.unwrap().to_bytes();
+        assert_eq!(sent, "data: 1\n\n");
     }
 
     #[tokio::test]
