@@ -22,6 +22,8 @@ const LONG: Duration = Duration::from_secs(60);
 /// First address of the region of the recording.
 const VA: u64 = 0x7f00_0000_0000;
 const PAGE: u64 = 4096;
+/// Device time at the start of the recording, 104 days: more than a number of JavaScript holds exactly.
+const START: u64 = 1 << 53;
 /// Faults of the recording that are resumed, and those that are not.
 const RESUMED: u64 = 300;
 const AWAITED: u64 = 7;
@@ -312,12 +314,12 @@ fn recording() -> Trace {
             packets: 1,
             bytes: 100 + qpn,
         };
-        add(1000 + u64::from(qpn), 0, TraceEvent::Frame(frame));
+        add(START + 1000 + u64::from(qpn), 0, TraceEvent::Frame(frame));
     }
     for n in 0..RESUMED + AWAITED {
         // The last fault is at the last page.
         let page = if n + 1 == RESUMED + AWAITED { 511 } else { n };
-        let raised = At(10_000 + 1000 * n);
+        let raised = At(START + 10_000 + 1000 * n);
         let short = u32::try_from(n % 97).unwrap();
         let raise = Diagnostic::FaultRaised {
             token: n,
@@ -451,6 +453,8 @@ fn a_recording_is_one_page() {
     );
     let slowest = "document.querySelector('tbody tr').cells[6].textContent";
     assert_eq!(browser.value(slowest), "134 \u{b5}s");
+    let raised = "document.querySelector('tbody tr').cells[14].textContent.slice(0, 10)";
+    assert_eq!(browser.value(raised), "9007199.25");
     browser.is_accessible("Page faults");
     draw(&mut browser);
 

@@ -32,6 +32,7 @@ const UNITS = ["", "k", "M", "G", "T", "P"];
 // Three digits and a power of 1000; "-" for a value that is not known.
 function si(value, unit = "") {
   if (value === null || value === undefined) return "-";
+  value = Number(value);
   let at = 0;
   while (Math.abs(value) >= 999.5 && at < UNITS.length - 1) {
     value /= 1000;
@@ -55,6 +56,7 @@ function size(bytes) {
 
 function duration(ns) {
   if (ns === null || ns === undefined) return "-";
+  ns = Number(ns);
   for (const [unit, name] of [[1e9, "s"], [1e6, "ms"], [1e3, "\u00b5s"]]) {
     if (ns >= unit) return `${(ns / unit).toPrecision(3)} ${name}`;
   }
@@ -63,7 +65,7 @@ function duration(ns) {
 
 // Device clock: seconds with microseconds.
 function clock(ns) {
-  return (ns / 1e9).toFixed(6);
+  return ns === null || ns === undefined ? "-" : (Number(ns) / 1e9).toFixed(6);
 }
 
 function hex(value) {

@@ -54,7 +54,7 @@ class FabricView {
     const wire = (x, y, rate, isUp) => marks.push(svg("line", {
       x1: x, y1: y, x2: x + 60, y2: y,
       stroke: isUp ? "#0b4f9e" : "#a40e26",
-      "stroke-width": 1 + Math.log10(1 + (rate ?? 0)) / 2,
+      "stroke-width": 1 + Math.log10(1 + Number(rate ?? 0)) / 2,
       "stroke-dasharray": isUp ? null : "4 4",
     }));
     for (const engine of engines) {
@@ -71,7 +71,7 @@ class FabricView {
     }
     let below = 10;
     for (const port of ports) {
-      const lost = Object.values(port.dropped).reduce((sum, count) => sum + count, 0);
+      const lost = Object.values(port.dropped).reduce((sum, count) => sum + Number(count), 0);
       box(right, below, port.name, [`${port.connected ? "connected" : "no peer"}, ${si(lost)} frames dropped`,
         `sent ${si(port.tx_frames)}, received ${si(port.rx_frames)} frames`], port.connected);
       wire(right - 60, below + BOX.height / 2, port.tx_bytes, port.connected);

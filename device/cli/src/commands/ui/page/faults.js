@@ -84,5 +84,5 @@ class FaultsView {
 
 function stage(fault, name) {
   const found = fault.stages.find(([stage]) => stage === name);
-  return found ? found[1] : null;
+  return found ? Number(found[1]) : null;
 }

@@ -22,7 +22,7 @@ async function api(path, options = {}) {
 const views = [
   new FabricView(isLive),
   new PairsView(isLive),
-  new PagesView(isLive, (nic, key) => api(`pages?nic=${encodeURIComponent(nic)}&key=${key}`).then((answer) => answer.json())),
+  new PagesView(isLive, (nic, key) => api(`pages?nic=${encodeURIComponent(nic)}&key=${key}`).then((answer) => answer.text()).then(parse)),
   new FaultsView(isLive),
   ...(isLive ? [new RulesView()] : []),
   new EventsView(),
