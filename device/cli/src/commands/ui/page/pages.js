@@ -82,7 +82,8 @@ class PagesView {
   }
 
   async choose() {
-    const region = this.regions.find((region) => `${region.nic} ${region.key}` === this.choice.value);
+    const wanted = this.choice.value;
+    const region = this.regions.find((region) => `${region.nic} ${region.key}` === wanted);
     if (!region) {
       this.map = null;
       this.picture.replaceChildren();
@@ -92,15 +93,21 @@ class PagesView {
     if (this.isLive) {
       if (this.busy) return;
       this.busy = true;
+      let map = null;
+      let refusal = "";
       try {
-        this.map = await this.ask(region.nic, region.key);
+        map = await this.ask(region.nic, region.key);
       } catch (error) {
-        this.map = null;
+        refusal = error.message;
+      }
+      this.busy = false;
+      // Another region was chosen meanwhile.
+      if (this.choice.value !== wanted) return this.choose();
+      this.map = map;
+      if (!map) {
         this.picture.replaceChildren();
-        this.summary.textContent = error.message;
+        this.summary.textContent = refusal;
         return;
-      } finally {
-        this.busy = false;
       }
     } else {
       this.map = region;
