@@ -527,6 +527,16 @@ fn a_running_process_is_shown_and_paused() {
     browser.awaits(&format!("{clock} >= {before} + 1.999"), true);
     browser.press("Resume the NICs");
     browser.awaits(is_paused, false);
+    // Buttons follow the engine also while the display is frozen.
+    let has_button = |text: &str| {
+        format!("[...document.querySelectorAll('button')].some((b) => b.textContent === '{text}')")
+    };
+    browser.press("Freeze the display");
+    browser.press("Pause the NICs");
+    browser.awaits(&has_button("Resume the NICs"), true);
+    browser.press("Resume the NICs");
+    browser.awaits(&has_button("Pause the NICs"), true);
+    browser.press("Continue the display");
     browser.show("Rules");
     let summary = "document.querySelector('main [role=status]').textContent";
     browser.awaits(summary, "No scenario runs.");

@@ -4,6 +4,7 @@ const data = document.getElementById("data");
 const isLive = data === null;
 const token = location.hash.slice(1);
 const notice = document.getElementById("notice");
+const refusal = document.getElementById("refusal");
 
 function say(message) {
   if (notice.textContent !== message) notice.textContent = message;
@@ -29,6 +30,8 @@ const views = [
 ];
 let current = views[0];
 let newest = null;
+// State of the engine in the newest sample, also while the display is frozen.
+let engine = null;
 let isFrozen = false;
 
 const buttons = views.map((view) => el("button", { type: "button", onclick: () => choose(view) }, view.name));
@@ -52,6 +55,8 @@ function take(view) {
   }
   say("");
   for (const each of views) each.observe?.(view);
+  engine = view.engine;
+  setButtons();
   if (isFrozen) return;
   newest = view;
   describe(view);
@@ -59,7 +64,7 @@ function take(view) {
 }
 
 const source = document.getElementById("source");
-const pause = el("button", { type: "button", onclick: () => order("engine", "PUT", { paused: !newest.engine.paused }) }, "Pause the NICs");
+const pause = el("button", { type: "button", onclick: () => order("engine", "PUT", { paused: !engine.paused }) }, "Pause the NICs");
 const passes = el("input", { type: "number", min: 1, max: 256, value: 1 });
 const advance = el("input", { type: "number", min: 0, max: 3600000000, value: 0 });
 const step = el("button", { type: "button", onclick: () => order("engine/step", "POST", { passes: passes.valueAsNumber, advance_us: advance.valueAsNumber }) }, "Step");
@@ -71,6 +76,13 @@ const freeze = el("button", { type: "button", "aria-pressed": "false", onclick: 
 if (isLive) {
   document.getElementById("controls").append(freeze, pause,
     el("label", {}, "Passes ", passes), el("label", {}, "Advance (\u00b5s) ", advance), step);
+  setButtons();
+}
+
+function setButtons() {
+  pause.disabled = !engine;
+  pause.textContent = engine?.paused ? "Resume the NICs" : "Pause the NICs";
+  step.disabled = passes.disabled = advance.disabled = !engine?.paused;
 }
 
 function describe(view) {
@@ -82,16 +94,14 @@ function describe(view) {
   const { engine, rows } = view;
   const busy = rows.engine.busy === null ? "-" : `${Math.round(rows.engine.busy * 100)} %`;
   source.textContent = `${view.source}: engine ${engine.paused ? "paused" : `${busy} busy`}, device clock ${clock(engine.device_time_ns)} s, a sample every ${view.interval_s} s`;
-  pause.textContent = engine.paused ? "Resume the NICs" : "Pause the NICs";
-  step.disabled = passes.disabled = advance.disabled = !engine.paused;
 }
 
 async function order(path, method, body) {
+  refusal.textContent = "";
   try {
     await api(path, { method, body: JSON.stringify(body) });
-    say("");
   } catch (error) {
-    say(error.message);
+    refusal.textContent = error.message;
   }
 }
 
@@ -100,14 +110,22 @@ async function follow() {
   const answer = await api("samples");
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
+  let hasSample = false;
   for (;;) {
-    const { value, done } = await reader.read();
+    // The server may cut a stream that has begun late on its connection: that is its end, not an error.
+    const { value, done } = await reader.read().catch((error) => {
+      if (hasSample) return { done: true };
+      throw error;
+    });
     if (done) return;
     const events = (text + value).split("\n\n");
     text = events.pop();
     // If several have come at once, the display needs the newest only.
     const event = events.pop();
-    if (event?.startsWith("data: ")) take(parse(event.slice(6)));
+    if (event?.startsWith("data: ")) {
+      hasSample = true;
+      take(parse(event.slice(6)));
+    }
   }
 }
 
