@@ -6,6 +6,7 @@ class RulesView {
     this.name = "Rules";
     this.seen = new Map();
     this.firings = [];
+    this.rows = null;
     this.summary = el("p", { role: "status" });
     this.problems = el("ul");
     this.table = new Table("Rules and timed actions", [
@@ -32,8 +33,10 @@ class RulesView {
     }
     this.scenario = scenario?.name;
     this.running = scenario?.running_ns ?? 0;
+    // The page does not know when a rule acted before its first sample.
+    const isFirst = this.rows === null;
     this.rows = (scenario?.rules ?? []).map((rule, place) => {
-      const before = this.seen.get(place) ?? { fired: 0, at: null };
+      const before = this.seen.get(place) ?? { fired: isFirst ? rule.fired : 0, at: null };
       const more = rule.fired - before.fired;
       const at = more > 0 ? clock(scenario.running_ns) : before.at;
       this.seen.set(place, { fired: rule.fired, at });
