@@ -250,7 +250,7 @@ fn a_sample_has_what_the_views_show() {
     for list in ["rows", "engine"] {
         assert!(sample[list].is_object(), "{list}: {sample}");
     }
-    for list in ["nics", "ports", "links", "events"] {
+    for list in ["nics", "ports", "links", "rules", "events"] {
         assert!(sample[list].is_array(), "{list}: {sample}");
     }
     let names: Vec<_> = sample["rows"]["nics"]

@@ -543,11 +543,14 @@ fn a_running_process_is_shown_and_paused() {
     let scenario = directory.path().join("down.toml");
     let text = "[[at]]\nname = \"down\"\ntime = \"1ms\"\nnic = \"nic1\"\ndo = { port_down = { for = \"1ms\" } }\n";
     std::fs::write(&scenario, text).unwrap();
-    let mut start = Command::new(env!("CARGO_BIN_EXE_faultline"));
-    start.args(["ctl", "scenario", "start", "--control"]);
-    start.arg(directory.path().join("control")).arg(scenario);
-    let started = start.output().unwrap();
-    assert!(started.status.success(), "{started:?}");
+    let control = directory.path().join("control");
+    let ctl = |words: &[&str], last: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_faultline"));
+        command.arg("ctl").args(words).arg("--control");
+        let output = command.arg(&control).arg(last).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    };
+    ctl(&["scenario", "start"], scenario.to_str().unwrap());
     // The rule with its count, and in the second table when it has acted.
     let cells = |table: usize| {
         format!(
@@ -556,6 +559,18 @@ fn a_running_process_is_shown_and_paused() {
     };
     browser.awaits(&cells(0), "1");
     browser.awaits(&cells(1), "down");
+    let rule = "on = { opcode = \"ACK\" } do = { drop = {} }";
+    ctl(&["inject"], rule);
+    browser.awaits(&cells(2), rule);
+    // A page that is opened later does not know when a rule has acted.
+    browser.value("window.isOld = true");
+    browser.call("Page.reload", json!({}));
+    let is_new = "!window.isOld && document.querySelectorAll('nav button').length > 0";
+    browser.awaits(is_new, true);
+    browser.show("Rules");
+    browser.awaits(&cells(0), "1");
+    let log = "document.querySelectorAll('table')[1].tBodies[0].textContent";
+    assert_eq!(browser.value(log), "none");
     // Other views are drawn with each sample, without rows here.
     for view in [
         "Queue pairs",

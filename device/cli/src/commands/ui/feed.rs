@@ -168,6 +168,7 @@ impl Sampler {
             ports: self.remote.get("/v1/ports").await?,
             links: self.remote.get("/v1/links").await?,
             scenario: self.remote.find("/v1/scenario").await?,
+            rules: self.remote.find("/v1/rules").await?.unwrap_or_default(),
             faults: FaultTimes::of_records(header, kept),
             events: self.events.newest(),
             skipped: self.tail.skipped,

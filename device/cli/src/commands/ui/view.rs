@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use faultline_control::diagnostics::DiagnosticView;
 use faultline_control::pages::PageMapView;
 use faultline_control::ports::{LinkLineView, PortView};
+use faultline_control::rules::LiveRuleView;
 use faultline_control::scenario::ScenarioView;
 use faultline_control::view::{ClientView, EngineView, LinkView, NicView};
 use faultline_telemetry::{
@@ -33,6 +34,8 @@ pub(super) struct Live {
     pub(super) links: Vec<LinkLineView>,
     /// `null`: none runs.
     pub(super) scenario: Option<ScenarioView>,
+    /// Live rules.
+    pub(super) rules: Vec<LiveRuleView>,
     pub(super) faults: FaultTimes,
     pub(super) events: Vec<Event>,
     /// Records of the trace that were not read, because there were too many.

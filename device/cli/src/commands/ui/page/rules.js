@@ -1,4 +1,4 @@
-// The rules of the running scenario, and when they have acted.
+// The rules of the running scenario, when they have acted, and live rules.
 const FIRINGS = 100;
 
 class RulesView {
@@ -21,7 +21,17 @@ class RulesView {
       text("Rule", (row) => row.name),
       number("Times", (row) => row.more, orDash),
     ]);
-    this.element = el("div", {}, this.summary, this.problems, this.table.element, this.log.element);
+    this.live = new Table("Live rules", [
+      number("Id", (row) => row.id, orDash),
+      text("Rule", (row) => row.rule, { wide: true }),
+      text("State", (row) => row.state),
+      number("Acted", (row) => row.acted, orDash),
+      number("Matched", (row) => row.matched, orDash),
+      text("Nearest miss", (row) => row.nearest && `${row.nearest.keys}: ${row.nearest.count}`),
+      number("Runs for", (row) => row.running_ns, duration),
+      number("Ends in", (row) => row.left_ns, duration),
+    ], { filter: false });
+    this.element = el("div", {}, this.summary, this.problems, this.table.element, this.log.element, this.live.element);
   }
 
   // Counts are compared also while another view is shown.
@@ -53,8 +63,10 @@ class RulesView {
       : "No scenario runs.";
     if (this.summary.textContent !== said) this.summary.textContent = said;
     const tasks = (scenario?.tasks ?? []).map((task) => `${task.action} at ${task.nic} waits for the runner`);
-    this.problems.replaceChildren(...[...(scenario?.problems ?? []), ...tasks].map((problem) => el("li", {}, problem)));
+    const problems = [...(scenario?.problems ?? []), ...tasks, ...view.rules.flatMap((rule) => rule.problems)];
+    this.problems.replaceChildren(...problems.map((problem) => el("li", {}, problem)));
     this.table.update(this.rows ?? []);
     this.log.update(this.firings);
+    this.live.update(view.rules);
   }
 }
