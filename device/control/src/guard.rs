@@ -189,7 +189,7 @@ mod tests {
             ("127.0.0.1:81", Some(StatusCode::MISDIRECTED_REQUEST)),
             ("evil.example", Some(StatusCode::MISDIRECTED_REQUEST)),
         ] {
-            let headers = [("host", host), ("authorization", &good)];
+            let headers = [("host", host), ("authorization", good.as_str())];
             assert_eq!(status_at(80, &headers), expected, "{host}");
         }
     }
