@@ -511,8 +511,8 @@ impl Send {
                 self.timed = None;
                 Some(now.since(at))
             }
-            Some(_) => None,
-            None => ack.rtt,
+            // The echo of a timestamp is of the segment that has advanced the window, also of a repetition (RFC 7323 section 4).
+            _ => ack.rtt,
         };
         if let Some(rtt) = measured {
             self.rtt.measure(rtt);
