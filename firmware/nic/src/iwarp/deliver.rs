@@ -49,6 +49,8 @@ pub(super) struct Inbound {
     pub has_fpdu: bool,
     /// The page that the next FPDU waits for.
     pub page: Option<Token>,
+    /// The offset of the last FPDU that was refused because of a page.
+    pub refused: Option<u64>,
     /// Kept octets wait for the next turn.
     pub waits_for_turn: bool,
 }
@@ -65,6 +67,7 @@ impl Inbound {
             write_ended: true,
             has_fpdu: false,
             page: None,
+            refused: None,
             waits_for_turn: false,
         }
     }
@@ -237,7 +240,9 @@ impl<M: Dma> Delivery<'_, '_, '_, M> {
         match self.execute(fpdu, &ulpdu, psn) {
             Ok(()) => {}
             Err(Stop::Lost) => return Verdict::Refused,
-            Err(Stop::Absent(need)) => return self.await_page(&need, is_kept, octets.len()),
+            Err(Stop::Absent(need)) => {
+                return self.await_page(&need, is_kept, (offset, octets.len()));
+            }
             Err(Stop::End(end)) => self.end(end),
         }
         taken(octets.len())
@@ -249,8 +254,8 @@ impl<M: Dma> Delivery<'_, '_, '_, M> {
         self.end.get_or_insert(end);
     }
 
-    /// Handles a missing page of the next FPDU by the fault policy.
-    fn await_page(&mut self, need: &Need, is_kept: bool, len: usize) -> Verdict {
+    /// Handles a missing page of the next FPDU, at this offset and with this length, by the fault policy.
+    fn await_page(&mut self, need: &Need, is_kept: bool, (offset, len): (u64, usize)) -> Verdict {
         let policy = self.qp.fault_policy();
         let source = self.qp.fault_source(WaitKind::Request);
         if policy == FaultPolicy::Terminate {
@@ -273,7 +278,9 @@ impl<M: Dma> Delivery<'_, '_, '_, M> {
         };
         // Octets that are acknowledged, and that the peer cannot send again are held under each policy.
         match policy {
-            FaultPolicy::Drop if !is_kept => {
+            // Its repetition is held: the page may be taken away each time before the peer's timeout, which doubles.
+            FaultPolicy::Drop if !is_kept && self.inbound.refused != Some(offset) => {
+                self.inbound.refused = Some(offset);
                 self.cx.count(Counter::page_fault_drops);
                 Verdict::Refused
             }

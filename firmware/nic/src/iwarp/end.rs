@@ -11,7 +11,7 @@ use super::deliver::Phase;
 use super::qp::{CLOSE_TIMEOUT, StreamQp};
 use super::refusal::{Refused, counter_of, status_of};
 use super::send::Framing;
-use super::stream::Close;
+use super::stream::{Close, Stream};
 use crate::context::Context;
 use crate::core::Core;
 use crate::diagnostic::Diagnostic;
@@ -64,16 +64,16 @@ impl StreamQp {
         self.receives.notify_posted(cx.mem);
     }
 
-    /// Ends the stream because octets that are to leave cannot be read. If they were sent before, or follow a Terminate message that was
-    /// sent, nothing can follow them, and the connection is reset.
+    /// Ends the stream because octets that are to leave cannot be read. If that has begun, these octets were sent before, and an
+    /// acknowledgment may be on its way; if none comes, the time limit of the close ends the connection.
     pub(super) fn terminate_unsent<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
         code: TerminateCode,
     ) {
-        match self.stream.as_deref().and_then(|stream| stream.close) {
-            None => self.terminate(cx, &Refused::new(code, &[], 0)),
-            Some(close) => self.abort(cx, close.reason),
+        let has_begun = |stream: &Stream| stream.close.is_some();
+        if !self.stream.as_deref().is_some_and(has_begun) {
+            self.terminate(cx, &Refused::new(code, &[], 0));
         }
     }
 
@@ -102,7 +102,7 @@ impl StreamQp {
         }
         // The oldest work request stands for the one that the peer has refused, which may be complete.
         if let Some(request) = self.work.pop(&cx.core.budget) {
-            let failure = Failure::new(status, cqe::NONE);
+            let failure = request.wr.failed.unwrap_or(Failure::new(status, cqe::NONE));
             self.endpoint.complete_send(cx, &request.wr, Some(failure));
         }
         self.fail(cx, StateCause::Completion);
@@ -141,6 +141,8 @@ impl StreamQp {
         let finished = stream.connection.is_finished_by_peer();
         let state = self.endpoint.state;
         if is_over {
+            // TIME-WAIT has a time of its own.
+            stream.deadline = None;
             let owner = Owner::QueuePair(self.endpoint.number);
             let is_closed = stream.connection.state() == faultline_tcp::State::Closed;
             if let Some(connections) = cx.core.connections.as_mut().filter(|_| is_closed) {
