@@ -49,8 +49,8 @@ pub(super) struct Inbound {
     pub has_fpdu: bool,
     /// The page that the next FPDU waits for.
     pub page: Option<Token>,
-    /// The offset of the last FPDU that was refused because of a page.
-    pub refused: Option<u64>,
+    /// The last FPDU that was refused because of a page: its offset, and the fault.
+    pub refused: Option<(u64, Token)>,
     /// Kept octets wait for the next turn.
     pub waits_for_turn: bool,
 }
@@ -70,6 +70,12 @@ impl Inbound {
             refused: None,
             waits_for_turn: false,
         }
+    }
+
+    /// True if the FPDU at this offset was refused because of another fault.
+    fn was_refused_for_another(&self, offset: u64, token: Token) -> bool {
+        self.refused
+            .is_some_and(|(at, other)| at == offset && other != token)
     }
 
     /// True if kept octets begin with something that can be delivered. `taken`: the offset of the first octet that was not.
@@ -278,9 +284,12 @@ impl<M: Dma> Delivery<'_, '_, '_, M> {
         };
         // Octets that are acknowledged, and that the peer cannot send again are held under each policy.
         match policy {
-            // Its repetition is held: the page may be taken away each time before the peer's timeout, which doubles.
-            FaultPolicy::Drop if !is_kept && self.inbound.refused != Some(offset) => {
-                self.inbound.refused = Some(offset);
+            // If a page is absent again after the fault was answered, the FPDU is held: each page may be taken away before the
+            // peer's timeout, which doubles.
+            FaultPolicy::Drop
+                if !is_kept && !self.inbound.was_refused_for_another(offset, token) =>
+            {
+                self.inbound.refused = Some((offset, token));
                 self.cx.count(Counter::page_fault_drops);
                 Verdict::Refused
             }
