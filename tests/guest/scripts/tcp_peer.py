@@ -5,8 +5,8 @@
     tcp_peer client [NETEM…]	connects to rping of the other guest
     tcp_peer server [NETEM…]	waits for it
 
-NETEM are options of netem for the frames that this guest sends and receives. At the end `ss` must show no anomaly of the
-connection. Formats: RFC 5044 (MPA) with the setup of RFC 6581, RFC 5041 (DDP), RFC 5040 (RDMAP).
+NETEM are options of netem for the frames that this guest sends and receives. At the end `ss` must show no anomaly of
+the connection. Formats: RFC 5044 (MPA) with the setup of RFC 6581, RFC 5041 (DDP), RFC 5040 (RDMAP).
 """
 
 import os
