@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use faultline_control::objects::{ContextView, QueuePairView};
+use faultline_control::view::TraceHeader as PartHeader;
 use faultline_telemetry::{
     Gap, QueuePairOwner, Record, Report, Trace, TraceFormat, TraceHeader, latency_picture,
     time_line_picture,
 };
 use hyper::Method;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::client::{Client, Target, segment};
 use super::ctl::all;
@@ -74,18 +75,6 @@ struct Saved {
     events: usize,
     /// Older events that were overwritten before they could be read.
     lost: u64,
-}
-
-/// The first line of an answer.
-#[derive(Deserialize)]
-struct PartHeader {
-    nics: Vec<String>,
-    next: u64,
-    lost: u64,
-    /// Of each NIC, since its start.
-    recorded: Vec<u64>,
-    /// The device clock in nanoseconds.
-    now: u64,
 }
 
 impl Save {
@@ -259,6 +248,11 @@ fn snapshot(client: &Client, from: u64) -> anyhow::Result<(PartHeader, Vec<Recor
         text.extend_from_slice(part);
         Ok(())
     })?;
+    parts_of(&path, &text)
+}
+
+/// Reads the header and the records of the answer to `path`, a JSON object a line.
+pub(super) fn parts_of(path: &str, text: &[u8]) -> anyhow::Result<(PartHeader, Vec<Record>)> {
     let mut lines = text
         .split(|byte| *byte == b'\n')
         .filter(|line| !line.is_empty());
@@ -326,6 +320,7 @@ mod tests {
 
     fn header(recorded: [u64; 2], lost: u64) -> PartHeader {
         PartHeader {
+            first: 0,
             nics: vec!["a".to_owned(), "b".to_owned()],
             next: recorded.iter().sum(),
             lost,

@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 
-use anyhow::Context;
 use faultline_control::view::TraceHeader as PartHeader;
 use faultline_telemetry::{Record, TraceEvent};
 use hyper::Method;
 
 use super::super::client::Remote;
+use super::super::trace::parts_of;
 
 /// Records of a request, the most that the server gives.
 const PART: u64 = 4096;
@@ -83,14 +83,7 @@ impl Tail {
 async fn part(remote: &Remote, from: u64, limit: u64) -> anyhow::Result<(PartHeader, Vec<Record>)> {
     let path = format!("/v1/trace?from={from}&limit={limit}");
     let text = remote.bytes(Method::GET, &path, Vec::new()).await?;
-    let mut lines = text
-        .split(|byte| *byte == b'\n')
-        .filter(|line| !line.is_empty());
-    let strange = || format!("the answer to {path} is not what this version expects");
-    let header = lines.next().with_context(strange)?;
-    let header = serde_json::from_slice(header).with_context(strange)?;
-    let records = lines.map(serde_json::from_slice).collect::<Result<_, _>>();
-    Ok((header, records.with_context(strange)?))
+    parts_of(&path, &text)
 }
 
 #[cfg(test)]
