@@ -169,7 +169,7 @@ fn plan(access: &Access, start: LiveRuleStart) -> Result<LivePlan, ApiError> {
 async fn begin(access: Access, plan: LivePlan) -> Result<LiveRuleView, ApiError> {
     let (tell, mut started) = oneshot::channel();
     let start = move |engine: &mut Engine| {
-        // If nobody waits any more, nobody knows its number.
+        // If the request was given up, no client knows its number.
         if let Err(Ok(number)) = tell.send(engine.start_live_rule(plan)) {
             engine.remove_live_rule(number);
         }

@@ -12,7 +12,7 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// A frame of which the first `known` octets are known, with all headers. The others are zeros. Payload, pad bytes and CRC are not
+    /// A frame whose first `known` octets are known, with all headers. The others are zeros. Payload, pad bytes and CRC are not
     /// judged.
     pub fn cut(octets: &'a [u8], known: usize) -> Self {
         let known = known.min(octets.len().saturating_sub(1));

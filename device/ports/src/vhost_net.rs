@@ -367,7 +367,7 @@ impl Traffic {
             }
             self.send_pending(port, budget);
         }
-        // The driver need not notify of further frames for now.
+        // The driver need not notify of further frames until notifications are enabled again.
         let _ = ring.queue.disable_notification(memory);
         if wants_interrupt(&ring.queue, memory, from) {
             ring.interrupt();

@@ -284,7 +284,7 @@ impl Engines {
 
     /// Runs `work` in the first engine while it has the NICs of all engines. Afterwards the NICs return to their own
     /// engines, unless rules or a pause still need all NICs (`Engine::needs_all_nics`). Nothing moves them when that need ends by itself:
-    /// whoever waits for it calls this again.
+    /// the caller that waits for the end calls this again.
     pub fn call_gathered<R: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Engine) -> R + Send + 'static,

@@ -66,7 +66,7 @@ impl Default for Messages {
 }
 
 impl Messages {
-    /// Judges a ULPDU of `len` octets, of which the headers are `octets`. `may_be_empty`: the first one may have no octets.
+    /// Judges a ULPDU of `len` octets with the headers `octets`. `may_be_empty`: the first one may have no octets.
     pub(crate) fn judge(
         &mut self,
         octets: &[u8],

@@ -6,7 +6,7 @@ use super::schedule::Due;
 use super::view::NicView;
 
 impl Rules {
-    /// Ends the run: afterwards [`Rules::poll_request`] returns what undoes the actions that still last. Frames, doorbells and
+    /// Ends the run: afterwards [`Rules::poll_request`] returns the requests that undo lasting actions. Frames, doorbells and
     /// interrupts that were kept are passed. None of these requests is refused for want of room: there are at most as many as
     /// policies were changed, and entries added.
     pub fn stop(&mut self) {

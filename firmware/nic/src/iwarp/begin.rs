@@ -66,7 +66,7 @@ impl StreamQp {
             if self.work.waiting().is_some() {
                 self.begin(cx);
             }
-            // One that has failed when it was read ends the loop above: now if it is the oldest, else when it has become that.
+            // A work request that fails when it is read ends the loop above once it is the oldest.
         }
     }
 
