@@ -545,9 +545,8 @@ impl Rules {
     /// The last request of this kind of action, if one lasts, and its time.
     fn lasting_request(&self, nic: usize, lasting: Lasting) -> Option<&(Instant, NicRequest)> {
         let view = self.nics.get(nic)?;
-        let count = view.lasting.get(lasting as usize)?;
         let requested = view.requested.get(lasting as usize)?.as_ref();
-        requested.filter(|_| *count > 0)
+        requested.filter(|_| view.lasts(lasting))
     }
 
     /// The kind of action that a request undoes.
@@ -567,11 +566,7 @@ impl Rules {
     /// Rules that run already have changed the links: takes over the state before.
     fn take_over(&mut self, before: &Self) {
         for (view, other) in self.nics.iter_mut().zip(&before.nics) {
-            if other
-                .lasting
-                .get(Lasting::PortDown as usize)
-                .is_some_and(|count| *count > 0)
-            {
+            if other.lasts(Lasting::PortDown) {
                 view.was_up = other.was_up;
             }
         }

@@ -246,6 +246,12 @@ pub(super) struct NicView {
 }
 
 impl NicView {
+    /// True if an action of this kind lasts.
+    pub(super) fn lasts(&self, lasting: Lasting) -> bool {
+        let count = self.lasting.get(lasting as usize);
+        count.is_some_and(|count| *count > 0)
+    }
+
     pub(super) fn new(nic: &Nic) -> Self {
         Self {
             next_place: Some(0),
