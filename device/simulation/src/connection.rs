@@ -12,9 +12,9 @@ use faultline_scenario::traffic::{Operation, Service, Traffic};
 use crate::driver::{ALL_ACCESS, Cq, CqConfig, Qp, QpConfig, Send, Sge};
 use crate::error::SimulationError;
 use crate::event::What;
-use crate::iwarp::Private;
+use crate::iwarp::{Private, listener_path};
 use crate::pager::PAGE;
-use crate::software::{Buffer, Software, failed, nic_name};
+use crate::software::{Buffer, Software, failed, gid_of, nic_name};
 
 /// TCP port of listeners.
 const PORT: u16 = 4420;
@@ -221,7 +221,7 @@ fn connect_stream(
     let number = host(all, from)?.qpns.len();
     let local_port = FIRST_PORT.saturating_add(u16::try_from(number).unwrap_or(u16::MAX));
     let path = Software::stream_path(from, to, local_port, PORT);
-    let any = Software::listener_path(to, PORT);
+    let any = listener_path(gid_of(to), PORT);
     let depth = u16::from(host(all, to)?.max_rd_atomic());
     let limits = Private {
         ird: depth,

@@ -12,6 +12,7 @@ use faultline_abi::iwarp::{
 };
 use faultline_abi::{U16, U32, U64, regs};
 use faultline_wire::mpa::MpaSetup;
+use faultline_wire::{Gid, MacAddr};
 use zerocopy::FromBytes;
 
 use crate::bus::Bus;
@@ -19,6 +20,33 @@ use crate::driver::{Driver, Error};
 
 /// Most octets of private data.
 const MAX_PRIVATE: u16 = MpaSetup::MAX_PRIVATE_DATA;
+
+/// Numbers of VLANs in paths that are not in one.
+const NO_VLAN: u16 = 0xffff;
+
+/// The path of a listener at an address without VLAN; at all addresses of a version of IP if the address is zero.
+pub fn listener_path(address: Gid, port: u16) -> ConnectionPath {
+    ConnectionPath {
+        local_ip: address.0,
+        local_port: U16::new(port),
+        vlan: U16::new(NO_VLAN),
+        ..ConnectionPath::default()
+    }
+}
+
+/// The path of a connection without VLAN, from an address and a port to others, whose MAC address is `dmac`.
+pub fn connection_path(
+    (local, local_port): (Gid, u16),
+    (remote, remote_port): (Gid, u16),
+    dmac: MacAddr,
+) -> ConnectionPath {
+    ConnectionPath {
+        remote_ip: remote.0,
+        remote_port: U16::new(remote_port),
+        dmac: dmac.0,
+        ..listener_path(local, local_port)
+    }
+}
 
 type Result<T> = core::result::Result<T, Error>;
 

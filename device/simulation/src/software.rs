@@ -9,7 +9,7 @@ use faultline_abi::event::{
     COMPLETION, CONNECT_FAILED, CONNECTION_CLOSED, CONNECTION_REQUEST, DEVICE_FATAL, Eqe,
 };
 use faultline_abi::iwarp::ConnectionPath;
-use faultline_abi::{Status, U16, cqe};
+use faultline_abi::{Status, cqe};
 use faultline_scenario::traffic::{Memory, Simulator};
 use faultline_wire::Gid;
 
@@ -18,6 +18,7 @@ use crate::driver::{ALL_ACCESS, Connect, Cq, Error, Mr, Qp};
 use crate::error::SimulationError;
 use crate::event::What;
 use crate::host::Host;
+use crate::iwarp::connection_path;
 use crate::pager::{PAGE, Pager};
 use crate::process::{ProcessBus, RAM, State, mac_of};
 
@@ -27,8 +28,6 @@ const ASYNC: u64 = 1 << 0;
 const COMPLETIONS: u64 = 1 << 1;
 /// Bit of the vector of fault records.
 const FAULTS: u64 = 1 << 2;
-/// No VLAN, in the path of a connection.
-const NO_VLAN: u16 = 0xffff;
 /// First I/O virtual address of the host's regions.
 const FIRST_VA: u64 = 0x7f00_0000_0000;
 
@@ -66,7 +65,7 @@ enum BufferMemory {
     OnDemand(usize),
 }
 
-fn gid_of(host: usize) -> Gid {
+pub(crate) fn gid_of(host: usize) -> Gid {
     let last = u8::try_from(host).unwrap_or(u8::MAX).saturating_add(1);
     Gid::from_ipv4([10, 0, 0, last])
 }
@@ -159,22 +158,8 @@ impl Software {
         local_port: u16,
         remote_port: u16,
     ) -> ConnectionPath {
-        ConnectionPath {
-            remote_ip: gid_of(to).0,
-            remote_port: U16::new(remote_port),
-            dmac: mac_of(to).0,
-            ..Self::listener_path(from, local_port)
-        }
-    }
-
-    /// The address of a host and a port, without VLAN.
-    pub(crate) fn listener_path(host: usize, port: u16) -> ConnectionPath {
-        ConnectionPath {
-            local_ip: gid_of(host).0,
-            local_port: U16::new(port),
-            vlan: U16::new(NO_VLAN),
-            ..ConnectionPath::default()
-        }
+        let ends = [(gid_of(from), local_port), (gid_of(to), remote_port)];
+        connection_path(ends[0], ends[1], mac_of(to))
     }
 
     /// Waits for an event of an iWARP connection or listener. Returns its token.

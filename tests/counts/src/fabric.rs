@@ -9,15 +9,15 @@ use anyhow::{Context, bail, ensure};
 use faultline_abi::cqe;
 use faultline_abi::doorbell::Doorbell;
 use faultline_abi::event::{CONNECTED, CONNECTION_REQUEST, Eqe};
-use faultline_abi::iwarp::ConnectionPath;
-use faultline_abi::{U16, ring};
+use faultline_abi::ring;
 use faultline_config::Config;
 use faultline_daemon::engines::manual::ManualEngines;
 use faultline_daemon::nic::doorbell_ring::DoorbellRing;
 use faultline_memory::{MemFd, SharedPages};
 use faultline_simulation::driver::{ALL_ACCESS, Eq};
 use faultline_simulation::{
-    Bus, Connect, Cq, CqConfig, Driver, Mr, Private, Qp, QpConfig, RAM_BASE,
+    Bus, Connect, Cq, CqConfig, Driver, Mr, Private, Qp, QpConfig, RAM_BASE, connection_path,
+    listener_path,
 };
 use faultline_wire::{Gid, MacAddr};
 
@@ -257,20 +257,9 @@ impl Host {
     /// Opens an iWARP connection to another host, for a queue pair in RESET of each. The number of the own one decides its port.
     pub fn open(&mut self, qp: &Qp, other: &mut Self, peer: &Qp) -> anyhow::Result<()> {
         const PORT: u16 = 4791;
-        let any = ConnectionPath {
-            local_ip: Gid::from_ipv4([0; 4]).0,
-            local_port: U16::new(PORT),
-            vlan: U16::new(0xffff),
-            ..ConnectionPath::default()
-        };
-        let path = ConnectionPath {
-            local_ip: self.gid.0,
-            remote_ip: other.gid.0,
-            local_port: U16::new(20_000 + (qp.qpn & 0x7fff) as u16),
-            remote_port: U16::new(PORT),
-            dmac: other.mac.0,
-            ..any
-        };
+        let any = listener_path(Gid::from_ipv4([0; 4]), PORT);
+        let own = (self.gid, 20_000 + (qp.qpn & 0x7fff) as u16);
+        let path = connection_path(own, (other.gid, PORT), other.mac);
         self.driver.to_init(qp.qpn, ALL_ACCESS)?;
         other.driver.to_init(peer.qpn, ALL_ACCESS)?;
         let listener = other.driver.listen(any, 1)?;

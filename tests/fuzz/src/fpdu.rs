@@ -1,16 +1,15 @@
 //! iWARP: the octets of a peer that keeps to no rule of MPA, DDP and RDMAP, on a connection that it has opened in order.
 
 use faultline_abi::admin::DESTROY_QP;
-use faultline_abi::iwarp::ConnectionPath;
 use faultline_abi::qp::{
     ACCESS_LOCAL_WRITE, ACCESS_REMOTE_ATOMIC, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE, QPS_RTS,
     QPT_RC,
 };
-use faultline_abi::{U16, cqe, event, wqe};
+use faultline_abi::{cqe, event, wqe};
 use faultline_nic::Transport;
 use faultline_oracle::Rule;
 use faultline_simulation::driver::ALL_ACCESS;
-use faultline_simulation::{Cq, Mr, Private, Qp, Send};
+use faultline_simulation::{Cq, Mr, Private, Qp, Send, listener_path};
 use faultline_simulator::World;
 use faultline_wire::ddp::{DDP_VERSION, Ddp, DdpTarget, queue};
 use faultline_wire::ip::PROTOCOL_TCP;
@@ -472,12 +471,7 @@ pub fn octets(data: &[u8]) {
     // Host 0 has no connection of these ports, and would answer with resets.
     world.change(0, |_| None);
     world.start_capture();
-    let any = ConnectionPath {
-        local_ip: Gid::from_ipv4([0; 4]).0,
-        local_port: U16::new(PORT),
-        vlan: U16::new(0xffff),
-        ..ConnectionPath::default()
-    };
+    let any = listener_path(Gid::from_ipv4([0; 4]), PORT);
     let pd = world.hosts[1].pd;
     let driver = &mut world.hosts[1].driver;
     driver.listen(any, 4).expect("a listener");

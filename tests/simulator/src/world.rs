@@ -16,7 +16,9 @@ use faultline_nic::{Diagnostic, Dma, Instant, Nic, NicConfig, Origin, State as Q
 use faultline_oracle::{Finding, Rule};
 use faultline_scenario::trigger::Direction;
 use faultline_simulation::driver::ALL_ACCESS;
-use faultline_simulation::{Bus, Connect, Cq, Mr, Private, Qp, Rng, Send};
+use faultline_simulation::{
+    Bus, Connect, Cq, Mr, Private, Qp, Rng, Send, connection_path, listener_path,
+};
 use faultline_wire::packet::{RoceHeader, seal};
 use faultline_wire::{Gid, MacAddr, PrioritySet};
 
@@ -506,20 +508,12 @@ impl World {
             let driver = &mut self.hosts[host].driver;
             driver.to_init(qpn, ALL_ACCESS).expect("INIT");
         }
-        let any = ConnectionPath {
-            local_ip: Gid::from_ipv4([0; 4]).0,
-            local_port: U16::new(PORT),
-            vlan: U16::new(0xffff),
-            ..ConnectionPath::default()
-        };
+        let any = listener_path(Gid::from_ipv4([0; 4]), PORT);
+        let own = (self.hosts[a].gid, Self::stream_port(from));
+        let other = &self.hosts[b];
         let path = ConnectionPath {
-            local_ip: self.hosts[a].gid.0,
-            remote_ip: self.hosts[b].gid.0,
-            local_port: U16::new(Self::stream_port(from)),
-            remote_port: any.local_port,
-            dmac: self.hosts[b].mac.0,
             mtu: U16::new(mtu),
-            ..any
+            ..connection_path(own, (other.gid, PORT), other.mac)
         };
         let listener = self.hosts[b].driver.listen(any, 1).expect("a listener");
         let driver = &mut self.hosts[a].driver;

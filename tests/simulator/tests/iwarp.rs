@@ -12,11 +12,12 @@ use faultline_abi::qp::{
     ACCESS_REMOTE_ATOMIC, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE, QPS_ERR, QPS_RTS, QPS_SQD,
     QPT_RC,
 };
-use faultline_abi::{U16, iwarp, wqe as wr};
+use faultline_abi::{iwarp, wqe as wr};
 use faultline_nic::{NicConfig, Transport};
-use faultline_simulation::{Cq, Mr, Private, Qp, Send};
+use faultline_simulation::{Cq, Mr, Private, Qp, Send, connection_path, listener_path};
 use faultline_simulator::{Impairment, World, gid6};
-use faultline_wire::Gid;
+use faultline_wire::ip::PROTOCOL_TCP;
+use faultline_wire::{EtherType, Ethernet, Gid, Ip, Tcp};
 
 use crate::common::{pattern, state};
 
@@ -60,15 +61,9 @@ fn address(world: &World, host: usize, v6: bool) -> Gid {
 
 /// The way from one host to the other.
 pub fn path(world: &World, from: usize, v6: bool, local_port: u16) -> ConnectionPath {
-    ConnectionPath {
-        local_ip: address(world, from, v6).0,
-        remote_ip: address(world, 1 - from, v6).0,
-        local_port: U16::new(local_port),
-        remote_port: U16::new(PORT),
-        dmac: world.hosts[1 - from].mac.0,
-        vlan: U16::new(0xffff),
-        ..ConnectionPath::default()
-    }
+    let own = (address(world, from, v6), local_port);
+    let other = (address(world, 1 - from, v6), PORT);
+    connection_path(own, other, world.hosts[1 - from].mac)
 }
 
 /// Any address of a version of IP, this port.
@@ -78,12 +73,7 @@ pub fn any(v6: bool) -> ConnectionPath {
     } else {
         Gid::from_ipv4([0; 4])
     };
-    ConnectionPath {
-        local_ip: address.0,
-        local_port: U16::new(PORT),
-        vlan: U16::new(0xffff),
-        ..ConnectionPath::default()
-    }
+    listener_path(address, PORT)
 }
 
 /// A queue pair in INIT.
@@ -148,6 +138,40 @@ pub fn completed(world: &mut World, host: usize, link: &mut Link) -> Vec<(u8, u8
     let facts = |cqe: &Cqe| (cqe.opcode, cqe.status, cqe.byte_len.get());
     let all = world.completions(host, &mut link.cq[host]);
     all.iter().map(facts).collect()
+}
+
+/// The statuses of completions.
+pub fn statuses(completions: &[(u8, u8, u32)]) -> Vec<u8> {
+    completions.iter().map(|(_, status, _)| *status).collect()
+}
+
+/// A frame of host `from` to the other one: a TCP segment over IPv4, without data and options.
+pub fn segment(world: &World, from: usize, tcp: &Tcp) -> Vec<u8> {
+    let [own, peer] = [&world.hosts[from], &world.hosts[1 - from]];
+    let ethernet = Ethernet {
+        dst: peer.mac,
+        src: own.mac,
+        vlan: None,
+        ethertype: EtherType::IPV4,
+    };
+    let mut ip = Ip::from_gids(own.gid, peer.gid, 0, 0, 64);
+    if let Ip::V4(ip) = &mut ip {
+        ip.protocol = PROTOCOL_TCP;
+    }
+    ip.set_payload_len(Tcp::LEN).unwrap();
+    let mut frame = vec![0; 14 + 20 + 20];
+    ethernet.emit(&mut frame).unwrap();
+    ip.emit(&mut frame[14..]).unwrap();
+    tcp.emit(&mut frame[34..]).unwrap();
+    seal(&mut frame, &ip, 34);
+    frame
+}
+
+/// Writes the checksum of the TCP segment at `at_tcp`.
+pub fn seal(frame: &mut [u8], ip: &Ip, at_tcp: usize) {
+    frame[at_tcp + 16..at_tcp + 18].fill(0);
+    let sum = Tcp::checksum(ip, &frame[at_tcp..], std::iter::empty());
+    frame[at_tcp + 16..at_tcp + 18].copy_from_slice(&sum.to_be_bytes());
 }
 
 /// Both ends close in order.

@@ -5,12 +5,11 @@ use faultline_abi::qp::{QPS_ERR, QPS_SQD};
 use faultline_abi::{cqe, event, iwarp, wqe as wr};
 use faultline_simulation::Send;
 use faultline_simulator::World;
-use faultline_wire::ip::PROTOCOL_TCP;
 use faultline_wire::rdmap::TerminateCode as T;
-use faultline_wire::{EtherType, Ethernet, Ip, Seq, Tcp, TcpFlags};
+use faultline_wire::{Seq, Tcp, TcpFlags};
 
 use crate::common::{counter, state};
-use crate::iwarp::{Link, completed, connect, events, path, post, world};
+use crate::iwarp::{Link, completed, connect, events, path, post, segment, statuses, world};
 
 /// More than leaves at once.
 const LONG: u32 = 1 << 20;
@@ -72,8 +71,7 @@ fn a_terminate_message_goes_ahead_of_octets_that_were_not_sent() {
         assert_eq!((first[0], last[0]), (0x5a, 0), "a part has arrived");
         // All octets of the stream are acknowledged, but not those of the WRITE.
         let done = completed(&mut world, 0, &mut link);
-        let statuses: Vec<_> = done.iter().map(|(_, status, _)| *status).collect();
-        assert_eq!(statuses, [cqe::WR_FLUSH_ERR]);
+        assert_eq!(statuses(&done), [cqe::WR_FLUSH_ERR]);
     }
 }
 
@@ -92,8 +90,7 @@ fn a_read_whose_memory_loses_its_key_ends_with_a_terminate_message() {
     assert_eq!(ended(&mut world, &link, 0), by_peer);
     assert_eq!(ended(&mut world, &link, 1), with(iwarp::TERMINATED, code));
     let done = completed(&mut world, 0, &mut link);
-    let statuses: Vec<_> = done.iter().map(|(_, status, _)| *status).collect();
-    assert_eq!(statuses, [cqe::REM_ACCESS_ERR]);
+    assert_eq!(statuses(&done), [cqe::REM_ACCESS_ERR]);
 }
 
 /// The same for the sender's own buffer, whose work request has the reason.
@@ -112,24 +109,12 @@ fn a_buffer_that_loses_its_key_ends_with_a_terminate_message() {
     let by_peer = with(iwarp::TERMINATED_BY_PEER, code);
     assert_eq!(ended(&mut world, &link, 1), by_peer);
     let done = completed(&mut world, 0, &mut link);
-    let statuses: Vec<_> = done.iter().map(|(_, status, _)| *status).collect();
-    assert_eq!(statuses, [cqe::LOC_PROT_ERR, cqe::WR_FLUSH_ERR]);
+    assert_eq!(statuses(&done), [cqe::LOC_PROT_ERR, cqe::WR_FLUSH_ERR]);
     assert_eq!(state(&mut world, 0, &link.qp[0]), QPS_ERR);
 }
 
 /// A segment from host 1 with the ends of the connection.
 fn stray(world: &World, seq: Seq) -> Vec<u8> {
-    let ethernet = Ethernet {
-        dst: world.hosts[0].mac,
-        src: world.hosts[1].mac,
-        vlan: None,
-        ethertype: EtherType::IPV4,
-    };
-    let mut ip = Ip::from_gids(world.hosts[1].gid, world.hosts[0].gid, 0, 0, 64);
-    if let Ip::V4(ip) = &mut ip {
-        ip.protocol = PROTOCOL_TCP;
-    }
-    ip.set_payload_len(Tcp::LEN).unwrap();
     let way = path(world, 0, false, 40_000);
     let tcp = Tcp {
         src_port: way.remote_port.get(),
@@ -140,13 +125,7 @@ fn stray(world: &World, seq: Seq) -> Vec<u8> {
         window: 1000,
         ..Tcp::default()
     };
-    let mut frame = vec![0; 14 + 20 + 20];
-    ethernet.emit(&mut frame).unwrap();
-    ip.emit(&mut frame[14..]).unwrap();
-    tcp.emit(&mut frame[34..]).unwrap();
-    let sum = Tcp::checksum(&ip, &frame[34..], std::iter::empty());
-    frame[34 + 16..34 + 18].copy_from_slice(&sum.to_be_bytes());
-    frame
+    segment(world, 1, &tcp)
 }
 
 /// The guest's own stack has opened a connection with the same ports.

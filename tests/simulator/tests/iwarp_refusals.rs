@@ -6,13 +6,14 @@ use faultline_abi::{cqe, event, iwarp, wqe as wr};
 use faultline_nic::Diagnostic as D;
 use faultline_simulation::{Private, Send};
 use faultline_simulator::World;
-use faultline_wire::ip::PROTOCOL_TCP;
 use faultline_wire::mpa::{Crc32c, Fpdu};
 use faultline_wire::rdmap::TerminateCode as T;
-use faultline_wire::{EtherType, Ethernet, Ip, Tcp, TcpFlags};
+use faultline_wire::{Ethernet, Ip, Tcp, TcpFlags};
 
 use crate::common::{counter, state};
-use crate::iwarp::{any, completed, connect, events, path, post, post_recv, world};
+use crate::iwarp::{
+    any, completed, connect, events, path, post, post_recv, seal, segment, statuses, world,
+};
 
 /// Changes the DDP segment of a frame, and makes both checksums right again.
 fn rewrite(frame: &mut [u8], change: impl FnOnce(&mut [u8])) {
@@ -28,12 +29,6 @@ fn rewrite(frame: &mut [u8], change: impl FnOnce(&mut [u8])) {
     crc.update(&frame[at..end - 4]);
     frame[end - 4..end].copy_from_slice(&crc.finish().to_le_bytes());
     seal(frame, &ip, at_tcp);
-}
-
-fn seal(frame: &mut [u8], ip: &Ip, at_tcp: usize) {
-    frame[at_tcp + 16..at_tcp + 18].fill(0);
-    let sum = Tcp::checksum(ip, &frame[at_tcp..], std::iter::empty());
-    frame[at_tcp + 16..at_tcp + 18].copy_from_slice(&sum.to_be_bytes());
 }
 
 /// True if the frame has data.
@@ -202,9 +197,11 @@ fn a_message_without_receive_and_one_that_is_too_long_end_the_stream() {
         let expected = code.layer << 4 | code.error_type;
         assert_eq!(found, (iwarp::TERMINATED_BY_PEER, expected, code.code));
         let received = completed(&mut world, 1, &mut link);
-        let statuses: Vec<_> = received.iter().map(|(_, status, _)| *status).collect();
         let too_long = posted.map(|_| cqe::LOC_LEN_ERR);
-        assert_eq!(statuses, too_long.into_iter().collect::<Vec<_>>());
+        assert_eq!(
+            statuses(&received),
+            too_long.into_iter().collect::<Vec<_>>()
+        );
     }
 }
 
@@ -221,9 +218,8 @@ fn work_requests_that_iwarp_does_not_have_fail_with_a_status() {
         post(&mut world, &mut link, wr::WR_SEND, 1, |_| {});
         world.run();
         let done = completed(&mut world, 0, &mut link);
-        let statuses: Vec<_> = done.iter().map(|(_, status, _)| *status).collect();
         assert_eq!(
-            statuses,
+            statuses(&done),
             [cqe::LOC_QP_OP_ERR, cqe::WR_FLUSH_ERR],
             "{opcode}"
         );
@@ -305,17 +301,6 @@ fn cut_data(frame: &mut [u8]) {
 
 /// A SYN of host 0 to the listener of host 1.
 fn syn(world: &World, port: u16) -> Vec<u8> {
-    let ethernet = Ethernet {
-        dst: world.hosts[1].mac,
-        src: world.hosts[0].mac,
-        vlan: None,
-        ethertype: EtherType::IPV4,
-    };
-    let mut ip = Ip::from_gids(world.hosts[0].gid, world.hosts[1].gid, 0, 0, 64);
-    if let Ip::V4(ip) = &mut ip {
-        ip.protocol = PROTOCOL_TCP;
-    }
-    ip.set_payload_len(Tcp::LEN).unwrap();
     let tcp = Tcp {
         src_port: port,
         dst_port: any(false).local_port.get(),
@@ -323,10 +308,5 @@ fn syn(world: &World, port: u16) -> Vec<u8> {
         window: 1000,
         ..Tcp::default()
     };
-    let mut frame = vec![0; 14 + 20 + 20];
-    ethernet.emit(&mut frame).unwrap();
-    ip.emit(&mut frame[14..]).unwrap();
-    tcp.emit(&mut frame[34..]).unwrap();
-    seal(&mut frame, &ip, 34);
-    frame
+    segment(world, 0, &tcp)
 }
