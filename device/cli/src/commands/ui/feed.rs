@@ -134,8 +134,7 @@ impl Sampler {
         let uptime = |snapshot: &Snapshot| snapshot.engine.item.uptime_ns;
         let is_other = |before: &Snapshot| uptime(before) > uptime(&snapshot);
         if self.before.as_ref().is_some_and(is_other) {
-            self.tail = Tail::default();
-            self.events.clear();
+            self.start_anew();
         }
         let new = self.tail.read(&self.remote).await?;
         let header = self.header(&snapshot);
