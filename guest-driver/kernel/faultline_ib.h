@@ -17,6 +17,9 @@
 /* No VLAN, in SET_GID and in paths of connections. */
 #define FAULTLINE_NO_VLAN	0xffff
 
+/* log2 of the number of bits of faultline_mr.early_answers. */
+#define FAULTLINE_LOG_EARLY_ANSWERS	6
+
 struct faultline_part {
 	void *cpu;
 	dma_addr_t dma;
@@ -139,6 +142,8 @@ struct faultline_mr {
 	 * refused: the next fault is answered after its MAP.
 	 */
 	bool map_refused;
+	/* Pages, by hash, with a fault that may be answered before its MAP. */
+	DECLARE_BITMAP(early_answers, 1 << FAULTLINE_LOG_EARLY_ANSWERS);
 	/*
 	 * Children of an implicit region by address, and those without pages.
 	 * The array's lock protects both; the mutex serializes creation.

@@ -26,6 +26,7 @@
  * preallocated.
  */
 #include <linux/delay.h>
+#include <linux/hash.h>
 #include <linux/ktime.h>
 #include <linux/mm.h>
 #include <linux/slab.h>
@@ -97,15 +98,31 @@ static bool faultline_odp_should_retry(struct faultline_mr *mr, u64 addr,
 }
 
 /*
- * Maps the pages that a fault demands. The fault is answered together with the
- * last MAP, before the device has executed it, unless the region's previous
- * fault was answered so and its MAP refused. Otherwise the access and the
- * refusal could follow each other without end.
+ * Returns true if a fault may be answered together with the last MAP, before
+ * the device has executed it; then the caller ends with clear_bit_unlock().
+ * Otherwise the answer waits for MAP: the access and a refusal of MAP could
+ * follow each other without end. So that no worker misses the refusal that
+ * another one is about to read, one fault of a page at a time is answered
+ * early; `bit` is that of the page.
  */
+static bool faultline_odp_answers_early(struct faultline_mr *mr,
+					unsigned int bit)
+{
+	if (test_and_set_bit_lock(bit, mr->early_answers))
+		return false;
+	if (!READ_ONCE(mr->map_refused))
+		return true;
+	clear_bit_unlock(bit, mr->early_answers);
+	return false;
+}
+
+/* Maps the pages that a fault demands, and may answer it. */
 static int faultline_odp_serve(struct faultline_mr *mr,
 			       struct faultline_page_list *list,
 			       struct faultline_fault *fault)
 {
+	unsigned int bit = hash_64(fault->va >> PAGE_SHIFT,
+				   FAULTLINE_LOG_EARLY_ANSWERS);
 	struct faultline_dev *dev = fault->dev;
 	unsigned long deadline = jiffies + FAULTLINE_FAULT_TIMEOUT;
 	unsigned int nomem = 0;
@@ -115,7 +132,7 @@ static int faultline_odp_serve(struct faultline_mr *mr,
 	err = faultline_odp_range(mr, fault->va, fault->bytes, &addr, &end);
 	if (err)
 		return err;
-	if (!READ_ONCE(mr->map_refused))
+	if (faultline_odp_answers_early(mr, bit))
 		list->fault = fault;
 	list->fault_end = end;
 	do {
@@ -123,6 +140,8 @@ static int faultline_odp_serve(struct faultline_mr *mr,
 					     true);
 	} while (faultline_odp_should_retry(mr, addr, end, err, &nomem) &&
 		 time_before(jiffies, deadline) && !faultline_is_dead(dev));
+	if (list->fault)
+		clear_bit_unlock(bit, mr->early_answers);
 	list->fault = NULL;
 	return err;
 }
