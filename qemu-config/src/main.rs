@@ -1,4 +1,4 @@
-//! Guest images, QEMU command lines, and the project's test, demo and bench commands.
+//! The lab: guest images, QEMU command lines, and the commands that test, demonstrate and measure the project in guests.
 #![forbid(unsafe_code)]
 
 mod agent;
