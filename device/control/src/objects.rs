@@ -54,7 +54,7 @@ pub enum QueuePairKind {
 
 /// State of a queue pair (IBTA 10.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "UPPERCASE")]
 pub enum QueuePairState {
     /// Nothing is sent or received, and no work requests are taken.
     Reset,

@@ -5,6 +5,8 @@ use faultline_nic::{Diagnostic, FrameKind, Instant, TxFrame};
 use faultline_wire::packet::RoceHeader;
 use serde::{Deserialize, Serialize};
 
+use crate::names;
+
 /// An event of one NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
@@ -52,6 +54,7 @@ pub enum TraceEvent {
         /// Doorbell page.
         page: u32,
         /// `faultline_abi::doorbell` kind.
+        #[serde(with = "names::doorbell")]
         kind: u8,
         /// How it has come.
         #[serde(default)]
@@ -76,6 +79,7 @@ pub struct FrameEvent {
     /// Index of the NIC that has taken it; [`FrameEvent::NO_NIC`] if none has, or if it was sent to all.
     pub to: u16,
     /// BTH opcode; [`FrameEvent::RAW`] of a frame that is not RoCE.
+    #[serde(with = "names::opcode")]
     pub opcode: u8,
     /// AETH syndrome, if there is an AETH, else [`FrameEvent::NO_SYNDROME`].
     pub syndrome: u8,

@@ -12,6 +12,7 @@ mod event;
 mod export;
 mod kind;
 mod metrics;
+mod names;
 mod owners;
 mod perfetto;
 mod prometheus;

@@ -31,7 +31,7 @@ fn text() -> String {
     recorder.event(Instant(0), 0, doorbell);
     let gauges = NicGauges {
         objects: vec![("qp", 1)],
-        queue_pairs: vec![("rts", 1)],
+        queue_pairs: vec![("RTS", 1)],
         queue_depths: vec![("fault", 1)],
         attached: Some(Duration::from_secs(1)),
         ..NicGauges::default()

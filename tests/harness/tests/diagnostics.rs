@@ -580,7 +580,7 @@ mod provoke {
             .as_u64()
             .unwrap();
         let ids = [("qpn", u64::from(qa.number())), ("psn", psn)];
-        let in_error = process.pair(A, &qa)["state"] == "err";
+        let in_error = process.pair(A, &qa)["state"] == "ERR";
         let down = process.api(B, "/link")["up"] == false;
         let exhausted = Provoked::new(K::RetriesExhausted, A, &ids, in_error && down);
         (process, vec![exhausted])
@@ -603,8 +603,8 @@ mod provoke {
             .unwrap()
             .iter()
             .all(|region| region["key"] != u64::from(remote.key));
-        let failed = process.pair(A, &qa)["state"] == "err";
-        let error = process.pair(B, &qb)["state"] == "err";
+        let failed = process.pair(A, &qa)["state"] == "ERR";
+        let error = process.pair(B, &qb)["state"] == "ERR";
         let key = [
             ("qpn", there),
             ("key", u64::from(remote.key)),
@@ -646,7 +646,7 @@ mod provoke {
         let overrun = process.wait_for(A, K::Overrun, &[("object", object)]);
         assert_eq!(overrun["queue"], "Completion");
         until("a queue pair in error", || {
-            process.pair(A, &qa)["state"] == "err"
+            process.pair(A, &qa)["state"] == "ERR"
         });
         let shown = process.pair(A, &qa)["send_cq"] == object;
         // Two completions fit, and none was read.
@@ -724,7 +724,7 @@ mod provoke {
         let ids = [("qpn", u64::from(qa.number())), ("key", key), ("va", va)];
         let refused = process.wait_for(A, K::KeyRefused, &ids);
         assert_eq!(refused["by"], "Local");
-        let in_error = process.pair(A, &qa)["state"] == "err";
+        let in_error = process.pair(A, &qa)["state"] == "ERR";
         let cause = process.wait_for(A, K::QpState, &[ids[0]]);
         let failed = process.traced(A, K::QpState).into_iter().next_back();
         assert_eq!(

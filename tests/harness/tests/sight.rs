@@ -130,15 +130,15 @@ fn metrics_count_queue_pairs_by_state() {
     };
     check(&[]);
     let idle = [a.qp(QpType::Rc).unwrap(), a.qp(QpType::Ud).unwrap()];
-    check(&[("reset", 2)]);
+    check(&[("RESET", 2)]);
     let (mut connected, _peer) = connect_nodes(&a, &b, QpType::Rc).unwrap();
-    check(&[("reset", 2), ("rts", 1)]);
+    check(&[("RESET", 2), ("RTS", 1)]);
     connected.to_error().unwrap();
-    check(&[("reset", 2), ("err", 1)]);
+    check(&[("RESET", 2), ("ERR", 1)]);
     connected.to_reset().unwrap();
-    check(&[("reset", 3)]);
+    check(&[("RESET", 3)]);
     drop(idle);
-    check(&[("reset", 1)]);
+    check(&[("RESET", 1)]);
     request(
         &socket,
         "POST",
@@ -273,7 +273,7 @@ fn a_diagnostic_has_the_same_ids_everywhere() {
     expect_logged(log, &["WARN", "nic{name=b}", "kind=\"qp_failed\"", &qpn]);
     assert_eq!(qb.state().unwrap(), QPS_ERR);
     let pair = get(&socket, &format!("/v1/nics/b/queue-pairs/{number}"));
-    assert_eq!(pair["state"], "err", "{pair}");
+    assert_eq!(pair["state"], "ERR", "{pair}");
 
     // A command and a doorbell that are refused, and a device that is stopped.
     let wrong = b.nic.admin(admin::DESTROY_QP, 0xffff, &());

@@ -722,7 +722,7 @@ mod tests {
 
     fn pair(connection: serde_json::Value) -> QueuePairView {
         let mut pair = json!({
-            "qpn": 5, "kind": "rc", "state": "rts", "context": 1, "pd": 1, "send_cq": 0, "recv_cq": 0, "srq": null,
+            "qpn": 5, "kind": "rc", "state": "RTS", "context": 1, "pd": 1, "send_cq": 0, "recv_cq": 0, "srq": null,
             "peer_qpn": null, "path_mtu": 1448, "fault_policy": "rnr", "sends_pending": 0, "waits_for_page": false,
             "tx_packets": 0, "tx_bytes": 0, "rx_packets": 0, "rx_bytes": 0,
         });

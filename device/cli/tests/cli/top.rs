@@ -172,7 +172,7 @@ fn answer(path: &str, sample: u64) -> Value {
     });
     let pair = |qpn: u64| {
         json!({
-            "qpn": qpn, "kind": "rc", "state": "rts", "context": 1, "pd": 1, "send_cq": 0, "recv_cq": 0, "srq": null,
+            "qpn": qpn, "kind": "rc", "state": "RTS", "context": 1, "pd": 1, "send_cq": 0, "recv_cq": 0, "srq": null,
             "peer_qpn": 9, "path_mtu": 1024, "fault_policy": "stall", "sends_pending": 4, "waits_for_page": true,
             "tx_packets": sample * if qpn == 77 { 10_000 } else { 1000 },
             "tx_bytes": 0,

@@ -418,7 +418,7 @@ fn describe_cause(cause: StateCause) -> String {
     }
 }
 
-/// Why packets do not pass the port of a NIC.
+/// The fields of the code of a Terminate message.
 fn describe_terminate(code: TerminateCode) -> String {
     let TerminateCode {
         layer,
@@ -429,6 +429,7 @@ fn describe_terminate(code: TerminateCode) -> String {
     format!("layer={layer} type={error_type} code={number:#04x} ({name})")
 }
 
+/// Why packets do not pass the port of a NIC.
 fn describe_drop(cause: DropCause) -> String {
     match cause {
         DropCause::InterfaceDown => "the interface is down".to_owned(),
@@ -462,12 +463,14 @@ fn describe(diagnostic: &Diagnostic) -> String {
             cause,
         } => {
             let cause = describe_cause(cause);
+            let from = from.name();
             match to {
                 State::Err => {
-                    format!("a queue pair is in error: qpn={qpn} from={from:?} cause={cause}")
+                    format!("a queue pair is in error: qpn={qpn} from={from} cause={cause}")
                 }
                 _ => format!(
-                    "a queue pair has changed its state: qpn={qpn} from={from:?} to={to:?} cause={cause}"
+                    "a queue pair has changed its state: qpn={qpn} from={from} to={} cause={cause}",
+                    to.name()
                 ),
             }
         }

@@ -124,7 +124,7 @@ pub(crate) static QP_STATES: LazyLock<Names> = LazyLock::new(|| {
     let states = State::ALL.iter().zip(0u16..);
     Names::new(
         "state of a queue pair",
-        states.map(|(state, number)| (state.name().to_ascii_uppercase(), number)),
+        states.map(|(state, number)| (state.name().to_owned(), number)),
     )
 });
 

@@ -128,7 +128,7 @@ fn nic(name: &str) -> NicSnapshot {
         metrics,
         gauges: NicGauges {
             objects: vec![("qp", 3), ("cq", 4)],
-            queue_pairs: vec![("rts", 3)],
+            queue_pairs: vec![("RTS", 3)],
             queue_depths: vec![("fault", 1)],
             held_bytes: 1 << 20,
             attached: Some(Duration::from_secs(61)),

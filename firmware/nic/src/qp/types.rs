@@ -104,7 +104,11 @@ pub enum StateCause {
 
 /// State of a QP (IBTA 10.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "UPPERCASE")
+)]
 #[repr(u8)]
 pub enum State {
     /// No packets are sent or received.
@@ -135,16 +139,16 @@ impl State {
         Self::Err,
     ];
 
-    /// Its name, in lower case.
+    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Reset => "reset",
-            Self::Init => "init",
-            Self::Rtr => "rtr",
-            Self::Rts => "rts",
-            Self::Sqd => "sqd",
-            Self::Sqe => "sqe",
-            Self::Err => "err",
+            Self::Reset => "RESET",
+            Self::Init => "INIT",
+            Self::Rtr => "RTR",
+            Self::Rts => "RTS",
+            Self::Sqd => "SQD",
+            Self::Sqe => "SQE",
+            Self::Err => "ERR",
         }
     }
 

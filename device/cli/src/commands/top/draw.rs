@@ -218,9 +218,9 @@ mod tests {
             "nic1 running down      0   0   0     0    -      0      0      0      0    0",
             "> Queue pairs, per second (3)",
             "QPN NIC  KIND STATE POLICY TX-PKT RX-PKT TX-B RX-B WAITS PROCESS         PEER",
-            " 18 nic0 rc   rts   rnr      500k   500k 500M    0 -     ib_write_bw 345    9",
-            " 17 nic0 rc   rts   rnr      1.0k   1.0k 1.0M    0 -     ib_write_bw 345    9",
-            " 40 nic0 rc   rts   rnr         -      -    -    - -     ib_write_bw 345    9",
+            " 18 nic0 rc   RTS   rnr      500k   500k 500M    0 -     ib_write_bw 345    9",
+            " 17 nic0 rc   RTS   rnr      1.0k   1.0k 1.0M    0 -     ib_write_bw 345    9",
+            " 40 nic0 rc   RTS   rnr         -      -    -    - -     ib_write_bw 345    9",
             "",
             "",
             "",
@@ -246,7 +246,7 @@ mod tests {
             "faultline top  engin",
             "> Queue pairs, per s",
             "QPN NIC  KIND STATE",
-            " 18 nic0 rc   rts",
+            " 18 nic0 rc   RTS",
             "q quit  Tab panel  a",
         ];
         assert_eq!(picture(&view, 20, 5), expected);

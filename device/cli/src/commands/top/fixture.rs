@@ -73,7 +73,7 @@ pub(super) fn part<T>(at: Duration, items: Vec<T>) -> Part<T> {
 /// A queue pair that has sent this many packets.
 pub(super) fn pair(qpn: u32, packets: u64) -> QueuePairView {
     from_json(json!({
-        "qpn": qpn, "kind": "rc", "state": "rts", "context": 1, "pd": 1, "send_cq": 0, "recv_cq": 0, "srq": null,
+        "qpn": qpn, "kind": "rc", "state": "RTS", "context": 1, "pd": 1, "send_cq": 0, "recv_cq": 0, "srq": null,
         "peer_qpn": 9, "path_mtu": 1024, "fault_policy": "rnr", "sends_pending": 4, "waits_for_page": false,
         "tx_packets": packets, "tx_bytes": packets * 1000, "rx_packets": packets, "rx_bytes": 0,
     }))

@@ -228,7 +228,7 @@ fn nic(nic: &NicRow) -> Row {
 fn queue_pair(pair: &PairRow) -> Row {
     let state = pair.state.map_or("-".to_owned(), |state| name(&state));
     Row {
-        trouble: pair.waits_for_page || state == "err" || state == "sqe",
+        trouble: pair.waits_for_page || state == "ERR" || state == "SQE",
         cells: vec![
             pair.qpn.to_string(),
             pair.nic.clone(),

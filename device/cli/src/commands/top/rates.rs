@@ -461,7 +461,7 @@ mod tests {
         let json = serde_json::to_string(&rows(Some(&before), &after)).unwrap();
         let json: serde_json::Value = from_json(serde_json::from_str(&json).unwrap());
         assert_eq!(json["queue_pairs"][0]["program"], "ib_write_bw");
-        assert_eq!(json["queue_pairs"][0]["state"], "rts");
+        assert_eq!(json["queue_pairs"][0]["state"], "RTS");
         assert_eq!(json["nics"][1]["link_up"], false);
         assert_eq!(json["incomplete"]["queue_pairs"], true);
         assert_eq!(json["incomplete"]["regions"], false);

@@ -150,7 +150,7 @@ class PairsView {
     this.isLive = isLive;
     const columns = isLive ? LIVE_PAIRS : RUN_PAIRS;
     const sort = { at: columns.findIndex((column) => column.title.startsWith("Sent")), down: true };
-    this.table = new Table("Queue pairs", columns, { sort, trouble: (row) => row.state === "err" || row.waits_for_page });
+    this.table = new Table("Queue pairs", columns, { sort, trouble: (row) => row.state === "ERR" || row.waits_for_page });
     this.note = el("p");
     this.element = el("div", {}, this.note, this.table.element);
   }
