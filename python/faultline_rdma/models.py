@@ -72,7 +72,7 @@ QueuePairKind = Literal['gsi', 'rc', 'uc', 'ud', 'raw', 'xrc_ini', 'xrc_tgt', 'w
 
 
 #: State of a queue pair (IBTA 10.3.1).
-QueuePairState = Literal['reset', 'init', 'rtr', 'rts', 'sqd', 'sqe', 'err']
+QueuePairState = Literal['RESET', 'INIT', 'RTR', 'RTS', 'SQD', 'SQE', 'ERR']
 
 
 #: A rule in the language of scenarios, with the keys `on` and `do`, and by choice `name`, `nic` and `port`.
