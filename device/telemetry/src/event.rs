@@ -113,7 +113,7 @@ impl FrameEvent {
     /// No NIC of the process, or several.
     pub const NO_NIC: u16 = u16::MAX;
     /// Not a RoCE packet.
-    pub const RAW: u8 = u8::MAX;
+    pub const RAW: u8 = names::RAW;
     /// No AETH.
     pub const NO_SYNDROME: u8 = u8::MAX;
 

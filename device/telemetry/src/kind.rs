@@ -2,12 +2,13 @@
 //!
 //! All of them are finite sets, so a guest cannot make new names.
 
-use faultline_abi::{admin, doorbell, translation};
+use faultline_abi::{admin, translation};
 use faultline_nic::{CommandQueue, Diagnostic};
-use faultline_wire::{Opcode, Syndrome};
+use faultline_wire::Syndrome;
 use serde_json::Value;
 
 use crate::event::FrameEvent;
+use crate::names::{constant_name, opcode_name, snake_case};
 
 macro_rules! diagnostic_kinds {
     ($($variant:ident $name:literal,)*) => {
@@ -95,18 +96,6 @@ impl Direction {
     }
 }
 
-/// Changes CamelCase to snake_case.
-fn snake_case(name: &str) -> String {
-    let mut text = String::with_capacity(name.len().saturating_add(4));
-    for c in name.chars() {
-        if c.is_ascii_uppercase() && !text.is_empty() {
-            text.push('_');
-        }
-        text.push(c.to_ascii_lowercase());
-    }
-    text
-}
-
 /// The fields of a diagnostic, by name; no fields: an empty object.
 pub fn diagnostic_fields(diagnostic: &Diagnostic) -> Value {
     // An enum is an object with its name as the only key, or its name if there are no fields.
@@ -115,28 +104,6 @@ pub fn diagnostic_fields(diagnostic: &Diagnostic) -> Value {
         _ => None,
     };
     fields.unwrap_or_else(|| Value::Object(serde_json::Map::new()))
-}
-
-/// The name of a BTH opcode, such as `rc_send_only`; `raw` for [`FrameEvent::RAW`]; `unknown` for other values that no packet
-/// has.
-pub fn opcode_name(opcode: u8) -> String {
-    match Opcode::from_u8(opcode) {
-        Some(opcode) => snake_case(&format!("{opcode:?}")),
-        None if opcode == FrameEvent::RAW => "raw".to_owned(),
-        None => "unknown".to_owned(),
-    }
-}
-
-/// The name of a constant in a group of the ABI, in small letters and without the prefix of the group.
-fn constant_name(group: &faultline_abi::ConstantGroup, prefix: &str, value: u64) -> Option<String> {
-    let constant = group.constants.iter().find(|c| c.value == value)?;
-    let name = constant.name.strip_prefix(prefix)?;
-    Some(name.to_ascii_lowercase())
-}
-
-/// The name of a type of doorbells (`faultline_abi::doorbell`); `None` if it has none.
-pub fn doorbell_name(kind: u8) -> Option<String> {
-    constant_name(&doorbell::TYPES, "FAULTLINE_DB_", u64::from(kind))
 }
 
 /// The name of a command; its number if it has none.
@@ -164,7 +131,11 @@ pub fn frame_name(frame: &FrameEvent) -> String {
 mod tests {
     use std::collections::BTreeSet;
 
+    use faultline_abi::doorbell;
+    use faultline_wire::Opcode;
+
     use super::*;
+    use crate::names::doorbell_name;
 
     #[test]
     fn each_kind_has_a_number_and_a_name_of_its_own() {

@@ -33,11 +33,9 @@ mod trace;
 
 pub use event::{DoorbellPath, FrameEvent, Record, TraceEvent};
 pub use export::TraceFormat;
-pub use kind::{
-    DiagnosticKind, Direction, command_name, diagnostic_fields, doorbell_name, frame_name,
-    opcode_name,
-};
+pub use kind::{DiagnosticKind, Direction, command_name, diagnostic_fields, frame_name};
 pub use metrics::{FaultCounts, Histogram, NicMetrics, Opcodes, Traffic};
+pub use names::{doorbell_name, opcode_name};
 pub use prometheus::{
     EngineSnapshot, FabricSnapshot, LinkSnapshot, NicGauges, NicSnapshot, PortCounts, PortSnapshot,
     PrioritySnapshot, ProcessSnapshot, prometheus_text,

@@ -1,16 +1,51 @@
-//! Numbers in traces by the names that metrics and scenarios have for them. A number without a name is written as a number; numbers
+//! Names of opcodes and doorbells. Traces have them in place of the numbers. A number without a name is written as a number; numbers
 //! are accepted, too, as in traces of earlier versions.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
+use faultline_abi::{ConstantGroup, doorbell as bell};
 use faultline_wire::opcode::Opcode;
 use serde::de::{Deserialize, Deserializer, Error};
 use serde::{Serialize, Serializer};
 
-use crate::event::FrameEvent;
-use crate::kind::{doorbell_name, opcode_name};
+/// In place of an opcode: not a RoCE packet.
+pub(crate) const RAW: u8 = u8::MAX;
+
+/// Changes CamelCase to snake_case.
+pub(crate) fn snake_case(name: &str) -> String {
+    let mut text = String::with_capacity(name.len().saturating_add(4));
+    for c in name.chars() {
+        if c.is_ascii_uppercase() && !text.is_empty() {
+            text.push('_');
+        }
+        text.push(c.to_ascii_lowercase());
+    }
+    text
+}
+
+/// The name of a BTH opcode, such as `rc_send_only`; `raw` for [`crate::FrameEvent::RAW`]; `unknown` for other values that no packet
+/// has.
+pub fn opcode_name(opcode: u8) -> String {
+    match Opcode::from_u8(opcode) {
+        Some(opcode) => snake_case(&format!("{opcode:?}")),
+        None if opcode == RAW => "raw".to_owned(),
+        None => "unknown".to_owned(),
+    }
+}
+
+/// The name of a constant in a group of the ABI, in small letters and without the prefix of the group.
+pub(crate) fn constant_name(group: &ConstantGroup, prefix: &str, value: u64) -> Option<String> {
+    let constant = group.constants.iter().find(|c| c.value == value)?;
+    let name = constant.name.strip_prefix(prefix)?;
+    Some(name.to_ascii_lowercase())
+}
+
+/// The name of a type of doorbells (`faultline_abi::doorbell`); `None` if it has none.
+pub fn doorbell_name(kind: u8) -> Option<String> {
+    constant_name(&bell::TYPES, "FAULTLINE_DB_", u64::from(kind))
+}
 
 /// A name or number.
 #[derive(serde::Deserialize)]
@@ -61,7 +96,7 @@ impl Table {
 /// BTH opcodes: `rc_send_only`; `raw` of a frame that is not RoCE.
 static OPCODES: LazyLock<Table> = LazyLock::new(|| {
     Table::new(|opcode| {
-        let is_known = opcode == FrameEvent::RAW || Opcode::from_u8(opcode).is_some();
+        let is_known = opcode == RAW || Opcode::from_u8(opcode).is_some();
         is_known.then(|| opcode_name(opcode))
     })
 });

@@ -13,8 +13,9 @@ use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::kind::{Direction, doorbell_name, opcode_name};
+use crate::kind::Direction;
 use crate::metrics::{Histogram, NicMetrics, Traffic};
+use crate::names::{doorbell_name, opcode_name};
 use crate::stage::Stage;
 
 mod process;

@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use crate::analysis::{Analysis, Fault, Outcome, QueuePair, is_rnr_nak};
 use crate::event::{FrameEvent, Record, TraceEvent};
-use crate::kind::{DiagnosticKind, command_name, doorbell_name, frame_name};
+use crate::kind::{DiagnosticKind, command_name, frame_name};
+use crate::names::doorbell_name;
 use crate::owners::Owners;
 use crate::stage::Stage;
 use crate::trace::{Trace, TraceHeader};

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use faultline_abi::admin::EQ_ASYNC;
-use faultline_abi::doorbell;
 use faultline_abi::regs;
 use faultline_config::Config;
 use faultline_control::scenario::{ScenarioView, VerdictView};
@@ -182,7 +181,7 @@ fn doorbells_are_late_or_there_twice() {
     let sends = |path| {
         let of_path = records.iter().filter(move |record| {
             let bell = &record["event"]["Doorbell"];
-            bell["kind"] == doorbell::SQ && bell["path"] == path
+            bell["kind"] == "sq" && bell["path"] == path
         });
         of_path.map(at).collect::<Vec<u64>>()
     };
