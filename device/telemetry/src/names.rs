@@ -1,14 +1,9 @@
-//! Names of opcodes and doorbells. Traces have them in place of the numbers. A number without a name is written as a number; numbers
-//! are accepted, too, as in traces of earlier versions.
+//! Names of opcodes and doorbells. Traces have them in place of the numbers, as `faultline_nic::names` describes.
 
-use std::borrow::Cow;
-use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use faultline_abi::{ConstantGroup, doorbell as bell};
 use faultline_wire::opcode::Opcode;
-use serde::de::{Deserialize, Deserializer, Error};
-use serde::{Serialize, Serializer};
 
 /// In place of an opcode: not a RoCE packet.
 pub(crate) const RAW: u8 = u8::MAX;
@@ -47,75 +42,37 @@ pub fn doorbell_name(kind: u8) -> Option<String> {
     constant_name(&bell::TYPES, "FAULTLINE_DB_", u64::from(kind))
 }
 
-/// A name or number.
-#[derive(serde::Deserialize)]
-#[serde(untagged)]
-enum Named<'a> {
-    Number(u8),
-    #[serde(borrow)]
-    Name(Cow<'a, str>),
-}
-
-/// Names by number, and back.
-#[derive(Debug)]
-struct Table {
-    names: Vec<Option<String>>,
-    numbers: HashMap<String, u8>,
-}
-
-impl Table {
-    fn new(name: impl Fn(u8) -> Option<String>) -> Self {
-        let names: Vec<_> = (0..=u8::MAX).map(name).collect();
-        let named = names.iter().zip(0u8..=u8::MAX);
-        let numbers = named.filter_map(|(name, number)| Some((name.clone()?, number)));
-        Self {
-            numbers: numbers.collect(),
-            names,
-        }
-    }
-
-    fn write<S: Serializer>(&self, number: u8, to: S) -> Result<S::Ok, S::Error> {
-        match self.names.get(usize::from(number)) {
-            Some(Some(name)) => to.serialize_str(name),
-            _ => number.serialize(to),
-        }
-    }
-
-    fn read<'de, D: Deserializer<'de>>(&self, from: D) -> Result<u8, D::Error> {
-        match Named::deserialize(from)? {
-            Named::Number(number) => Ok(number),
-            Named::Name(name) => self
-                .numbers
-                .get(name.as_ref())
-                .copied()
-                .ok_or_else(|| D::Error::custom(format!("unknown name {name}"))),
-        }
-    }
-}
+/// The names of all numbers that have one.
+type Names = Vec<Option<String>>;
 
 /// BTH opcodes: `rc_send_only`; `raw` of a frame that is not RoCE.
-static OPCODES: LazyLock<Table> = LazyLock::new(|| {
-    Table::new(|opcode| {
-        let is_known = opcode == RAW || Opcode::from_u8(opcode).is_some();
-        is_known.then(|| opcode_name(opcode))
-    })
+static OPCODES: LazyLock<Names> = LazyLock::new(|| {
+    let is_known = |opcode: &u8| *opcode == RAW || Opcode::from_u8(*opcode).is_some();
+    let opcodes = (0..=u8::MAX).map(|opcode| is_known(&opcode).then(|| opcode_name(opcode)));
+    opcodes.collect()
 });
 
 /// Types of doorbells: `sq`.
-static DOORBELLS: LazyLock<Table> = LazyLock::new(|| Table::new(doorbell_name));
+static DOORBELLS: LazyLock<Names> = LazyLock::new(|| (0..=u8::MAX).map(doorbell_name).collect());
 
-/// Modules for `serde(with = …)`: the numbers of a table.
+/// Modules for `serde(with = …)`: numbers with these names.
 macro_rules! named {
-    ($($module:ident = $table:ident;)*) => {$(
+    ($($module:ident = $names:ident;)*) => {$(
         pub(crate) mod $module {
-            use super::{Deserializer, Serializer};
+            use faultline_nic::names::{read, write};
+            use serde::{Deserializer, Serializer};
 
             pub(crate) fn serialize<S: Serializer>(number: &u8, to: S) -> Result<S::Ok, S::Error> {
-                super::$table.write(*number, to)
+                let name = super::$names.get(usize::from(*number));
+                write(name.and_then(Option::as_deref), number, to)
             }
 
             pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u8, D::Error> {
-                super::$table.read(from)
+                read(from, |name| {
+                    let mut names = super::$names.iter().zip(0u64..);
+                    let found = names.find(|(of, _)| of.as_deref() == Some(name));
+                    found.map(|(_, number)| number)
+                })
             }
         }
     )*};

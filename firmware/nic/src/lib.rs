@@ -57,7 +57,7 @@ mod latency;
 pub mod mkey;
 mod multicast;
 #[cfg(feature = "serde")]
-mod names;
+pub mod names;
 mod netdev;
 mod nic;
 mod number;

@@ -18,7 +18,11 @@ enum Named<'a> {
     Name(Cow<'a, str>),
 }
 
-fn write<S: Serializer>(
+/// Writes a number by its name, or without one as a number.
+///
+/// # Errors
+/// Those of the serializer.
+pub fn write<S: Serializer>(
     name: Option<&str>,
     number: impl Serialize,
     to: S,
@@ -29,7 +33,11 @@ fn write<S: Serializer>(
     }
 }
 
-fn read<'de, D: Deserializer<'de>, T: TryFrom<u64>>(
+/// Reads a number, or the number that `value` has for a name.
+///
+/// # Errors
+/// Neither name nor number, an unknown name, or a number that is too large for the type.
+pub fn read<'de, D: Deserializer<'de>, T: TryFrom<u64>>(
     from: D,
     value: impl Fn(&str) -> Option<u64>,
 ) -> Result<T, D::Error> {
