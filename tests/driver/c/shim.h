@@ -144,6 +144,7 @@ static inline int order_base_2(u64 n)
 }
 
 #define WORD_BITS (8 * sizeof(long))
+#define DECLARE_BITMAP(name, bits) unsigned long name[DIV_ROUND_UP(bits, WORD_BITS)]
 
 static inline void __set_bit(u32 bit, unsigned long *words)
 {
