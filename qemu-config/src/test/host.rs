@@ -18,6 +18,7 @@ use super::workflows;
 use crate::command::tail;
 use crate::host::Release;
 use crate::image::{Base, Kernel};
+use crate::processor_time;
 use crate::workspace::Workspace;
 
 /// The time at which a step without guests runs, in a run with guests.
@@ -221,6 +222,7 @@ pub fn run(workspace: &Workspace, filter: &str, when: When, dir: &Path, tally: &
             continue;
         }
         let started = Instant::now();
+        processor_time::begin();
         let run = match step.run {
             Run::One(run) => run,
             Run::Programs { real_time } => {
