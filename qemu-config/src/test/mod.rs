@@ -325,7 +325,11 @@ fn run_on_host(session: &Session<'_>, suite: Suite, filter: &str, when: When, ta
         ..
     } = session;
     match suite {
-        Suite::Host => host::run(workspace, filter, when, dir, tally),
+        Suite::Host => {
+            let kernel = options.first_kernel();
+            let is_left_out = |step: &str| options.leaves_out(suite, step, kernel);
+            host::run(workspace, filter, when, is_left_out, dir, tally);
+        }
         Suite::Keys => keys::run_host(workspace, filter, when, dir, tally),
         // It boots guests of its own, when the others have ended.
         Suite::Packages if when != When::Before => {
