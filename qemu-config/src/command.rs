@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::progress;
+use crate::{processor_time, progress};
 
 /// Lines of a failed program's log that are shown.
 const SHOWN_LINES: usize = 40;
@@ -55,14 +55,14 @@ fn run_into(what: &str, command: &mut Command, log: &Path) -> Result<()> {
         .append(true)
         .open(log)
         .with_context(|| format!("opening {}", log.display()))?;
-    let status = command
+    command
         .stdin(Stdio::null())
         .stdout(
             file.try_clone()
                 .context("duplicating the log's descriptor")?,
         )
-        .stderr(file)
-        .status()
+        .stderr(file);
+    let status = processor_time::status(command)
         .with_context(|| format!("starting {}", command.get_program().display()))?;
     if !status.success() {
         let text = fs::read(log).unwrap_or_default();
@@ -77,9 +77,11 @@ fn run_into(what: &str, command: &mut Command, log: &Path) -> Result<()> {
 
 /// Runs `command` and returns its output on stdout.
 pub fn capture(command: &mut Command) -> Result<String> {
-    let output = command
+    command
         .stdin(Stdio::null())
-        .output()
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let output = processor_time::output(command)
         .with_context(|| format!("starting {}", command.get_program().display()))?;
     if !output.status.success() {
         bail!(

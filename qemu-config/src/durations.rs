@@ -135,15 +135,36 @@ impl History {
 /// The parts of a run's time.
 #[derive(Debug, Clone, Default)]
 pub struct Times {
-    /// Name, seconds, and expected seconds if an earlier run has measured it.
-    tests: Vec<(String, f64, Option<f64>)>,
+    tests: Vec<Test>,
     waits: Vec<(String, f64)>,
+}
+
+/// The time of a test, in seconds.
+#[derive(Debug, Clone)]
+struct Test {
+    name: String,
+    seconds: f64,
+    /// If an earlier run has measured it.
+    expected: Option<f64>,
+    /// Processor time of its programs, of a test without guests.
+    processors: Option<f64>,
 }
 
 impl Times {
     /// Adds a test.
-    pub fn add_test(&mut self, name: &str, seconds: f64, expected: Option<f64>) {
-        self.tests.push((name.to_owned(), seconds, expected));
+    pub fn add_test(
+        &mut self,
+        name: &str,
+        seconds: f64,
+        expected: Option<f64>,
+        processors: Option<f64>,
+    ) {
+        self.tests.push(Test {
+            name: name.to_owned(),
+            seconds,
+            expected,
+            processors,
+        });
     }
 
     /// Adds a wait: for a boot, a build, or the other guest.
@@ -154,16 +175,14 @@ impl Times {
     /// The longest tests and waits, and tests that were slower than expected.
     pub fn text(&self, loop_seconds: f64) -> String {
         let mut text = String::new();
-        let tests = self
-            .tests
-            .iter()
-            .map(|(name, seconds, _)| (name.as_str(), *seconds));
+        let tests = self.tests.iter();
+        let tests = tests.map(|test| (test.name.as_str(), test.seconds, test.processors));
         list(&mut text, "longest tests", tests);
         let waits = self
             .waits
             .iter()
             .filter(|(_, seconds)| *seconds >= LEAST_WAIT)
-            .map(|(what, seconds)| (what.as_str(), *seconds));
+            .map(|(what, seconds)| (what.as_str(), *seconds, None));
         list(&mut text, "longest waits", waits);
         let slower = self.slower();
         if !slower.is_empty() {
@@ -179,27 +198,33 @@ impl Times {
     }
 
     fn slower(&self) -> Vec<(&str, f64, f64)> {
-        let known = self.tests.iter().filter_map(|(name, seconds, expected)| {
-            let expected = (*expected)?;
-            let is_slow = *seconds > LEAST_SLOW && *seconds > SLOWER * expected;
-            is_slow.then_some((name.as_str(), *seconds, expected))
+        let known = self.tests.iter().filter_map(|test| {
+            let (seconds, expected) = (test.seconds, test.expected?);
+            let is_slow = seconds > LEAST_SLOW && seconds > SLOWER * expected;
+            is_slow.then_some((test.name.as_str(), seconds, expected))
         });
         known.collect()
     }
 }
 
-/// Appends the longest entries.
-fn list<'a>(text: &mut String, title: &str, entries: impl Iterator<Item = (&'a str, f64)>) {
-    let mut entries: Vec<(&str, f64)> = entries.collect();
+/// Appends the longest entries: name, seconds, and seconds of processors if these are known.
+fn list<'a>(
+    text: &mut String,
+    title: &str,
+    entries: impl Iterator<Item = (&'a str, f64, Option<f64>)>,
+) {
+    let mut entries: Vec<_> = entries.collect();
     if entries.is_empty() {
         return;
     }
     entries.sort_by(|a, b| b.1.total_cmp(&a.1));
     entries.truncate(LONGEST);
     *text += &format!("{title}:\n");
-    for (name, seconds) in entries {
+    for (name, seconds, processors) in entries {
+        let processors =
+            processors.map_or_else(String::new, |used| format!(" ({used:.1} s of processors)"));
         // Writing to a string does not fail.
-        let _ = writeln!(text, "{seconds:8.1} s  {name}");
+        let _ = writeln!(text, "{seconds:8.1} s  {name}{processors}");
     }
 }
 
@@ -281,10 +306,10 @@ mod tests {
     #[test]
     fn slower_tests_are_found() {
         let mut times = Times::default();
-        times.add_test("much", 12.1, Some(6.0));
-        times.add_test("little", 11.9, Some(6.0));
-        times.add_test("short", 4.9, Some(1.0));
-        times.add_test("unknown", 100.0, None);
+        times.add_test("much", 12.1, Some(6.0), None);
+        times.add_test("little", 11.9, Some(6.0), None);
+        times.add_test("short", 4.9, Some(1.0), None);
+        times.add_test("unknown", 100.0, None, None);
         assert_eq!(times.slower(), [("much", 12.1, 6.0)]);
         let text = times.text(0.25);
         assert!(
@@ -299,7 +324,8 @@ mod tests {
         let mut times = Times::default();
         assert_eq!(times.text(0.2), "");
         for n in 0..20 {
-            times.add_test(&format!("t{n}"), f64::from(n), None);
+            let processors = (n == 18).then_some(30.25);
+            times.add_test(&format!("t{n}"), f64::from(n), None, processors);
         }
         times.add_wait("boot of stable1".into(), 10.0);
         times.add_wait("a moment".into(), 0.9);
@@ -307,6 +333,7 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "longest tests:");
         assert_eq!(lines[1], "    19.0 s  t19");
+        assert_eq!(lines[2], "    18.0 s  t18 (30.2 s of processors)");
         assert_eq!(lines[10], "    10.0 s  t10");
         assert_eq!(
             lines[11..],

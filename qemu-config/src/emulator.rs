@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::command::{Owned, bound_to_us, capture, step, tail};
 use crate::processes::children;
+use crate::processor_time;
 use crate::workspace::Workspace;
 
 /// The step in which it is built.
@@ -134,14 +135,14 @@ impl Build<'_> {
             .arg("--message-format=json-render-diagnostics")
             .current_dir(workspace.root())
             .stdin(Stdio::null())
-            .stderr(Stdio::inherit());
+            .stdout(Stdio::piped());
         if self.is_reproducible {
             command
                 .env("CARGO_INCREMENTAL", "0")
                 .env_remove("RUSTFLAGS")
                 .env_remove("CARGO_ENCODED_RUSTFLAGS");
         }
-        let output = command.output().context("starting cargo")?;
+        let output = processor_time::output(&mut command).context("starting cargo")?;
         ensure!(output.status.success(), "{name} does not build (see above)");
         executable(&String::from_utf8_lossy(&output.stdout), name)
             .with_context(|| format!("cargo named no executable {name}"))

@@ -27,6 +27,7 @@ mod package;
 mod prepare;
 mod priority;
 mod processes;
+mod processor_time;
 mod programs;
 mod progress;
 mod protocol;

@@ -15,6 +15,7 @@ use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
 use crate::durations::{History, Measured, Times, calibrate};
+use crate::processor_time;
 
 /// Largest number of plain lines about progress.
 const PLAIN_LINES: u32 = 20;
@@ -58,6 +59,22 @@ pub struct Item {
     pub is_test: bool,
     /// Number of such steps that run at the same time.
     pub beside: usize,
+}
+
+/// The time that a step took.
+struct Took {
+    elapsed: Duration,
+    /// Processor time of its programs, if it is known.
+    processors: Option<Duration>,
+}
+
+impl From<Duration> for Took {
+    fn from(elapsed: Duration) -> Self {
+        Self {
+            elapsed,
+            processors: None,
+        }
+    }
 }
 
 /// The current step of a thread.
@@ -141,7 +158,18 @@ impl Meter {
     }
 
     /// Ends a step of a thread: `count` tests, or no test if it is 0.
-    fn end(&mut self, thread: ThreadId, name: &str, took: Duration, now: Duration, count: usize) {
+    fn end(
+        &mut self,
+        thread: ThreadId,
+        name: &str,
+        took: impl Into<Took>,
+        now: Duration,
+        count: usize,
+    ) {
+        let Took {
+            elapsed: took,
+            processors,
+        } = took.into();
         // Its own activity, and parts of a test, are no waits.
         let mut activities = self.activities.iter_mut();
         if let Some((_, activity)) = activities.find(|(of, _)| *of == thread) {
@@ -167,7 +195,8 @@ impl Meter {
         self.history.add(&measured);
         self.measured.push(measured);
         if count > 0 {
-            self.times.add_test(name, took, past);
+            let processors = processors.map(|used| used.as_secs_f64());
+            self.times.add_test(name, took, past, processors);
             self.ended += count;
             // An earlier run may have had another number of tests.
             let expected = match (seconds, before) {
@@ -455,10 +484,16 @@ pub fn begin(what: &str) {
 
 /// Records the end of a step: `count` tests, or no test if it is 0.
 pub fn end(name: &str, took: Duration, count: usize) {
+    // A part of a test ends no step.
+    let processors = (count > 0).then(processor_time::end).flatten();
     if let Some(run) = run().as_mut() {
         let now = run.started.elapsed();
-        run.meter
-            .end(thread::current().id(), name, took, now, count);
+        let thread = thread::current().id();
+        let took = Took {
+            elapsed: took,
+            processors,
+        };
+        run.meter.end(thread, name, took, now, count);
     }
 }
 

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
@@ -22,6 +23,7 @@ use crate::benchmark_page::{self, Section};
 use crate::command::{capture, say, tail};
 use crate::emulator::{Build, Profile};
 use crate::host;
+use crate::processor_time;
 use crate::workspace::Workspace;
 
 use baseline::{Baseline, MOST_DECREASE, MOST_GROWTH, Shape, Verdict, change};
@@ -214,12 +216,13 @@ fn count(workspace: &Workspace, dir: &Path, only: Option<&str>) -> Result<Vec<Co
             .unwrap_or_else(PoisonError::into_inner)
             .pop_front()
     };
-    let work = || -> Result<Vec<(usize, Counted)>> {
+    let work = || -> Result<(Vec<(usize, Counted)>, Duration)> {
+        processor_time::begin();
         let mut counted = Vec::new();
         while let Some((place, (name, operation))) = next() {
             counted.push((place, count_one(&program, dir, name, operation)?));
         }
-        Ok(counted)
+        Ok((counted, processor_time::end().unwrap_or_default()))
     };
     let threads = thread::available_parallelism().map_or(1, usize::from);
     let mut counted = thread::scope(|scope| -> Result<Vec<(usize, Counted)>> {
@@ -227,7 +230,11 @@ fn count(workspace: &Workspace, dir: &Path, only: Option<&str>) -> Result<Vec<Co
         let mut all = Vec::new();
         for worker in workers {
             match worker.join() {
-                Ok(counted) => all.extend(counted?),
+                Ok(ended) => {
+                    let (counted, took) = ended?;
+                    all.extend(counted);
+                    processor_time::add(took);
+                }
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         }
@@ -240,7 +247,8 @@ fn count(workspace: &Workspace, dir: &Path, only: Option<&str>) -> Result<Vec<Co
 fn count_one(program: &Path, dir: &Path, name: &str, operation: &str) -> Result<Counted> {
     let file = dir.join(format!("{name}.callgrind"));
     // The working directory has no settings of valgrind, and without HOME there are no others.
-    let output = Command::new("setarch")
+    let mut command = Command::new("setarch");
+    command
         .env_clear()
         .env("PATH", "/usr/bin:/bin")
         .env("GLIBC_TUNABLES", TUNABLES)
@@ -257,8 +265,9 @@ fn count_one(program: &Path, dir: &Path, name: &str, operation: &str) -> Result<
         .arg(program)
         .arg(name)
         .stdin(Stdio::null())
-        .output()
-        .context("starting valgrind")?;
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let output = processor_time::output(&mut command).context("starting valgrind")?;
     ensure!(
         output.status.success(),
         "the shape {name} fails:\n{}",

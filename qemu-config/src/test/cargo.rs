@@ -9,8 +9,8 @@ use anyhow::{Context, Result, ensure};
 
 use super::tally::{Failure, Tally, Verdict};
 use crate::command::{say, tail};
-use crate::progress;
 use crate::workspace::Workspace;
+use crate::{processor_time, progress};
 
 /// Runs cargo in the workspace with its output in a log; the output if it succeeds.
 pub fn cargo(workspace: &Workspace, dir: &Path, step: &str, words: &[&str]) -> Result<String> {
@@ -27,13 +27,15 @@ pub fn cargo_with(
 ) -> Result<String> {
     say(format!("cargo {} …", words.join(" ")));
     progress::begin(step);
-    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command
         .args(words)
         .envs(variables.iter().map(|(name, value)| (name, value)))
         .current_dir(workspace.root())
         .stdin(Stdio::null())
-        .output()
-        .context("starting cargo")?;
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let output = processor_time::output(&mut command).context("starting cargo")?;
     let log = dir.join(format!("{step}.log"));
     let mut text = output.stdout.clone();
     text.extend_from_slice(&output.stderr);

@@ -80,6 +80,7 @@ use crate::command::say;
 use crate::emulator::{self, Profile};
 use crate::image::Kernel;
 use crate::priority;
+use crate::processor_time;
 use crate::progress::{self, Item, Progress};
 use crate::workspace::{Workspace, check_writable};
 
@@ -225,9 +226,11 @@ pub fn run(workspace: &Workspace, options: &Options, junit: Option<&Path>) -> Re
     write_junit(&dir, junit, started.elapsed(), &tally)?;
     tally.print_reasons(workspace.shown(&dir));
     print!("{longest}");
+    let used = processor_time::of_all().unwrap_or_default();
     say(format!(
-        "tests took {:.0} s",
-        started.elapsed().as_secs_f64()
+        "tests took {:.0} s, and {:.0} s of processors with all guests and builds",
+        started.elapsed().as_secs_f64(),
+        used.as_secs_f64()
     ));
     println!("{}", tally.summary());
     if let Some(half_speed) = half_speed {
@@ -322,7 +325,11 @@ fn run_on_host(session: &Session<'_>, suite: Suite, filter: &str, when: When, ta
         ..
     } = session;
     match suite {
-        Suite::Host => host::run(workspace, filter, when, dir, tally),
+        Suite::Host => {
+            let kernel = options.first_kernel();
+            let is_left_out = |step: &str| options.leaves_out(suite, step, kernel);
+            host::run(workspace, filter, when, is_left_out, dir, tally);
+        }
         Suite::Keys => keys::run_host(workspace, filter, when, dir, tally),
         // It boots guests of its own, when the others have ended.
         Suite::Packages if when != When::Before => {

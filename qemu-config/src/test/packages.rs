@@ -17,9 +17,9 @@ use crate::emulator::Profile;
 use crate::host::Release;
 use crate::image::{Base, Kernel};
 use crate::package::{self, Packages};
-use crate::progress;
 use crate::series;
 use crate::workspace::Workspace;
+use crate::{processor_time, progress};
 
 /// What it says of itself.
 pub const SUITE: SuiteFacts = SuiteFacts {
@@ -420,6 +420,7 @@ impl Run<'_> {
     fn test<T>(&mut self, name: &str, run: impl FnOnce() -> Result<T>) -> Option<T> {
         let full = format!("packages::{name}");
         progress::begin(&full);
+        processor_time::begin();
         let started = Instant::now();
         let (verdict, value) = match run() {
             Ok(value) => (Verdict::Passed, Some(value)),

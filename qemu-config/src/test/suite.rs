@@ -331,6 +331,8 @@ mod tests {
         assert!(!options.leaves_out(of("interop"), "rc", first));
         assert!(options.leaves_out(of("interop"), "rc", second));
         assert!(options.leaves_out(of("torture"), "everything", first));
+        assert!(options.leaves_out(Suite::Host, "book", first));
+        assert!(!options.leaves_out(Suite::Host, "clippy", first));
         for suite in [Suite::Odp, Suite::Keys] {
             assert!(options.pyverbs(suite, first).is_empty());
             let all = Suite::Pyverbs.pyverbs();
@@ -341,6 +343,7 @@ mod tests {
         assert!((1..count(&options, first)).contains(&count(&options, second)));
         options.run = Run::All;
         assert!(!options.leaves_out(of("torture"), "everything", first));
+        assert!(!options.leaves_out(Suite::Host, "book", first));
         assert_eq!(count(&options, second), count(&options, first));
         assert!(options.leaves_out(of("swap"), "three_times", first));
         options.run = Run::Named;

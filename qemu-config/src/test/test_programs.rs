@@ -11,8 +11,8 @@ use serde_json::Value;
 use super::cargo::{Counts, cargo, count_cargo_test, count_tests, report};
 use super::tally::{Failure, Tally, Verdict};
 use crate::command::tail;
-use crate::progress;
 use crate::workspace::Workspace;
+use crate::{processor_time, progress};
 
 /// Packages whose tests run a device and its clients in real time. On a busy machine these would not wait long enough.
 const REAL_TIME: &[&str] = &[
@@ -39,11 +39,14 @@ impl Program {
 
     /// Runs it as cargo does; returns its output, and whether it succeeded.
     fn run(&self) -> Result<(String, bool)> {
-        let output = Command::new(&self.path)
+        let mut command = Command::new(&self.path);
+        command
             .current_dir(&self.folder)
             .env("CARGO_MANIFEST_DIR", &self.folder)
             .stdin(Stdio::null())
-            .output()
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let output = processor_time::output(&mut command)
             .with_context(|| format!("starting {}", self.path.display()))?;
         let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
         text.push_str(&String::from_utf8_lossy(&output.stderr));

@@ -23,8 +23,8 @@ const DEPTH: usize = 8;
 enum Step {
     /// The next packet or timer.
     World,
-    Map(u64),
-    Invalidate(u64),
+    Map(usize),
+    Invalidate(usize),
     /// The oldest fault is answered.
     Resume,
 }
@@ -45,6 +45,8 @@ struct Run {
     host: usize,
     opcode: u8,
     answered: usize,
+    /// True for each of the two pages that is mapped.
+    mapped: [bool; 2],
 }
 
 fn data() -> Vec<u8> {
@@ -98,6 +100,9 @@ impl Run {
             }
         }
         let answered = pager.records.len();
+        let resident = pager.resident(0);
+        assert!([0, 2].contains(&resident), "{resident} pages at the start");
+        let mapped = [resident == 2; 2];
         Self {
             world,
             pair,
@@ -105,23 +110,36 @@ impl Run {
             host,
             opcode,
             answered,
+            mapped,
+        }
+    }
+
+    /// False if a step would do nothing. Of [`Step::World`] that shows when it is taken.
+    fn is_possible(&self, step: Step) -> bool {
+        match step {
+            Step::World => true,
+            Step::Map(n) => !self.mapped[n],
+            Step::Invalidate(n) => self.mapped[n],
+            Step::Resume => self.pager.records.len() > self.answered,
         }
     }
 
     /// Takes a step; returns false if it would do nothing.
     fn take(&mut self, step: Step) -> bool {
-        let page = |n: u64| VA / 4096 + n;
+        let page = |n: usize| VA / 4096 + n as u64;
         let did = match step {
             // Not as far as the time at which a fault is given up.
             Step::World => self.world.step(self.world.now() + 1_000_000_000),
             Step::Map(n) => {
                 let before = self.pager.resident(0);
                 self.pager.map_page(&mut self.world, 0, page(n), true);
+                self.mapped[n] = true;
                 self.pager.resident(0) > before
             }
             Step::Invalidate(n) => {
                 let before = self.pager.resident(0);
                 self.pager.evict(&mut self.world, 0, page(n));
+                self.mapped[n] = false;
                 self.pager.resident(0) < before
             }
             Step::Resume => match self.pager.records.get(self.answered) {
@@ -163,16 +181,18 @@ fn explore(start: &impl Fn() -> Run, path: &mut Vec<Step>, count: &mut BTreeMap<
         let did = run.take(*step);
         // A step without an effect leads to a state that was seen without it.
         if !did {
-            assert_eq!(n + 1, path.len(), "prefixes did something");
+            assert_eq!((n + 1, *step), (path.len(), Step::World), "{path:?}");
             return;
         }
     }
     *count.entry(path.len()).or_default() += 1;
+    let is_possible = |step: &Step| run.is_possible(*step);
+    let next: Vec<Step> = STEPS.into_iter().filter(is_possible).collect();
     run.finish(path);
     if path.len() == DEPTH {
         return;
     }
-    for step in STEPS {
+    for step in next {
         path.push(step);
         explore(start, path, count);
         path.pop();
