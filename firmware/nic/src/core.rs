@@ -313,27 +313,44 @@ impl Core {
 
     /// The next time at which a timer is due.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let timer = self.timers.first().map(|(at, _)| *at);
-        let fault = self.faults.next_deadline(self.config.fault_timeout);
-        let stall = self.ingress.next_deadline(self.config.stall_timeout);
-        // Frames that wait for the end of a look-up.
-        let waiting = !self.ready.is_empty()
-            || !self.final_acks.is_empty()
-            || self.ingress.has_work()
-            || self.flow_control.has_released()
-            || self.has_segments();
-        let busy = (waiting && self.busy_until.0 > 0).then_some(self.busy_until);
-        let notice = self.notices.first().map(|(at, _)| *at);
-        let delayed = self.injections.next_due();
-        // Called in each pass of the caller. Most deadlines are unset, so no array is built.
-        let of_faults = earlier(fault, stall);
-        let of_queues = earlier(earlier(timer, notice), earlier(busy, self.deferred));
+        let mut next = None;
+        self.for_each_deadline(|at| next = earlier(next, Some(at)));
+        next
+    }
+
+    /// True if a timer is due. Called in each turn.
+    #[inline]
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        let mut is_due = false;
+        self.for_each_deadline(|at| is_due |= at <= now);
+        is_due
+    }
+
+    /// Passes the next deadline of each kind to `each`. Most kinds have none.
+    #[inline(always)]
+    fn for_each_deadline(&self, mut each: impl FnMut(Instant)) {
+        let mut pass = |at: Option<Instant>| {
+            if let Some(at) = at {
+                each(at);
+            }
+        };
+        pass(self.timers.first().map(|(at, _)| *at));
+        pass(self.notices.first().map(|(at, _)| *at));
+        pass(self.faults.next_deadline(self.config.fault_timeout));
+        pass(self.ingress.next_deadline(self.config.stall_timeout));
+        pass(self.deferred);
+        pass(self.injections.next_due());
         let connections = self.connections.as_ref();
-        let of_connections = connections.and_then(|shared| shared.next_deadline());
-        earlier(
-            of_faults,
-            earlier(of_queues, earlier(delayed, of_connections)),
-        )
+        pass(connections.and_then(|shared| shared.next_deadline()));
+        if self.busy_until.0 > 0 {
+            // Frames that wait for the end of a look-up.
+            let waits = !self.ready.is_empty()
+                || !self.final_acks.is_empty()
+                || self.ingress.has_work()
+                || self.flow_control.has_released()
+                || self.has_segments();
+            pass(waits.then_some(self.busy_until));
+        }
     }
 
     /// True if simulated latency of a packet delays the packets after it.
