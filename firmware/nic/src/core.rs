@@ -256,16 +256,19 @@ impl Core {
     }
 
     /// Appends a queue pair to the ready queue. The caller must not append a queue pair that is in the queue.
+    #[inline]
     pub(crate) fn enqueue_ready(&mut self, qpn: u32) {
         self.ready.push_back(qpn);
     }
 
     /// The first queue pair of the ready queue.
+    #[inline]
     pub(crate) fn first_ready(&self) -> Option<u32> {
         self.ready.front().copied()
     }
 
     /// Removes the first queue pair from the ready queue, and returns it.
+    #[inline]
     pub(crate) fn pop_ready(&mut self) -> Option<u32> {
         self.ready.pop_front()
     }
@@ -369,7 +372,7 @@ impl Core {
     }
 
     /// Accounts for the look-ups in page tables since the last call.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn charge_lookups(&mut self, now: Instant) {
         let (hits, all_misses) = self.mkeys.tlb.counts();
         self.counters.set(Counter::tlb_hits, hits);
@@ -396,7 +399,7 @@ impl Core {
     }
 
     /// Charges the simulated latency of a queue pair that sends or receives.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn charge_queue_pair(&mut self, now: Instant, qpn: u32) {
         let latency = self.config.latency;
         if latency.caches() && !self.qp_cache.touch(qpn, latency.qp_cache_entries) {
@@ -405,7 +408,7 @@ impl Core {
     }
 
     /// Charges the simulated latency of the payload of a frame that is sent or received.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn charge_payload(&mut self, now: Instant, bytes: usize, packets: u32) {
         let latency = self.config.latency;
         if latency.payload_unit > 0 {

@@ -72,7 +72,7 @@ impl Queue {
     }
 
     /// Properties of the frame that it has made last. `None`: it makes none.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn last_frame(&mut self) -> Option<LastFrame<'_>> {
         let (source, is_last, endpoint) = match self {
             Self::Pair(qp) => (qp.source(), qp.has_sent_all(), &mut qp.endpoint),
@@ -195,6 +195,7 @@ impl Queue {
     }
 
     /// Records that it was removed from the ready queue.
+    #[inline]
     pub(crate) fn left_ready_queue(&mut self, core: &mut Core) {
         match self {
             Self::Pair(qp) => qp.left_ready_queue(core),
