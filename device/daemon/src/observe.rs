@@ -330,9 +330,9 @@ impl Engine {
         EngineSnapshot {
             name,
             uptime: Duration::from_nanos(self.clock.real().0),
-            busy: self.stats.busy,
+            busy: Duration::from_nanos(self.stats.busy_ns),
             passes: self.stats.passes,
-            longest_pass: self.stats.longest_pass,
+            longest_pass: Duration::from_nanos(self.stats.longest_pass_ns),
             sleeps: self.stats.sleeps,
             missed_wakeups: self.stats.missed_wakeups,
             log_lines_lost: output::lost_lines(),
@@ -398,8 +398,8 @@ impl Engine {
                 .values()
                 .map(|io| u64::from(io.awaits_kick()))
                 .sum(),
-            busy_ns: nanos(self.stats.busy),
-            longest_pass_ns: nanos(self.stats.longest_pass),
+            busy_ns: self.stats.busy_ns,
+            longest_pass_ns: self.stats.longest_pass_ns,
             control_requests: self.control_requests,
         }
     }

@@ -83,12 +83,15 @@ impl<O: Outside> Fabric<O> {
     }
 
     /// Returns true if packets between NICs must be passed singly.
+    #[inline]
     pub(crate) fn passes_single_packets(&self) -> bool {
-        let rules = &self.rules;
-        !rules.is_empty()
-            && (0..self.nics.ports()).any(|nic| {
-                rules.takes_packets(nic, Direction::Tx) || rules.takes_packets(nic, Direction::Rx)
-            })
+        !self.rules.is_empty() && self.rules_take_packets()
+    }
+
+    #[cold]
+    fn rules_take_packets(&self) -> bool {
+        let takes = |nic, dir| self.rules.takes_packets(nic, dir);
+        (0..self.nics.ports()).any(|nic| takes(nic, Direction::Tx) || takes(nic, Direction::Rx))
     }
 
     /// Advances the time of the rules. Returns true if they have pending work: the owner then calls [`Fabric::poll_request`] until it

@@ -477,7 +477,8 @@ impl<O: Outside> Fabric<O> {
         if is_watched {
             self.show_arriving(out, now, to);
         }
-        let (Some(port), Some(ram)) = (self.nics.get_mut(to), self.memories.get(to)) else {
+        // Its rest has ended where it was asked whether it takes the frame.
+        let (Some(port), Some(ram)) = (self.nics.awake_port(to), self.memories.get(to)) else {
             return false;
         };
         let before = port.nic.work();

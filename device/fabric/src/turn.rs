@@ -58,7 +58,7 @@ impl<M: Dma> Turn<'_, M> {
             port.nic.report_link(now, self.memory);
             worked = true;
         }
-        if port.nic.next_deadline().is_some_and(|at| at <= now) {
+        if port.nic.is_due(now) {
             port.nic.handle_deadline(now, self.memory);
             worked = true;
         }
@@ -131,20 +131,20 @@ impl<O: Outside> Fabric<O> {
         if out.is_held(id) || paused == PrioritySet::ALL {
             return false;
         }
-        let may_send = self.nics.get_mut(id).is_some_and(|port| {
-            port.nic.set_paused_priorities(paused);
-            port.nic.may_send()
-        });
+        let Some(port) = self.nics.get_mut(id) else {
+            return false;
+        };
+        port.nic.set_paused_priorities(paused);
+        if !port.nic.may_send() {
+            return false;
+        }
+        let drops = port.faults.drops_packets();
         // A NIC whose ingress is paused pauses all other NICs, as Ethernet PAUSE frames do: the destination of the next
         // frame is not known before it is built. Only a NIC with a frame to send asks, because there may be many NICs.
         let pauses = |(other, port): (PortId, &NicPort)| other != id && port.pauses_senders();
-        if may_send && self.nics.iter().any(pauses) {
+        if self.nics.iter().any(pauses) {
             return false;
         }
-        let drops = self
-            .nics
-            .get(id)
-            .is_some_and(|port| port.faults.drops_packets());
         let single = drops || self.passes_single_packets();
         let mut turns = Turns {
             limit: self.begin_turn(),
@@ -152,7 +152,9 @@ impl<O: Outside> Fabric<O> {
         };
         let mut worked = false;
         let mut frame = self.sent.take().unwrap_or_default();
-        while let (Some(port), Some(memory)) = (self.nics.awake_port(id), self.memories.get(id)) {
+        while let (Some(port), Some(memory)) = (self.nics.awake_port(id), self.memories.get(id))
+            && port.nic.may_send()
+        {
             let before = port.nic.work();
             let most = if single { 0 } else { turns.limit.octets() };
             if !port.nic.poll_transmit(now, memory, most, &mut frame) {

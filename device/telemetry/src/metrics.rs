@@ -42,11 +42,12 @@ impl Default for Opcodes {
 
 impl Opcodes {
     /// Counts frames that have all this opcode and length.
+    #[inline]
     pub(crate) fn count(&mut self, frame: &FrameEvent, frames: u16) {
         if let Some(traffic) = self.0.get_mut(usize::from(frame.opcode)) {
             let frames = u64::from(frames);
             let add = |sum: &mut u64, each: u64| {
-                *sum = sum.saturating_add(each.saturating_mul(frames));
+                *sum = sum.wrapping_add(each.wrapping_mul(frames));
             };
             add(&mut traffic.frames, 1);
             add(&mut traffic.packets, frame.packets.into());

@@ -187,12 +187,16 @@ impl Recorder {
     }
 
     /// Counts and keeps the frames of the burst.
+    #[inline]
     fn end_burst(&mut self) {
+        if self.burst.count > 0 {
+            self.keep_burst();
+        }
+    }
+
+    fn keep_burst(&mut self) {
         let burst = &mut self.burst;
         let count = std::mem::take(&mut burst.count);
-        if count == 0 {
-            return;
-        }
         let first = &burst.first;
         if let Some(metrics) = self.nics.get_mut(usize::from(burst.nic)) {
             metrics.tx.count(first, count);
@@ -215,8 +219,8 @@ impl Recorder {
         }
     }
 
-    /// Doorbells, interrupts.
-    #[inline]
+    /// Doorbells, interrupts. The kind is known where it is called.
+    #[inline(always)]
     pub fn event(&mut self, at: Instant, nic: u16, event: TraceEvent) {
         match event {
             TraceEvent::Frame(frame) => return self.sent(at, nic, frame),

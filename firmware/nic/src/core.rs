@@ -256,16 +256,19 @@ impl Core {
     }
 
     /// Appends a queue pair to the ready queue. The caller must not append a queue pair that is in the queue.
+    #[inline]
     pub(crate) fn enqueue_ready(&mut self, qpn: u32) {
         self.ready.push_back(qpn);
     }
 
     /// The first queue pair of the ready queue.
+    #[inline]
     pub(crate) fn first_ready(&self) -> Option<u32> {
         self.ready.front().copied()
     }
 
     /// Removes the first queue pair from the ready queue, and returns it.
+    #[inline]
     pub(crate) fn pop_ready(&mut self) -> Option<u32> {
         self.ready.pop_front()
     }
@@ -313,27 +316,44 @@ impl Core {
 
     /// The next time at which a timer is due.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let timer = self.timers.first().map(|(at, _)| *at);
-        let fault = self.faults.next_deadline(self.config.fault_timeout);
-        let stall = self.ingress.next_deadline(self.config.stall_timeout);
-        // Frames that wait for the end of a look-up.
-        let waiting = !self.ready.is_empty()
-            || !self.final_acks.is_empty()
-            || self.ingress.has_work()
-            || self.flow_control.has_released()
-            || self.has_segments();
-        let busy = (waiting && self.busy_until.0 > 0).then_some(self.busy_until);
-        let notice = self.notices.first().map(|(at, _)| *at);
-        let delayed = self.injections.next_due();
-        // Called in each pass of the caller. Most deadlines are unset, so no array is built.
-        let of_faults = earlier(fault, stall);
-        let of_queues = earlier(earlier(timer, notice), earlier(busy, self.deferred));
+        let mut next = None;
+        self.for_each_deadline(|at| next = earlier(next, Some(at)));
+        next
+    }
+
+    /// True if a timer is due. Called in each turn.
+    #[inline]
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        let mut is_due = false;
+        self.for_each_deadline(|at| is_due |= at <= now);
+        is_due
+    }
+
+    /// Passes the next deadline of each kind to `each`. Most kinds have none.
+    #[inline(always)]
+    fn for_each_deadline(&self, mut each: impl FnMut(Instant)) {
+        let mut pass = |at: Option<Instant>| {
+            if let Some(at) = at {
+                each(at);
+            }
+        };
+        pass(self.timers.first().map(|(at, _)| *at));
+        pass(self.notices.first().map(|(at, _)| *at));
+        pass(self.faults.next_deadline(self.config.fault_timeout));
+        pass(self.ingress.next_deadline(self.config.stall_timeout));
+        pass(self.deferred);
+        pass(self.injections.next_due());
         let connections = self.connections.as_ref();
-        let of_connections = connections.and_then(|shared| shared.next_deadline());
-        earlier(
-            of_faults,
-            earlier(of_queues, earlier(delayed, of_connections)),
-        )
+        pass(connections.and_then(|shared| shared.next_deadline()));
+        if self.busy_until.0 > 0 {
+            // Frames that wait for the end of a look-up.
+            let waits = !self.ready.is_empty()
+                || !self.final_acks.is_empty()
+                || self.ingress.has_work()
+                || self.flow_control.has_released()
+                || self.has_segments();
+            pass(waits.then_some(self.busy_until));
+        }
     }
 
     /// True if simulated latency of a packet delays the packets after it.
@@ -352,7 +372,7 @@ impl Core {
     }
 
     /// Accounts for the look-ups in page tables since the last call.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn charge_lookups(&mut self, now: Instant) {
         let (hits, all_misses) = self.mkeys.tlb.counts();
         self.counters.set(Counter::tlb_hits, hits);
@@ -379,7 +399,7 @@ impl Core {
     }
 
     /// Charges the simulated latency of a queue pair that sends or receives.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn charge_queue_pair(&mut self, now: Instant, qpn: u32) {
         let latency = self.config.latency;
         if latency.caches() && !self.qp_cache.touch(qpn, latency.qp_cache_entries) {
@@ -388,7 +408,7 @@ impl Core {
     }
 
     /// Charges the simulated latency of the payload of a frame that is sent or received.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn charge_payload(&mut self, now: Instant, bytes: usize, packets: u32) {
         let latency = self.config.latency;
         if latency.payload_unit > 0 {

@@ -576,6 +576,7 @@ impl FaultUnit {
     }
 
     /// The time at which the oldest fault, or the oldest wait for room, reaches `timeout`.
+    #[inline]
     pub(crate) fn next_deadline(&self, timeout: Nanos) -> Option<Instant> {
         let oldest = self.by_age.first().and_then(|index| self.faults.get(index));
         let oldest = oldest.map(|fault| fault.raised);

@@ -478,6 +478,12 @@ impl Nic {
         self.core.next_deadline().filter(|_| self.is_running())
     }
 
+    /// True if the time of [`Nic::next_deadline`] has come.
+    #[inline]
+    pub fn is_due(&self, now: Instant) -> bool {
+        self.core.is_due(now) && self.is_running()
+    }
+
     /// Handles the timers that are due, and continues deferred work.
     pub fn handle_deadline<M: Dma>(&mut self, now: Instant, mem: &M) {
         self.core.end_lookups(now);

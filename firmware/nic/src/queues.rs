@@ -34,6 +34,18 @@ pub(crate) enum Queue {
     Rss(RssQp),
 }
 
+/// Properties of the frame that a queue has made last.
+pub(crate) struct LastFrame<'a> {
+    /// The entry of the GID table from which it is sent.
+    pub(crate) source: Option<Source>,
+    /// The next poll would return no frame and complete no work request. False if that is not known.
+    pub(crate) is_last: bool,
+    /// Counter set of the queue.
+    pub(crate) set: CounterSet,
+    /// Counts of the packets and bytes that the queue has sent and received.
+    pub(crate) traffic: &'a mut Traffic,
+}
+
 impl Queue {
     /// Bytes of an idle one.
     pub(crate) const SIZE: usize = size_of::<Self>();
@@ -59,25 +71,20 @@ impl Queue {
         }
     }
 
-    /// Counts of its packets and bytes, sent and received.
-    #[inline]
-    pub(crate) fn traffic_mut(&mut self) -> Option<&mut Traffic> {
-        match self {
-            Self::Pair(qp) => Some(&mut qp.endpoint.traffic),
-            Self::Stream(qp) => Some(&mut qp.endpoint.traffic),
-            Self::Work(wq) => Some(&mut wq.endpoint.traffic),
-            Self::Rss(_) => None,
-        }
-    }
-
-    /// The entry of the GID table from which its last packet is sent.
-    #[inline]
-    pub(crate) fn source(&self) -> Option<Source> {
-        match self {
-            Self::Pair(qp) => qp.source(),
-            Self::Stream(qp) => qp.source(),
-            Self::Work(_) | Self::Rss(_) => None,
-        }
+    /// Properties of the frame that it has made last. `None`: it makes none.
+    #[inline(always)]
+    pub(crate) fn last_frame(&mut self) -> Option<LastFrame<'_>> {
+        let (source, is_last, endpoint) = match self {
+            Self::Pair(qp) => (qp.source(), qp.has_sent_all(), &mut qp.endpoint),
+            Self::Stream(qp) => (qp.source(), false, &mut qp.endpoint),
+            Self::Work(_) | Self::Rss(_) => return None,
+        };
+        Some(LastFrame {
+            source,
+            is_last,
+            set: endpoint.counters,
+            traffic: &mut endpoint.traffic,
+        })
     }
 
     /// Its state; an RSS queue pair has none.
@@ -187,16 +194,8 @@ impl Queue {
         }
     }
 
-    /// True if the next poll would return no frame and complete no work request. False if that is not known.
-    #[inline]
-    pub(crate) fn has_sent_all(&self) -> bool {
-        match self {
-            Self::Pair(qp) => qp.has_sent_all(),
-            Self::Stream(_) | Self::Work(_) | Self::Rss(_) => false,
-        }
-    }
-
     /// Records that it was removed from the ready queue.
+    #[inline]
     pub(crate) fn left_ready_queue(&mut self, core: &mut Core) {
         match self {
             Self::Pair(qp) => qp.left_ready_queue(core),

@@ -56,10 +56,10 @@ impl LongestPass {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct EngineStats {
     pub(crate) passes: u64,
-    /// Time in passes that had work.
-    pub(crate) busy: Duration,
-    /// The longest of them.
-    pub(crate) longest_pass: Duration,
+    /// Nanoseconds in passes that had work.
+    pub(crate) busy_ns: u64,
+    /// Nanoseconds of the longest of them.
+    pub(crate) longest_pass_ns: u64,
     pub(crate) sleeps: u64,
     /// Doorbells that were rung while it slept and for which the driver did not write the kick page ([`crate::engines::missed`]).
     pub(crate) missed_wakeups: u64,

@@ -155,9 +155,9 @@ impl Engine {
     #[inline(never)]
     fn run_ports(&mut self, mut now: Instant, mut worked: bool) -> bool {
         if let Some(began) = self.pass_began {
-            let time = Duration::from_nanos(now.0.saturating_sub(began.0));
-            self.stats.longest_pass = self.stats.longest_pass.max(time);
-            self.stats.busy = self.stats.busy.saturating_add(time);
+            let time = now.0.saturating_sub(began.0);
+            self.stats.longest_pass_ns = self.stats.longest_pass_ns.max(time);
+            self.stats.busy_ns = self.stats.busy_ns.saturating_add(time);
         }
         // The time for frames of other engines is part of the pass.
         let start = now;

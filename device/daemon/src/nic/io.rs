@@ -302,27 +302,35 @@ impl NicIo {
         let mut any = false;
         let mut by_rules = 0u64;
         let (before, pages) = (nic.work(), self.polled.len());
-        let first = std::mem::take(&mut self.first).min(pages);
-        for index in (first..pages).chain(0..first) {
-            let is_over = |nic: &Nic, by_rules: u64| {
-                let work = nic.work().wrapping_sub(before);
-                work.saturating_add(by_rules) >= TURN_WORK
+        let first = std::mem::take(&mut self.first);
+        let first = if first < pages { first } else { 0 };
+        for step in 0..pages {
+            let index = first.wrapping_add(step);
+            let index = if index < pages {
+                index
+            } else {
+                index.wrapping_sub(pages)
             };
-            if is_over(nic, by_rules) {
-                self.first = index;
-                break;
-            }
             let Some(polled) = self.polled.get_mut(index) else {
                 continue;
             };
             let Some(page) = self.pages.page(polled.page as usize) else {
                 continue;
             };
-            let first = polled.consumer;
-            while polled.consumer.wrapping_sub(first) < DOORBELL_BATCH && !is_over(nic, by_rules) {
-                let Some(bell) = ring::take(&DoorbellRing(page), polled.consumer) else {
-                    break;
-                };
+            let ring = DoorbellRing(page);
+            if !ring::must_take(&ring, polled.consumer) {
+                continue;
+            }
+            let is_over = |nic: &Nic, by_rules: u64| {
+                let work = nic.work().wrapping_sub(before);
+                work.saturating_add(by_rules) >= TURN_WORK
+            };
+            if any && is_over(nic, by_rules) {
+                self.first = index;
+                break;
+            }
+            let start = polled.consumer;
+            while let Some(bell) = ring::take(&ring, polled.consumer) {
                 polled.consumer = polled.consumer.wrapping_add(1);
                 let event = TraceEvent::doorbell(polled.page, bell, DoorbellPath::Page);
                 recorder.event(now, number(id), event);
@@ -331,8 +339,11 @@ impl NicIo {
                 } else {
                     by_rules = by_rules.saturating_add(RULE_WORK);
                 }
+                if polled.consumer.wrapping_sub(start) == DOORBELL_BATCH || is_over(nic, by_rules) {
+                    break;
+                }
             }
-            if polled.consumer != first {
+            if polled.consumer != start {
                 page.store_u64(CONSUMER, polled.consumer);
                 any = true;
                 // A command may have given a page to another context, whose indices start at 0. No doorbell resets the device.

@@ -63,7 +63,7 @@ impl Nic {
 
 impl Core {
     /// Cause for which a frame is not sent; `None`: it is sent. `source`: the entry of the GID table of its path.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn bars_sent(&self, frame: &TxFrame, source: Option<Source>) -> Option<DropCause> {
         let is_current = source.is_none_or(|source| self.gids.is_current(source));
         match is_current && self.gate.has_room(frame.payload_len, frame.packets) {

@@ -77,7 +77,7 @@ impl Nic {
                 payload,
                 is_reserved: false,
             };
-            self.receive_roce(now, mem, arrived);
+            self.receive_packets(now, mem, arrived);
         } else if let FrameKind::Raw { checked, .. } = frame.kind {
             let frame = Frame {
                 checked,
@@ -355,8 +355,13 @@ impl Nic {
         self.core.counters.add(Counter::rx_bytes, len as u64);
     }
 
-    #[inline]
     fn receive_roce<M: Dma>(&mut self, now: Instant, mem: &M, arrived: RocePackets<'_, M>) {
+        self.receive_packets(now, mem, arrived);
+    }
+
+    /// As [`Nic::receive_roce`], as a part of its caller: for frames by reference.
+    #[inline(always)]
+    fn receive_packets<M: Dma>(&mut self, now: Instant, mem: &M, arrived: RocePackets<'_, M>) {
         let header = arrived.packets.first;
         let set = self.set_for(header);
         let is_multicast = header.bth.dest_qp == MULTICAST_QPN;

@@ -32,27 +32,30 @@ impl Made {
     /// last one.
     #[inline(always)]
     fn new(queue: &mut Queue, core: &mut Core, number: u32, frame: &TxFrame) -> Self {
-        let barred = core.bars_sent(frame, queue.source());
         let len = frame.len();
-        if barred.is_none()
-            && let Some(traffic) = queue.traffic_mut()
-        {
-            traffic.tx_packets = traffic.tx_packets.wrapping_add(u64::from(frame.packets));
-            traffic.tx_bytes = traffic.tx_bytes.wrapping_add(len as u64);
-        }
         core.charge(work::of_frames(frame.packets, 0));
-        let was_last = queue.has_sent_all();
-        if was_last {
+        let mut made = Self {
+            number,
+            set: CounterSet::DEVICE,
+            len,
+            barred: None,
+            was_last: false,
+        };
+        if let Some(last) = queue.last_frame() {
+            made.set = last.set;
+            made.barred = core.bars_sent(frame, last.source);
+            if made.barred.is_none() {
+                let traffic = last.traffic;
+                traffic.tx_packets = traffic.tx_packets.wrapping_add(u64::from(frame.packets));
+                traffic.tx_bytes = traffic.tx_bytes.wrapping_add(len as u64);
+            }
+            made.was_last = last.is_last;
+        }
+        if made.was_last {
             core.pop_ready();
             queue.left_ready_queue(core);
         }
-        Self {
-            number,
-            set: queue.counters(),
-            len,
-            barred,
-            was_last,
-        }
+        made
     }
 }
 
@@ -134,6 +137,7 @@ impl Nic {
             }
             let made = Made::new(queue, cx.core, number, frame);
             self.pass_on(now, mem, &made, frame);
+            self.report_fatal(now);
             return true;
         }
         self.report_fatal(now);

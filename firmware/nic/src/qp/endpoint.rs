@@ -220,6 +220,7 @@ impl Endpoint {
 
     /// Headers of a packet to the peer, with the opcode of this QP's service. `None` before a path is set, and if the service
     /// does not have the operation.
+    #[inline(always)]
     pub(crate) fn header(&self, rc: Opcode, psn: Psn) -> Option<RoceHeader> {
         let path = self.path.as_ref()?;
         Some(path.header(self.opcode(rc)?, self.attr.dest_qpn.get(), psn))

@@ -180,6 +180,7 @@ impl Qp {
     }
 
     /// Enters the ready queue, if it is not in it.
+    #[inline]
     fn wake(&mut self, core: &mut Core) {
         self.ready.wake(core, self.endpoint.number);
     }
@@ -212,6 +213,7 @@ impl Qp {
     }
 
     /// Records that it was removed from the ready queue.
+    #[inline]
     pub(crate) fn left_ready_queue(&mut self, core: &mut Core) {
         self.ready.left(core, self.endpoint.number);
     }
@@ -244,7 +246,7 @@ impl Qp {
 
     /// True if the next poll would return no frame and complete no work request. The next poll of an unreliable queue
     /// pair completes the work request of this frame.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn has_sent_all(&self) -> bool {
         self.endpoint.is_reliable()
             && !self.is_flushing

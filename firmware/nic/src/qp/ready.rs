@@ -16,6 +16,7 @@ pub(crate) struct Readiness {
 
 impl Readiness {
     /// Puts the queue with this number into the ready queue.
+    #[inline]
     pub(crate) fn wake(&mut self, core: &mut Core, number: u32) {
         if !self.queued {
             self.queued = true;
@@ -37,6 +38,7 @@ impl Readiness {
     }
 
     /// The queue with this number was removed from the ready queue. It is appended again if it has more work.
+    #[inline]
     pub(crate) fn left(&mut self, core: &mut Core, number: u32) {
         self.queued = false;
         if std::mem::take(&mut self.interrupted) {

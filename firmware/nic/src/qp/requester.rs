@@ -634,16 +634,34 @@ impl Requester {
     /// Returns false if after a response there is no frame to send and no work request to complete before the next event.
     #[inline]
     pub(crate) fn has_more(&self, qp: &Endpoint) -> bool {
-        let is_over = |wr: &SendWr| wr.failed.is_some() || self.is_done(wr);
         !self.at_end()
             || self.has_posted()
             || !self.rendezvous.is_empty()
             || qp.state != State::Rts
-            || self.pending.front().is_some_and(is_over)
+            || self.is_oldest_over()
+    }
+
+    /// True if the oldest work request must be completed, or has failed.
+    #[inline]
+    fn is_oldest_over(&self) -> bool {
+        let is_over = |wr: &SendWr| wr.failed.is_some() || self.is_done(wr);
+        self.pending.front().is_some_and(is_over)
     }
 
     /// Completes the oldest work requests that are done.
+    #[inline(always)]
     fn retire<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>) -> Result<(), Failure> {
+        match self.is_oldest_over() {
+            true => self.retire_done(qp, cx),
+            false => Ok(()),
+        }
+    }
+
+    fn retire_done<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+    ) -> Result<(), Failure> {
         while let Some(wr) = self.pending.front() {
             if let Some(failure) = wr.failed {
                 return Err(failure);

@@ -37,7 +37,7 @@ impl Requester {
         }
         let turn = cx.core.begin_turn();
         for _ in 0..LOCAL_BATCH {
-            if cx.core.is_over(turn) || !self.fetch(qp, cx) {
+            if !self.fetch(qp, cx) {
                 break;
             }
             match self.pending.get(self.cursor) {
@@ -45,6 +45,9 @@ impl Requester {
                 _ => break,
             }
             self.retire(qp, cx)?;
+            if cx.core.is_over(turn) {
+                break;
+            }
         }
         Ok(())
     }
