@@ -10,46 +10,50 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// A limit in bytes, and the number of bytes that are reserved.
+/// A limit in bytes, and the number of bytes that are reserved. Clones share both. Each object has several reservations, so one is a
+/// reference and a number.
 #[derive(Clone, Debug)]
-pub struct Budget {
-    used: Arc<AtomicUsize>,
+pub struct Budget(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    used: AtomicUsize,
     max: usize,
     /// Cost of reading page lists, in the unit of [`crate::Nic::work`].
-    work: Arc<AtomicU64>,
+    work: AtomicU64,
 }
 
 impl Budget {
     /// A budget of `max` bytes, none of which is reserved.
     pub fn new(max: usize) -> Self {
-        Self {
-            used: Arc::default(),
+        Self(Arc::new(Shared {
+            used: AtomicUsize::new(0),
             max,
-            work: Arc::default(),
-        }
+            work: AtomicU64::new(0),
+        }))
     }
 
     /// Total cost of reading page lists so far.
     #[inline]
     pub fn work(&self) -> u64 {
-        self.work.load(Ordering::Relaxed)
+        self.0.work.load(Ordering::Relaxed)
     }
 
     /// Charges the reading of a list of `entries` entries.
     pub(crate) fn charge_list(&self, entries: u64) {
         // One thread drives the NIC, so the sum need not be computed atomically.
         let work = self.work().wrapping_add(entries);
-        self.work.store(work, Ordering::Relaxed);
+        self.0.work.store(work, Ordering::Relaxed);
     }
 
     /// Number of reserved bytes.
     pub fn used(&self) -> usize {
-        self.used.load(Ordering::Relaxed)
+        self.0.used.load(Ordering::Relaxed)
     }
 
     /// Bytes that are left.
     pub fn left(&self) -> usize {
-        self.max.saturating_sub(self.used())
+        self.0.max.saturating_sub(self.used())
     }
 
     /// True if no bytes are left.
@@ -93,7 +97,7 @@ impl Held {
         // One thread drives the NIC, so the sum need not be computed atomically.
         let used = self.budget.used().saturating_sub(self.bytes);
         let used = used.saturating_add(bytes);
-        self.budget.used.store(used, Ordering::Relaxed);
+        self.budget.0.used.store(used, Ordering::Relaxed);
         self.bytes = bytes;
     }
 }

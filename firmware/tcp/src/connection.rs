@@ -3,7 +3,7 @@
 mod arrive;
 mod leave;
 
-use faultline_wire::{Seq, Tcp};
+use faultline_wire::{Seq, Tcp, TcpFlags};
 
 use crate::config::Config;
 use crate::isn::Start;
@@ -49,6 +49,7 @@ struct Stamps {
 /// | data that has not been sent is replaced | [`retract`](Connection::retract) |
 /// | held data can be used | [`resume`](Connection::resume) |
 /// | the time of [`next_deadline`](Connection::next_deadline) | [`handle_deadline`](Connection::handle_deadline) |
+/// | segments of the peer are held in front of this end, and a timer is due | [`wait_longer`](Connection::wait_longer) |
 /// | the own interface has a smaller MTU | [`limit_mss`](Connection::limit_mss) |
 /// | an ICMP message "packet too big" that quotes a segment | [`reduce_mss`](Connection::reduce_mss) |
 /// | the owner gives up | [`abort`](Connection::abort) |
@@ -91,8 +92,8 @@ pub struct Connection {
     limit: ChallengeLimit,
     /// The limit of answers to keep-alives and window probes, which forged segments cannot use up.
     liveness_limit: ChallengeLimit,
-    /// A reset to send.
-    reset: Option<Tcp>,
+    /// Sequence number and flags of a reset to send.
+    reset: Option<(Seq, TcpFlags)>,
     /// A window probe has to leave.
     probe_due: bool,
     /// A keep-alive probe has to leave.
@@ -111,7 +112,7 @@ impl Connection {
 
     /// Answers a SYN: a segment with SYN and without ACK and RST, otherwise returns `None`. Ports are those of the segment.
     pub fn accept(config: Config, syn: &Segment, start: Start, now: Instant) -> Option<Self> {
-        use faultline_wire::TcpFlags as F;
+        use TcpFlags as F;
         let header = &syn.header;
         if header.flags & (F::SYN | F::ACK | F::RST | F::FIN) != F::SYN {
             return None;
@@ -182,7 +183,7 @@ impl Connection {
     /// True if a segment with the addresses and ports of this connection is for it. In TIME-WAIT it is only if it may be an old one, or its FIN
     /// again: a new connection may have the same ports (RFC 9293 section 3.10.7.4). In state [`State::Closed`] none is.
     pub fn receives(&self, segment: &Segment) -> bool {
-        use faultline_wire::TcpFlags as F;
+        use TcpFlags as F;
         let is_old = || {
             let start = self.receive.pos(segment.header.seq);
             let end = start.map(|start| start + segment.sequence_len());
@@ -204,6 +205,12 @@ impl Connection {
     /// True if the owner has taken all data of the peer, which sends no more.
     pub fn is_finished_by_peer(&self) -> bool {
         self.receive.is_finished()
+    }
+
+    /// Octets of memory that the connection has allocated besides its own size. Only loss makes it more than 0: see the limits of the crate.
+    pub fn allocated(&self) -> usize {
+        let of_receive = self.receive.allocated();
+        self.send.allocated().saturating_add(of_receive)
     }
 
     /// Octets of data in a full segment.
@@ -272,10 +279,10 @@ impl Connection {
             State::Closed => return,
             State::SynSent | State::Closing | State::LastAck | State::TimeWait => (),
             _ => {
-                use faultline_wire::TcpFlags as F;
+                use TcpFlags as F;
                 // After the SYN, whose acknowledgment may be under way.
                 let seq = self.send.seq(self.send.control_pos().max(Pos::DATA));
-                self.reset = Some(self.header(seq, F::RST | F::ACK, 0));
+                self.reset = Some((seq, F::RST | F::ACK));
             }
         }
         self.end(Outcome::Aborted);
@@ -331,6 +338,20 @@ impl Connection {
             self.expire(timer, now);
         }
         self.update_timers(now);
+    }
+
+    /// Starts the timers again that wait for an answer of the peer, if they are due: its segments are held in front of this end, so that
+    /// nothing is known to be lost. To be called before [`Connection::handle_deadline`].
+    pub fn wait_longer(&mut self, now: Instant) {
+        let timeouts = [
+            (Timer::Retransmit, self.send.rtt.timeout(&self.config)),
+            (Timer::Persist, self.send.probe_timeout(&self.config)),
+        ];
+        for (timer, timeout) in timeouts {
+            if self.timers.is_due(timer, now) {
+                self.timers.set(timer, now + timeout);
+            }
+        }
     }
 
     fn expire(&mut self, timer: Timer, now: Instant) {

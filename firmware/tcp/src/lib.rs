@@ -20,8 +20,8 @@
 //! # Limits
 //!
 //! A peer can make a connection remember 8 ranges of received and 16 of selectively acknowledged octets. The owner keeps at most a receive
-//! window of octets. Each segment that arrives causes at most one segment that acknowledges it. Nothing is allocated after
-//! [`Listener::new`].
+//! window of octets. Each segment that arrives causes at most one segment that acknowledges it. Only these ranges, and the places of a
+//! [`Listener`], are allocated ([`Connection::allocated`]).
 //!
 //! # Panics
 //!

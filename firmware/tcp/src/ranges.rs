@@ -11,10 +11,10 @@ pub(crate) struct Range {
     pub(crate) end: Pos,
 }
 
-/// Disjoint ranges in ascending order, with a gap between any two. There are at most `N`, so the peer cannot make them more, and
-/// nothing is ever allocated.
+/// Disjoint ranges in ascending order, with a gap between any two. There are at most `N`, so the peer cannot make them more. Most
+/// connections have none and most losses cause one, so memory is allocated from the second one on, and returned with the last one.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ranges<const N: usize>(SmallVec<[Range; N]>);
+pub(crate) struct Ranges<const N: usize>(SmallVec<[Range; 1]>);
 
 impl<const N: usize> Ranges<N> {
     /// Adds octets. Returns false if that would need more than `N` ranges; the set is then unchanged.
@@ -48,16 +48,33 @@ impl<const N: usize> Ranges<N> {
         if let Some(range) = self.0.first_mut() {
             range.start = range.start.max(pos);
         }
+        self.shrink();
     }
 
     /// Removes the range that holds `pos`.
     pub(crate) fn remove_at(&mut self, pos: Pos) {
         self.0
             .retain(|range| !(range.start..range.end).contains(&pos));
+        self.shrink();
     }
 
     pub(crate) fn clear(&mut self) {
-        self.0.clear();
+        *self = Self::default();
+    }
+
+    /// Returns allocated memory that is not needed.
+    fn shrink(&mut self) {
+        if self.0.is_empty() && self.0.spilled() {
+            self.clear();
+        }
+    }
+
+    /// Octets of allocated memory.
+    pub(crate) fn allocated(&self) -> usize {
+        match self.0.spilled() {
+            true => self.0.capacity().saturating_mul(size_of::<Range>()),
+            false => 0,
+        }
     }
 
     pub(crate) fn as_slice(&self) -> &[Range] {
@@ -110,6 +127,8 @@ mod tests {
                 }
                 let listed: Vec<u64> = ranges.as_slice().iter().flat_map(|r| r.start.0..r.end.0).collect();
                 prop_assert_eq!(&listed, &octets.iter().copied().collect::<Vec<_>>());
+                let fits = ranges.allocated() <= 4 * size_of::<Range>();
+                prop_assert!(fits && (!listed.is_empty() || ranges.allocated() == 0));
                 let apart = ranges.as_slice().windows(2).all(|pair| pair[0].end < pair[1].start);
                 prop_assert!(apart && ranges.as_slice().len() <= 4);
                 let missing = (start..).find(|octet| !octets.contains(octet)).unwrap();

@@ -72,6 +72,11 @@ impl Receive {
         }
     }
 
+    /// Octets of allocated memory.
+    pub(crate) fn allocated(&self) -> usize {
+        self.kept.allocated()
+    }
+
     /// The position of a sequence number of the peer.
     pub(crate) fn pos(&self, seq: Seq) -> Option<Pos> {
         self.nxt.near(self.initial, seq)

@@ -252,6 +252,11 @@ impl Send {
         self.una >= self.end()
     }
 
+    /// Octets of allocated memory.
+    pub(crate) fn allocated(&self) -> usize {
+        self.sacked.allocated()
+    }
+
     /// Octets between `una` and `nxt`.
     pub(crate) fn flight(&self) -> u64 {
         self.nxt - self.una

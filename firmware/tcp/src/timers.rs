@@ -27,33 +27,42 @@ impl Timer {
     ];
 }
 
-/// The deadline of each timer that runs.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Timers([Option<Instant>; Timer::ALL.len()]);
+/// The deadline of each timer. One that does not run has [`NEVER`], so that a timer takes no more than a time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timers([Instant; Timer::ALL.len()]);
+
+/// The deadline of a timer that does not run. Times are sums that saturate, and this one is five centuries away.
+const NEVER: Instant = Instant(u64::MAX);
+
+impl Default for Timers {
+    fn default() -> Self {
+        Self([NEVER; Timer::ALL.len()])
+    }
+}
 
 impl Timers {
-    fn slot(&mut self, timer: Timer) -> Option<&mut Option<Instant>> {
-        self.0.get_mut(timer as usize)
-    }
-
     /// Starts a timer, or moves it.
     pub(crate) fn set(&mut self, timer: Timer, deadline: Instant) {
-        if let Some(slot) = self.slot(timer) {
-            *slot = Some(deadline);
+        if let Some(slot) = self.0.get_mut(timer as usize) {
+            *slot = deadline;
         }
     }
 
     /// Starts a timer that does not run.
     pub(crate) fn start(&mut self, timer: Timer, deadline: Instant) {
-        if let Some(slot) = self.slot(timer) {
-            slot.get_or_insert(deadline);
+        if self.0.get(timer as usize) == Some(&NEVER) {
+            self.set(timer, deadline);
         }
     }
 
+    /// True if a timer runs and is due.
+    pub(crate) fn is_due(&self, timer: Timer, now: Instant) -> bool {
+        let deadline = self.0.get(timer as usize);
+        deadline.is_some_and(|deadline| *deadline != NEVER && *deadline <= now)
+    }
+
     pub(crate) fn stop(&mut self, timer: Timer) {
-        if let Some(slot) = self.slot(timer) {
-            *slot = None;
-        }
+        self.set(timer, NEVER);
     }
 
     pub(crate) fn stop_all(&mut self) {
@@ -62,15 +71,15 @@ impl Timers {
 
     /// Stops a timer that is due, and returns it.
     pub(crate) fn take_due(&mut self, now: Instant) -> Option<Timer> {
-        let is_due = |slot: &Option<Instant>| slot.is_some_and(|deadline| deadline <= now);
-        let mut timers = Timer::ALL.into_iter().zip(&mut self.0);
-        let (timer, slot) = timers.find(|(_, slot)| is_due(slot))?;
-        *slot = None;
+        let mut timers = Timer::ALL.into_iter();
+        let timer = timers.find(|timer| self.is_due(*timer, now))?;
+        self.stop(timer);
         Some(timer)
     }
 
     /// The next deadline.
     pub(crate) fn next(&self) -> Option<Instant> {
-        self.0.iter().flatten().min().copied()
+        let first = self.0.iter().min().copied();
+        first.filter(|deadline| *deadline != NEVER)
     }
 }

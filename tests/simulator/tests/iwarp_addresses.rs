@@ -11,10 +11,12 @@ use faultline_abi::{Status, U16, cqe, event, iwarp as codes, wqe as wr};
 use faultline_nic::{Diagnostic, DropCause};
 use faultline_simulation::{Error, Private};
 use faultline_simulator::World;
-use faultline_wire::{Ethernet, Gid, Ip, MacAddr};
+use faultline_wire::{Ethernet, Gid, Ip, MacAddr, Tcp, TcpFlags};
 
 use crate::common::{counter, pattern, state};
-use crate::iwarp::{any, completed, connect, events, iwarp, path, post, qp_in_init, world};
+use crate::iwarp::{
+    any, completed, connect, events, iwarp, path, post, qp_in_init, segment, world,
+};
 
 /// An address that no host has at first.
 const OTHER: Gid = Gid::from_ipv4([10, 0, 0, 99]);
@@ -133,9 +135,12 @@ fn spend_memory(world: &mut World, host: usize) {
     let driver = &mut world.hosts[host].driver;
     let page = driver.alloc(4096).unwrap() | tq::READ | tq::WRITE;
     let key = driver.reg_on_demand(pd, 0, 1 << 46, 0).unwrap();
-    let mut pages = 0..100_000u64;
-    let is_spent = pages.any(|n| driver.give_page(tq::MAP, key, n << 30, page).is_err());
-    assert!(is_spent);
+    // Tables of several levels, then of the last one.
+    for shift in [30, 21] {
+        let mut pages = 1..100_000u64;
+        let is_spent = pages.any(|n| driver.give_page(tq::MAP, key, n << shift, page).is_err());
+        assert!(is_spent);
+    }
     // The rest, which is less than a page table needs.
     let mut ports = 1..1000;
     let is_spent = ports.any(|port| {
@@ -148,37 +153,86 @@ fn spend_memory(world: &mut World, host: usize) {
     assert!(is_spent);
 }
 
-/// FPDUs that were begun for a larger MTU leave in pieces, whose first ones the peer has to keep. It can also without memory.
+/// FPDUs that were begun for a larger MTU leave in pieces, whose first ones the peer has to keep. It can also without memory, and if its own
+/// MTU has become smaller, too.
 #[test]
 fn a_smaller_mtu_reaches_connections_and_their_fpdus_in_pieces_pass() {
-    let mut world = World::with_config(2, 66, |config| {
-        iwarp(config);
-        config.table_bytes = 4 << 20;
-    });
-    world.pace(1_000);
+    for smaller in [&[0][..], &[0, 1]] {
+        let mut world = World::with_config(2, 66, |config| {
+            iwarp(config);
+            config.table_bytes = 4 << 20;
+        });
+        world.pace(1_000);
+        let mut link = connect(&mut world, false);
+        let len = 200_000;
+        let data = pattern(len);
+        world.hosts[0].driver.write_mr(&link.mr[0], 0, &data);
+        spend_memory(&mut world, 1);
+        // The first segments are lost, and leave again with the new MTU.
+        world.change(0, |_| None);
+        post(&mut world, &mut link, wr::WR_WRITE, len, |_| {});
+        world.run_for(30_000);
+        for host in smaller {
+            let mac = world.hosts[*host].mac;
+            world.hosts[*host].driver.set_netdev(mac, 700, 0).unwrap();
+        }
+        let longest = Rc::new(Cell::new(0));
+        let sees = Rc::clone(&longest);
+        world.change(0, move |frame| {
+            let (_, at_ip) = Ethernet::parse(&frame).unwrap();
+            let (ip, ip_len) = Ip::parse(&frame[at_ip..]).unwrap();
+            sees.set(sees.get().max(ip_len + ip.payload_len()));
+            Some(frame)
+        });
+        world.run();
+        assert!((500..=700).contains(&longest.get()), "{}", longest.get());
+        let done = completed(&mut world, 0, &mut link);
+        assert_eq!(done, [(cqe::RDMA_WRITE, cqe::SUCCESS, len)]);
+        let arrived = world.hosts[1].driver.read_mr(&link.mr[1], 0, data.len());
+        assert!(arrived == data);
+    }
+}
+
+/// Another host has the peer's address now, or another router leads to it: data of the peer says so, a forged segment does not.
+#[test]
+fn segments_go_to_the_mac_address_from_which_the_peer_sends() {
+    let mut world = world(68);
     let mut link = connect(&mut world, false);
-    let len = 200_000;
-    let data = pattern(len);
-    world.hosts[0].driver.write_mr(&link.mr[0], 0, &data);
-    spend_memory(&mut world, 1);
-    // The first segments are lost, and leave again with the new MTU.
-    world.change(0, |_| None);
-    post(&mut world, &mut link, wr::WR_WRITE, len, |_| {});
-    world.run_for(30_000);
-    let mac = world.hosts[0].mac;
-    world.hosts[0].driver.set_netdev(mac, 700, 0).unwrap();
-    let longest = Rc::new(Cell::new(0));
-    let sees = Rc::clone(&longest);
+    let [forged, new] = [0x66, 0x77].map(|last| MacAddr([2, 0, 0, 0, 0, last]));
+    let seen = Rc::new(Cell::new(None));
+    let sees = Rc::clone(&seen);
     world.change(0, move |frame| {
-        let (_, at_ip) = Ethernet::parse(&frame).unwrap();
-        let (ip, ip_len) = Ip::parse(&frame[at_ip..]).unwrap();
-        sees.set(sees.get().max(ip_len + ip.payload_len()));
+        sees.set(Some(Ethernet::parse(&frame).unwrap().0.dst));
         Some(frame)
     });
-    world.run();
-    assert!((500..=700).contains(&longest.get()), "{}", longest.get());
-    let done = completed(&mut world, 0, &mut link);
-    assert_eq!(done, [(cqe::RDMA_WRITE, cqe::SUCCESS, len)]);
-    let arrived = world.hosts[1].driver.read_mr(&link.mr[1], 0, data.len());
-    assert!(arrived == data);
+    let way = path(&world, 0, false, 40_000);
+    let tcp = Tcp {
+        src_port: way.remote_port.get(),
+        dst_port: way.local_port.get(),
+        flags: TcpFlags::ACK,
+        window: 1000,
+        ..Tcp::default()
+    };
+    let mut frame = segment(&world, 1, &tcp);
+    frame[6..12].copy_from_slice(&forged.0);
+    world.inject(1, frame);
+    world.run_for(100_000);
+    post(&mut world, &mut link, wr::WR_WRITE, 100, |_| {});
+    world.run_for(100_000);
+    assert_eq!(seen.get(), Some(world.hosts[1].mac));
+    assert_eq!(completed(&mut world, 0, &mut link).len(), 1);
+    let gid = world.hosts[1].gid;
+    world.hosts[1].driver.set_gid(0, gid, new).unwrap();
+    let [to, from] = link.mr;
+    let send = faultline_simulation::Send {
+        opcode: wr::WR_WRITE,
+        sges: &[(from.va, 100, from.key)],
+        remote_addr: to.va,
+        rkey: to.key,
+        ..Default::default()
+    };
+    world.hosts[1].driver.post_send(&mut link.qp[1], &send);
+    world.run_for(100_000);
+    assert_eq!(seen.get(), Some(new));
+    assert_eq!(completed(&mut world, 1, &mut link).len(), 1);
 }

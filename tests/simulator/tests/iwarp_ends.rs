@@ -1,12 +1,15 @@
 //! iWARP: ends of a stream while other octets are on their way, and what is left of a connection.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use faultline_abi::admin::{Counter, DESTROY_MKEY};
 use faultline_abi::qp::{QPS_ERR, QPS_SQD};
 use faultline_abi::{cqe, event, iwarp, wqe as wr};
 use faultline_simulation::Send;
 use faultline_simulator::World;
 use faultline_wire::rdmap::TerminateCode as T;
-use faultline_wire::{Seq, Tcp, TcpFlags};
+use faultline_wire::{Ethernet, Ip, Seq, Tcp, TcpFlags};
 
 use crate::common::{counter, state};
 use crate::iwarp::{Link, completed, connect, events, path, post, segment, statuses, world};
@@ -24,14 +27,33 @@ fn paced(seed: u64) -> World {
     world
 }
 
-/// Host 1 sends a message, for which host 0 has no receive work request.
-fn send_to_nothing(world: &mut World, link: &mut Link) {
+/// A host sends a message, for which the other one has no receive work request.
+fn send_to_nothing(world: &mut World, link: &mut Link, host: usize) {
     let send = Send {
         opcode: wr::WR_SEND,
         inline: Some(b"unexpected"),
         ..Send::default()
     };
-    world.hosts[1].driver.post_send(&mut link.qp[1], &send);
+    world.hosts[host]
+        .driver
+        .post_send(&mut link.qp[host], &send);
+}
+
+/// Counts the resets that both hosts send from now on.
+fn count_resets(world: &World) -> Rc<Cell<u32>> {
+    let resets = Rc::new(Cell::new(0));
+    for host in 0..2 {
+        let counts = Rc::clone(&resets);
+        world.change(host, move |frame| {
+            let (_, at_ip) = Ethernet::parse(&frame).unwrap();
+            let (_, ip_len) = Ip::parse(&frame[at_ip..]).unwrap();
+            let (tcp, _) = Tcp::parse(&frame[at_ip + ip_len..]).unwrap();
+            let is_reset = tcp.flags.contains(TcpFlags::RST);
+            counts.set(counts.get() + u32::from(is_reset));
+            Some(frame)
+        });
+    }
+    resets
 }
 
 /// How a connection has ended: reason and code of the Terminate message.
@@ -59,7 +81,7 @@ fn a_terminate_message_goes_ahead_of_octets_that_were_not_sent() {
             let qpn = link.qp[0].qpn;
             world.hosts[0].driver.set_state(qpn, QPS_SQD).unwrap();
         }
-        send_to_nothing(&mut world, &mut link);
+        send_to_nothing(&mut world, &mut link, 1);
         world.run();
         let code = T::DDP_UNTAGGED_NO_BUFFER;
         let by_peer = with(iwarp::TERMINATED_BY_PEER, code);
@@ -111,6 +133,55 @@ fn a_buffer_that_loses_its_key_ends_with_a_terminate_message() {
     let done = completed(&mut world, 0, &mut link);
     assert_eq!(statuses(&done), [cqe::LOC_PROT_ERR, cqe::WR_FLUSH_ERR]);
     assert_eq!(state(&mut world, 0, &link.qp[0]), QPS_ERR);
+}
+
+/// Its work request is flushed, and both ends finish: the end that has closed can send no answer, and executes nothing.
+#[test]
+fn a_read_or_atomic_behind_the_close_of_the_peer_is_flushed() {
+    for opcode in [wr::WR_READ, wr::WR_FETCH_ADD] {
+        let mut world = paced(55);
+        let mut link = connect(&mut world, false);
+        let resets = count_resets(&world);
+        let at = link.mr[1].va.next_multiple_of(8);
+        let qpn = link.qp[1].qpn;
+        world.hosts[1].driver.set_state(qpn, QPS_SQD).unwrap();
+        post(&mut world, &mut link, opcode, 8, |send| {
+            (send.remote_addr, send.compare_add) = (at, 1);
+        });
+        world.run();
+        for host in 0..2 {
+            let (reason, ..) = ended(&mut world, &link, host);
+            assert_eq!(reason, iwarp::FINISHED, "host {host}, opcode {opcode}");
+            assert_eq!(state(&mut world, host, &link.qp[host]), QPS_ERR);
+        }
+        assert_eq!(resets.get(), 0);
+        let done = completed(&mut world, 0, &mut link);
+        assert_eq!(statuses(&done), [cqe::WR_FLUSH_ERR]);
+        assert_eq!(world.hosts[1].driver.read_mr(&link.mr[1], 0, 16), [0; 16]);
+    }
+}
+
+/// Each end tells what it has refused, and drops the message of the other.
+#[test]
+fn terminate_messages_that_cross_end_a_connection_in_order() {
+    let mut world = paced(56);
+    let mut link = connect(&mut world, false);
+    let resets = count_resets(&world);
+    for host in 0..2 {
+        send_to_nothing(&mut world, &mut link, host);
+    }
+    world.run();
+    for host in 0..2 {
+        let found = ended(&mut world, &link, host);
+        let code = T::DDP_UNTAGGED_NO_BUFFER;
+        assert_eq!(found, with(iwarp::TERMINATED, code), "host {host}");
+        let closed = (event::CONNECTION_CLOSED, link.qp[host].qpn);
+        let reason = u64::from(iwarp::TERMINATED);
+        let found = events(&mut world, host);
+        assert_eq!(found, [(closed.0, closed.1, reason)], "host {host}");
+        assert_eq!(state(&mut world, host, &link.qp[host]), QPS_ERR);
+    }
+    assert_eq!(resets.get(), 0);
 }
 
 /// A segment from host 1 with the ends of the connection.

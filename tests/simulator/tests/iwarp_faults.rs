@@ -1,5 +1,7 @@
 //! iWARP: page faults at both ends, by fault policy.
 
+use faultline_abi::Status;
+use faultline_abi::admin::Counter;
 use faultline_abi::qp::{
     FAULT_POLICY_DROP, FAULT_POLICY_RNR, FAULT_POLICY_STALL, FAULT_POLICY_TERMINATE, QPS_ERR,
     QPS_RTS,
@@ -9,7 +11,7 @@ use faultline_simulation::Send;
 use faultline_simulator::pager::run;
 use faultline_simulator::{HostPager, Impairment, World};
 
-use crate::common::{pattern, state};
+use crate::common::{counter, pattern, state};
 use crate::iwarp::{Link, completed, connect, world};
 
 const LEN: u32 = 40_000;
@@ -193,4 +195,129 @@ fn invalidation_while_data_flows_damages_nothing() {
         }
         pagers.iter().for_each(|pager| pager.check_free(&world));
     }
+}
+
+const MS: u64 = 1_000_000;
+const PAGE: u64 = 4096;
+
+/// Answers the only fault so far: the page will not become present.
+#[track_caller]
+fn refuse_page(world: &mut World, pager: &mut HostPager) {
+    pager.collect(world);
+    let [record] = &pager.records[..] else {
+        panic!("{:?}", pager.records);
+    };
+    let token = record.token.get();
+    pager.resume(world, token, Status::NoResources).unwrap();
+}
+
+/// The FPDU that was refused has arrived since, or it has not.
+#[test]
+fn an_answer_counts_for_a_refused_fpdu_only_until_it_has_arrived() {
+    for arrives in [true, false] {
+        let mut world = world(35);
+        let mut link = connect(&mut world, false);
+        set_policy(&mut world, 1, &link, FAULT_POLICY_DROP);
+        let mut pager = HostPager::new(&mut world, 1, 64, 6);
+        let region = pager.register(&mut world, VA, 1 << 20);
+        let target = (VA, pager.regions[region].key);
+        let other = (link.mr[1].va, link.mr[1].key);
+        let send = |world: &mut World, link: &mut Link, remote: (u64, u32)| {
+            let send = Send {
+                opcode: wr::WR_WRITE,
+                sges: &[(link.mr[0].va, 100, link.mr[0].key)],
+                remote_addr: remote.0,
+                rkey: remote.1,
+                ..Send::default()
+            };
+            world.hosts[0].driver.post_send(&mut link.qp[0], &send);
+        };
+        send(&mut world, &mut link, target);
+        world.run_for(MS);
+        assert_eq!(counter(&mut world, 1, Counter::page_fault_drops), 1);
+        if arrives {
+            pager.map_page(&mut world, region, VA / PAGE, true);
+            world.run_for(1_000 * MS);
+            let done = completed(&mut world, 0, &mut link);
+            assert_eq!(done, [(cqe::RDMA_WRITE, cqe::SUCCESS, 100)]);
+        }
+        refuse_page(&mut world, &mut pager);
+        world.run_for(MS);
+        let expected = if arrives { QPS_RTS } else { QPS_ERR };
+        assert_eq!(state(&mut world, 1, &link.qp[1]), expected);
+        if arrives {
+            send(&mut world, &mut link, other);
+            world.run();
+            let done = completed(&mut world, 0, &mut link);
+            assert_eq!(done, [(cqe::RDMA_WRITE, cqe::SUCCESS, 100)]);
+        }
+    }
+}
+
+/// The data was sent before, and its acknowledgment comes while the page is asked for again.
+#[test]
+fn a_page_of_data_that_is_acknowledged_is_not_waited_for() {
+    let mut world = world(36);
+    let mut link = connect(&mut world, false);
+    let mut pager = HostPager::new(&mut world, 0, 64, 6);
+    let region = pager.register(&mut world, VA, 1 << 20);
+    let key = pager.regions[region].key;
+    for page in 0..10 {
+        pager.map_page(&mut world, region, VA / PAGE + page, true);
+    }
+    // No acknowledgment arrives.
+    world.change(1, |_| None);
+    let remote = (link.mr[1].va, link.mr[1].key);
+    let send = Send {
+        opcode: wr::WR_WRITE,
+        sges: &[(VA, 100, key)],
+        remote_addr: remote.0,
+        rkey: remote.1,
+        ..Send::default()
+    };
+    world.hosts[0].driver.post_send(&mut link.qp[0], &send);
+    world.run_for(MS);
+    pager.evict_all(&mut world, region);
+    world.run_for(1_000 * MS);
+    assert_eq!(completed(&mut world, 0, &mut link), []);
+    // One arrives, with data of the peer.
+    world.change(1, Some);
+    let local = (link.mr[1].va, link.mr[1].key);
+    let remote = (link.mr[0].va, link.mr[0].key);
+    post(&mut world, &mut link, 1, wr::WR_WRITE, local, remote);
+    world.run_for(MS);
+    let done = completed(&mut world, 0, &mut link);
+    assert_eq!(done, [(cqe::RDMA_WRITE, cqe::SUCCESS, 100)]);
+    refuse_page(&mut world, &mut pager);
+    world.run();
+    for host in 0..2 {
+        assert_eq!(state(&mut world, host, &link.qp[host]), QPS_RTS);
+    }
+    assert_eq!(completed(&mut world, 1, &mut link).len(), 1);
+}
+
+/// Acknowledgments wait in front of the NIC, which has stopped its ingress itself.
+#[test]
+fn a_stop_of_the_own_ingress_is_no_loss() {
+    let mut world = world(37);
+    let mut link = connect(&mut world, false);
+    set_policy(&mut world, 0, &link, FAULT_POLICY_STALL);
+    let mut pager = HostPager::new(&mut world, 0, 64, 6);
+    let region = pager.register(&mut world, VA, 1 << 20);
+    let key = pager.regions[region].key;
+    let [mine, other] = link.mr.map(|mr| (mr.va, mr.key));
+    post(&mut world, &mut link, 1, wr::WR_WRITE, other, (VA, key));
+    world.run_for(MS);
+    pager.collect(&mut world);
+    assert!(world.with_nic(0, |nic| nic.is_stalled()));
+    post(&mut world, &mut link, 0, wr::WR_WRITE, mine, other);
+    // Longer than the first retransmission timeout.
+    world.run_for(450 * MS);
+    assert!(world.with_nic(0, |nic| nic.is_stalled()));
+    run(&mut world, &mut [&mut pager]);
+    for host in 0..2 {
+        let done = completed(&mut world, host, &mut link);
+        assert_eq!(done, [(cqe::RDMA_WRITE, cqe::SUCCESS, LEN)]);
+    }
+    assert_eq!(counter(&mut world, 0, Counter::retransmitted_packets), 0);
 }

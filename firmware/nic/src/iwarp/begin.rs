@@ -5,9 +5,10 @@ use faultline_wire::ddp::{DdpTarget, queue};
 use faultline_wire::rdmap::{AtomicRequest, IMMEDIATE_LEN, RdmapOpcode, ReadRequest, atomic_op};
 
 use super::execute::sink;
+use super::page_wait::{PageOf, PageWait};
 use super::qp::StreamQp;
 use super::send::{Content, Framing, Octets};
-use super::stream::{PageOf, Stream};
+use super::stream::Stream;
 use super::work::Request;
 use crate::context::Context;
 use crate::dma::Dma;
@@ -88,7 +89,11 @@ impl StreamQp {
                 false => Ok(None),
             };
             landing.and_then(|missing| {
-                stream.page = missing.map(|token| (token, PageOf::Landing));
+                stream.page = missing.map(|token| PageWait {
+                    token,
+                    of: PageOf::Landing,
+                    until: u64::MAX,
+                });
                 if missing.is_some() {
                     return Ok(());
                 }

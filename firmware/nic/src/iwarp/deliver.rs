@@ -16,6 +16,7 @@ use crate::core::Core;
 use crate::diagnostic::Diagnostic;
 use crate::dma::Dma;
 use crate::fault::{Need, RaisedFault, Token, WaitKind};
+use crate::number::len16;
 use crate::payload::Payload;
 use crate::qp::endpoint::Endpoint;
 use crate::qp::fault_policy::FaultPolicy;
@@ -51,13 +52,16 @@ pub(super) struct Inbound {
     pub page: Option<Token>,
     /// The last FPDU that was refused because of a page: its offset, and the fault.
     pub refused: Option<(u64, Token)>,
+    /// Octets that are kept also without memory: those of an FPDU of a peer that obeys the maximum segment size of the SYN (RFC 5044
+    /// section 5), and of a setup frame.
+    reserve: u16,
     /// Kept octets wait for the next turn.
     pub waits_for_turn: bool,
 }
 
 impl Inbound {
-    /// Nothing has arrived.
-    pub(super) fn new(phase: Phase) -> Self {
+    /// Nothing has arrived. `mss` is the maximum segment size that this end states.
+    pub(super) fn new(phase: Phase, mss: u16) -> Self {
         Self {
             kept: Kept::default(),
             phase,
@@ -68,7 +72,17 @@ impl Inbound {
             has_fpdu: false,
             page: None,
             refused: None,
+            reserve: mss.max(len16(MAX_SETUP)),
             waits_for_turn: false,
+        }
+    }
+
+    /// Memory for kept octets.
+    fn room<'a>(&self, core: &'a Core) -> KeptRoom<'a> {
+        KeptRoom {
+            nic: &core.budget,
+            shared: &core.kept_budget,
+            reserve: self.reserve.into(),
         }
     }
 
@@ -149,7 +163,7 @@ impl<M: Dma> Receiver for Delivery<'_, '_, '_, M> {
 impl<M: Dma> Delivery<'_, '_, '_, M> {
     /// Keeps octets for later. Returns false if there is no memory.
     fn keep_octets(&mut self, offset: u64, octets: &Payload<'_, M>) -> bool {
-        let room = kept_room(self.cx.core, self.max_payload);
+        let room = self.inbound.room(self.cx.core);
         self.inbound.kept.add(room, offset, octets)
     }
 
@@ -163,7 +177,7 @@ impl<M: Dma> Delivery<'_, '_, '_, M> {
             Verdict::Taken(octets) => octets as usize,
             Verdict::Refused | Verdict::Held => 0,
         };
-        let room = kept_room(self.cx.core, self.max_payload);
+        let room = self.inbound.room(self.cx.core);
         self.inbound.kept.put_back(room, data.offset, piece, used);
         verdict
     }
@@ -294,6 +308,7 @@ impl<M: Dma> Delivery<'_, '_, '_, M> {
                 Verdict::Refused
             }
             FaultPolicy::Stall if !is_kept => {
+                self.inbound.refused = Some((offset, token));
                 self.cx.count(Counter::stalls);
                 let qpn = self.qp.number;
                 self.cx.diagnose(Diagnostic::Stalled { qpn });
@@ -306,15 +321,6 @@ impl<M: Dma> Delivery<'_, '_, '_, M> {
                 Verdict::Held
             }
         }
-    }
-}
-
-/// Memory for kept octets of a connection with segments of at most `max_payload` octets.
-fn kept_room(core: &Core, max_payload: u32) -> KeptRoom<'_> {
-    KeptRoom {
-        nic: &core.budget,
-        shared: &core.kept_budget,
-        reserve: (max_payload as usize).max(MAX_SETUP),
     }
 }
 

@@ -280,6 +280,9 @@ impl<M: Dma> Delivery<'_, '_, '_, M> {
             return Err(segment.refuse(TerminateCode::DDP_UNTAGGED_TOO_LONG));
         }
         match segment.opcode {
+            // This end has closed: it can answer no more. The peer learns that by the FIN, which flushes the work request.
+            RdmapOpcode::ReadRequest | RdmapOpcode::AtomicRequest
+                if self.qp.state == State::Sqd => {}
             RdmapOpcode::ReadRequest => self.accept_read(segment)?,
             RdmapOpcode::AtomicRequest => self.execute_atomic(segment)?,
             RdmapOpcode::AtomicResponse => self.place_atomic(segment)?,
@@ -398,10 +401,6 @@ impl<M: Dma> Delivery<'_, '_, '_, M> {
     fn check_depth(&self, segment: &Arriving<'_, M>, right: u32) -> Result<(), Stop> {
         if !self.qp.allows(right) {
             return Err(segment.refuse(TerminateCode::RDMAP_ACCESS));
-        }
-        // This end has closed: it can answer no more.
-        if self.qp.state == State::Sqd {
-            return Err(segment.refuse(TerminateCode::RDMAP_CATASTROPHIC_STREAM));
         }
         let limit = usize::from(self.qp.attr.max_dest_rd_atomic);
         let unacknowledged = self.sender.unacknowledged_answers();

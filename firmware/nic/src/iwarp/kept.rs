@@ -33,8 +33,8 @@ pub(super) struct KeptRoom<'a> {
     pub nic: &'a Budget,
     /// Of all connections of the NIC.
     pub shared: &'a Budget,
-    /// Octets that a connection keeps also if there is no memory, from the first one on that was not taken: an FPDU of a peer that obeys the
-    /// maximum segment size (RFC 5044 section 5). So a stream whose segments do not begin with an FPDU makes progress.
+    /// Octets that a connection keeps also if there is no memory, from the first one on that was not taken. So a stream whose segments do not
+    /// begin with an FPDU makes progress.
     pub reserve: usize,
 }
 
@@ -66,12 +66,16 @@ impl Kept {
         let cost = len.saturating_add(OVERHEAD);
         let own = self.held.as_ref().map_or(0, |[held, _]| held.bytes());
         let fits = cost <= room.nic.left() && own.saturating_add(cost) <= room.shared.left();
-        let front = self
-            .pieces
-            .get(&self.next)
-            .map_or(0, |piece| piece.rest().len());
-        let is_front = self.next.saturating_add(front as u64) == offset;
-        fits || (is_front && front.saturating_add(len) <= room.reserve)
+        let end = self.front_end();
+        let front = end.saturating_sub(self.next).saturating_add(len as u64);
+        fits || (end == offset && front <= room.reserve as u64)
+    }
+
+    /// The end of the octets that are kept from `next` on.
+    fn front_end(&self) -> u64 {
+        let front = self.pieces.get(&self.next);
+        let len = front.map_or(0, |piece| piece.rest().len());
+        self.next.saturating_add(len as u64)
     }
 
     /// Keeps a copy of octets from `offset` on. Returns false if there is no memory, or they cannot be read.

@@ -4,7 +4,7 @@
 //! - `work`: the send queue; `receives`: the receive queue
 //! - `send`: the stream that leaves; `deliver`, `kept`: the stream that arrives; `execute`: DDP segments; `refusal`: Terminate
 //! - `setup`: MPA requests and replies; `connections`: listeners, requests, owners of connections
-//! - `path`, `arrived`: headers; `view`: for operators
+//! - `page_wait`: pages of data that leaves; `path`, `arrived`: headers; `view`: for operators
 
 mod arrived;
 mod begin;
@@ -13,6 +13,7 @@ mod deliver;
 mod end;
 mod execute;
 mod kept;
+mod page_wait;
 mod path;
 mod qp;
 mod receives;

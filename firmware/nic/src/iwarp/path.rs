@@ -146,8 +146,16 @@ impl StreamPath {
         }
     }
 
+    /// Takes over the MAC address of a segment that the peer has sent, as far as its sequence numbers tell. The peer may have another one
+    /// since the connection was opened: another host has its address now, or another router leads to it.
+    pub(super) fn follow_peer(&mut self, mac: MacAddr) {
+        if !mac.is_multicast() && mac != MacAddr([0; 6]) {
+            self.dmac = mac;
+        }
+    }
+
     /// Maximum segment size of the connection (RFC 6691).
-    fn mss(&self) -> u16 {
+    pub(super) fn mss(&self) -> u16 {
         let ip = match self.tuple.local.is_ipv4_mapped() {
             true => Ipv4::LEN,
             false => Ipv6::LEN,

@@ -21,12 +21,13 @@ use faultline_wire::rdmap::{RdmapOpcode, TerminateCode};
 use super::arrived::Arrived;
 use super::connections::{Owner, to_tcp};
 use super::deliver::{Delivery, Inbound, Phase};
+use super::page_wait::PageOf;
 use super::path::StreamPath;
 use super::receives::Receives;
 use super::refusal::{End, Refused};
 use super::send::{Framing, Octets, Sender};
 use super::setup::Offer;
-use super::stream::{Close, PageOf, Stream};
+use super::stream::{Close, Stream};
 use super::work::SendQueue;
 use crate::budget::Held;
 use crate::context::Context;
@@ -50,6 +51,8 @@ use crate::time::{Instant, Nanos};
 /// Longest time from CONNECT to the reply of the peer, whose driver has as long for its answer.
 const CONNECT_TIMEOUT: Nanos =
     Nanos::from_millis(faultline_abi::iwarp::REQUEST_TIMEOUT_MS as u64 + 10_000);
+/// A time limit of the setup or the close that ends while the ingress is stopped is longer by this: the answer may wait there.
+const DEAF_TIMEOUT: Nanos = Nanos::from_millis(500);
 /// Longest time in which a peer closes after this end.
 pub(super) const CLOSE_TIMEOUT: Nanos = Nanos::from_millis(10_000);
 
@@ -191,7 +194,7 @@ impl StreamQp {
         let ends = config.path.tuple;
         let connection = Connection::connect(tcp, ends.local_port, ends.remote_port, start);
         let setup = config.own.to_frame(MpaRole::Request);
-        let inbound = Inbound::new(Phase::Reply);
+        let inbound = Inbound::new(Phase::Reply, config.path.mss());
         self.begin_stream(cx, config, connection, inbound, &setup);
         if let Some(stream) = self.stream.as_deref_mut() {
             stream.is_active = true;
@@ -210,7 +213,7 @@ impl StreamQp {
         peer: Offer,
     ) {
         let setup = config.own.to_frame(MpaRole::Reply);
-        let inbound = Inbound::new(Phase::Fpdus);
+        let inbound = Inbound::new(Phase::Fpdus, config.path.mss());
         self.begin_stream(cx, config, connection, inbound, &setup);
         self.established(cx, peer);
         self.progress(cx);
@@ -228,8 +231,6 @@ impl StreamQp {
         if let Some(connections) = &mut cx.core.connections {
             connections.set_owner(&config.path.tuple, Owner::QueuePair(number));
         }
-        let mut held = cx.core.budget.none();
-        held.set(size_of::<Stream>().saturating_add(setup.len()));
         let mut stream = Box::new(Stream {
             path: config.path,
             connection,
@@ -241,12 +242,13 @@ impl StreamQp {
             page: None,
             deadline: None,
             close: None,
-            _held: held,
+            held: cx.core.budget.none(),
             is_reported: false,
             was_open: false,
         });
         let octets = Octets::from_slice(setup);
         stream.push_own(&cx.core.budget, cx.now, Framing::Setup, octets);
+        stream.account();
         self.stream = Some(stream);
     }
 
@@ -340,7 +342,9 @@ impl StreamQp {
         };
         match arrived {
             Some(arrived) => {
-                connection.receive(&arrived.segment, now, &mut delivery);
+                if connection.receive(&arrived.segment, now, &mut delivery) {
+                    stream.path.follow_peer(arrived.ethernet.src);
+                }
                 if delivery.inbound.has_more(connection.taken()) {
                     connection.resume(now, &mut delivery);
                 }
@@ -385,7 +389,9 @@ impl StreamQp {
     pub(super) fn progress<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         if let Some(stream) = self.stream.as_deref_mut() {
             let acknowledged = stream.connection.acknowledged();
+            stream.page.take_if(|page| page.until <= acknowledged);
             stream.sender.release(&cx.core.budget, acknowledged);
+            stream.account();
             // Its completions come before the end of the connection.
             let retired = self.work.retire(&self.endpoint, cx, acknowledged);
             if let Err(failure) = retired {
@@ -461,7 +467,14 @@ impl StreamQp {
     /// Handles a timer of this queue pair that is due, or that has moved since.
     pub(crate) fn handle_timer<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         self.timer_at = None;
+        // Segments of the peer, and PAUSE for its port, wait for a page of this end.
+        let is_deaf = cx.core.ingress.holds_frames();
         if let Some(stream) = self.stream.as_deref_mut() {
+            if is_deaf {
+                stream.connection.wait_longer(to_tcp(cx.now));
+                let earliest = cx.now + DEAF_TIMEOUT;
+                stream.deadline = stream.deadline.map(|at| at.max(earliest));
+            }
             stream.connection.handle_deadline(to_tcp(cx.now));
             if stream.deadline.is_some_and(|at| at <= cx.now) {
                 stream.deadline = None;
@@ -493,13 +506,14 @@ impl StreamQp {
         let Some(stream) = self.stream.as_deref_mut() else {
             return;
         };
-        let of_send = stream.page.take_if(|(token, _)| *token == call.token);
-        let inbound = &mut stream.inbound;
-        let of_receive = inbound.page.take_if(|token| *token == call.token);
-        match (of_send, of_receive) {
-            (Some((_, of)), _) if !call.repaired => self.data_lost(cx, of),
-            // With the policies `drop` and `stall` nothing is held.
-            _ if !call.repaired => {
+        let of_send = stream.page.take_if(|page| page.token == call.token);
+        let (inbound, taken) = (&mut stream.inbound, stream.connection.taken());
+        let is_held = inbound.page.take_if(|token| *token == call.token).is_some();
+        // The peer sends it again.
+        let is_refused = inbound.refused == Some((taken, call.token));
+        match of_send {
+            Some(page) if !call.repaired => self.data_lost(cx, page.of),
+            None if !call.repaired && (is_held || is_refused) => {
                 // Memory of a receive, or memory that the peer has named.
                 let code = match self.receives.fail_current(&self.endpoint, cx, LOST_BUFFER) {
                     true => TerminateCode::RDMAP_LOCAL_CATASTROPHIC,
@@ -507,7 +521,7 @@ impl StreamQp {
                 };
                 self.terminate(cx, &Refused::new(code, &[], 0));
             }
-            (_, Some(_)) => {
+            _ if is_held => {
                 self.deliver(cx, Payload::Bytes(&[]), None);
             }
             _ => {}

@@ -11,6 +11,7 @@ use faultline_wire::mpa::{Crc32c, Fpdu};
 use faultline_wire::rdmap::{RdmapControl, RdmapOpcode};
 use smallvec::SmallVec;
 
+use super::page_wait::PageOf;
 use super::work::SendQueue;
 use crate::budget::{Budget, Held};
 use crate::core::Core;
@@ -88,8 +89,8 @@ struct Message {
 /// Why an FPDU cannot be built.
 #[derive(Debug)]
 pub(super) enum Blocked {
-    /// A page is missing, of the data of the work request with this index, or (`None`) of memory that a READ names.
-    Absent(Need, Option<u32>),
+    /// A page is missing for the FPDU that ends at this offset of the stream.
+    Absent(Need, PageOf, u64),
     /// A local buffer of the work request with this index cannot be used.
     Work(u32, Failure),
     /// The memory that a READ names cannot be read any more.
@@ -263,6 +264,10 @@ impl Sender {
             }
             self.messages.pop_front();
         }
+        // An idle connection has room for one message, so that one at a time needs no allocation.
+        if self.messages.is_empty() {
+            self.messages.shrink_to(1);
+        }
         if !self.cuts.is_empty() {
             let end = |cut: &Cut| cut.start.saturating_add(cut.octets.len() as u64);
             self.cuts.retain(|cut| end(cut) > acknowledged);
@@ -272,7 +277,10 @@ impl Sender {
 
     fn account(&mut self, budget: &Budget) {
         let of_cuts = self.cuts.iter().map(|cut| cut.octets.capacity());
-        let of_messages = self.messages.len().saturating_mul(size_of::<Message>());
+        let of_messages = self
+            .messages
+            .capacity()
+            .saturating_mul(size_of::<Message>());
         let bytes = of_cuts.fold(of_messages, usize::saturating_add);
         let held = self.held.get_or_insert_with(|| budget.none());
         if held.bytes() != bytes {
@@ -346,7 +354,7 @@ impl Sender {
                 let request = work.get(*index).ok_or(Blocked::Completed)?;
                 let range = (done, len, low32(start));
                 gather(qp, core, &request.wr, range, &mut part.segments)
-                    .map_err(|error| error.blocked(*index))?;
+                    .map_err(|error| error.blocked(*index, part.end()))?;
             }
             Content::Source { key, addr } => {
                 let range = KeyRange {
@@ -357,7 +365,8 @@ impl Sender {
                     access: Access::RemoteRead,
                 };
                 if len > 0 {
-                    source(core, &range, left, low32(start), &mut part.segments)?;
+                    let end = part.end();
+                    source(core, &range, (left, start, end), &mut part.segments)?;
                 }
             }
         }
@@ -435,6 +444,11 @@ impl Part {
         }
     }
 
+    /// The offset of the stream after it.
+    fn end(&self) -> u64 {
+        self.start.saturating_add(self.len.into())
+    }
+
     /// Number of octets from `offset` on, at most `max`, at least 1.
     pub(super) fn left_from(&self, offset: u64, max: u32) -> u32 {
         let done = low32(offset.saturating_sub(self.start));
@@ -499,10 +513,12 @@ struct GatherError {
 }
 
 impl GatherError {
-    fn blocked(self, index: u32) -> Blocked {
+    /// For the FPDU of this work request that ends at `end`.
+    fn blocked(self, index: u32, end: u64) -> Blocked {
         match self.error {
             PlaceError::Absent(absent, hint) => {
-                Blocked::Absent(Need::new(absent, hint, self.offset), Some(index))
+                let need = Need::new(absent, hint, self.offset);
+                Blocked::Absent(need, PageOf::Data(index), end)
             }
             PlaceError::Failed(failure) => Blocked::Work(index, failure),
             PlaceError::Lost => Blocked::Work(index, Failure::FLUSHED),
@@ -537,19 +553,19 @@ fn gather(
     Ok(())
 }
 
-/// Appends the guest memory behind a range that a READ names, of which `left` octets have to be sent.
+/// Appends the guest memory behind a range that a READ names, of which `left` octets have to be sent, for the FPDU from `start` to `end`.
 fn source(
     core: &Core,
     range: &KeyRange,
-    left: u32,
-    offset: u32,
+    (left, start, end): (u32, u64, u64),
     out: &mut Segments,
 ) -> Result<(), Blocked> {
     core.mkeys
         .translate(range, out)
         .map_err(|miss| match PlaceError::new(miss, range.va, left) {
             PlaceError::Absent(absent, hint) => {
-                Blocked::Absent(Need::new(absent, hint, offset), None)
+                let need = Need::new(absent, hint, low32(start));
+                Blocked::Absent(need, PageOf::Source, end)
             }
             _ => Blocked::Source(miss),
         })

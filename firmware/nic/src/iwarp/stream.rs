@@ -6,11 +6,11 @@ use faultline_wire::rdmap::TerminateCode;
 
 use super::connections::from_tcp;
 use super::deliver::Inbound;
+use super::page_wait::PageWait;
 use super::path::StreamPath;
 use super::send::{Content, Framing, Octets, Sender};
 use super::setup::Offer;
 use crate::budget::{Budget, Held};
-use crate::fault::Token;
 use crate::number::len32;
 use crate::time::{Instant, earlier};
 
@@ -27,17 +27,6 @@ pub(crate) struct Close {
     pub code: Option<TerminateCode>,
 }
 
-/// The memory of a page that segments wait for which are to leave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PageOf {
-    /// The buffer of a READ or atomic that has not begun.
-    Landing,
-    /// The data of the work request with this index.
-    Data(u32),
-    /// The memory that a READ of the peer names.
-    Source,
-}
-
 /// A connection of a queue pair.
 #[derive(Debug)]
 pub(super) struct Stream {
@@ -52,7 +41,7 @@ pub(super) struct Stream {
     /// This end has opened the connection.
     pub is_active: bool,
     /// The page that segments wait for which are to leave.
-    pub page: Option<(Token, PageOf)>,
+    pub page: Option<PageWait>,
     /// End of the setup or of the close.
     pub deadline: Option<Instant>,
     /// Why it ends, if that has begun.
@@ -62,7 +51,7 @@ pub(super) struct Stream {
     /// Both ends have sent their setup frames.
     pub was_open: bool,
     /// Its share of the budget.
-    pub _held: Held,
+    pub held: Held,
 }
 
 impl Stream {
@@ -94,6 +83,16 @@ impl Stream {
     ) -> bool {
         let len = len32(octets.len());
         self.push(budget, now, (framing, Content::Own(octets)), len)
+    }
+
+    /// Counts its memory, except for messages and kept octets, which count where they are.
+    pub(super) fn account(&mut self) {
+        let of_offers = [&self.own, &self.peer].map(|offer| offer.private.capacity());
+        let parts = of_offers.into_iter().chain([self.connection.allocated()]);
+        let bytes = parts.fold(size_of::<Self>(), usize::saturating_add);
+        if self.held.bytes() != bytes {
+            self.held.set(bytes);
+        }
     }
 
     /// The next time at which something is due.

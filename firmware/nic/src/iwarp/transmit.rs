@@ -6,11 +6,12 @@ use faultline_wire::rdmap::TerminateCode;
 
 use super::begin::{Begun, await_page};
 use super::connections::to_tcp;
+use super::page_wait::{PageOf, PageWait};
 use super::path::set_octets;
 use super::qp::StreamQp;
 use super::refusal::code_of;
 use super::send::{Blocked, Part};
-use super::stream::{PageOf, Stream};
+use super::stream::Stream;
 use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
@@ -153,7 +154,7 @@ impl StreamQp {
         };
         let code = match why {
             Blocked::Absent(..) if stream.page.is_some() => return,
-            Blocked::Absent(need, of) => match self.await_data(cx, &need, of) {
+            Blocked::Absent(need, of, until) => match self.await_data(cx, &need, of, until) {
                 Ok(()) => return,
                 Err(code) => code,
             },
@@ -170,16 +171,18 @@ impl StreamQp {
         self.terminate_unsent(cx, code);
     }
 
-    /// Waits for a page of data that is to leave. The error is the code to end the stream with: it will not become present.
+    /// Waits for a page of data that is to leave, up to an offset of the stream. The error is the code to end the stream with: it will not
+    /// become present.
     fn await_data<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
         need: &Need,
-        of: Option<u32>,
+        of: PageOf,
+        until: u64,
     ) -> Result<(), TerminateCode> {
-        let (wait, of) = match of {
-            Some(index) => (WaitKind::Send, PageOf::Data(index)),
-            None => (WaitKind::Reply, PageOf::Source),
+        let wait = match of {
+            PageOf::Source => WaitKind::Reply,
+            PageOf::Landing | PageOf::Data(_) => WaitKind::Send,
         };
         if of == PageOf::Source && self.endpoint.fault_policy() == FaultPolicy::Terminate {
             return Err(TerminateCode::RDMAP_CATASTROPHIC_STREAM);
@@ -191,7 +194,7 @@ impl StreamQp {
         };
         let token = token.ok_or(TerminateCode::RDMAP_LOCAL_CATASTROPHIC)?;
         if let Some(stream) = self.stream.as_deref_mut() {
-            stream.page = Some((token, of));
+            stream.page = Some(PageWait { token, of, until });
         }
         Ok(())
     }

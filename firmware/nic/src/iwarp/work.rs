@@ -259,13 +259,23 @@ impl SendQueue {
         if request.as_ref().is_some_and(|request| request.awaits) {
             self.awaiting.pop_front();
         }
+        // An idle queue has room for one work request, so that one at a time needs no allocation.
+        if self.pending.is_empty() {
+            self.pending.shrink_to(1);
+            self.awaiting.shrink_to(1);
+        }
         self.account(budget);
         request
     }
 
     fn account(&mut self, budget: &Budget) {
-        let bytes = self.pending.len().saturating_mul(size_of::<Request>());
-        self.room.get_or_insert_with(|| budget.none()).set(bytes);
+        let of_pending = self.pending.capacity().saturating_mul(size_of::<Request>());
+        let of_awaiting = self.awaiting.capacity().saturating_mul(size_of::<u32>());
+        let bytes = of_pending.saturating_add(of_awaiting);
+        let room = self.room.get_or_insert_with(|| budget.none());
+        if room.bytes() != bytes {
+            room.set(bytes);
+        }
     }
 
     /// Begins a flush of everything that is posted now.

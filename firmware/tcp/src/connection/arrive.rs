@@ -23,14 +23,19 @@ enum StampError {
 const STAMP_LIFETIME: Nanos = Nanos::from_millis(24 * 24 * 3600 * 1000);
 
 impl Connection {
-    /// Handles a segment. The caller has verified its checksum.
-    pub fn receive(&mut self, segment: &Segment, now: Instant, owner: &mut impl Receiver) {
-        match self.state {
-            State::Closed => return,
-            State::SynSent => self.receive_syn(segment, now),
+    /// Handles a segment. The caller has verified its checksum. Returns true if the peer has sent it, as far as a third party cannot know
+    /// what it says: it lies in the window, and acknowledges what this end has sent lately (RFC 5961 section 5.2).
+    pub fn receive(&mut self, segment: &Segment, now: Instant, owner: &mut impl Receiver) -> bool {
+        let is_of_peer = match self.state {
+            State::Closed => return false,
+            State::SynSent => {
+                self.receive_syn(segment, now);
+                false
+            }
             _ => self.receive_synchronized(segment, now, owner),
-        }
+        };
         self.update_timers(now);
+        is_of_peer
     }
 
     /// State SYN-SENT (RFC 9293 section 3.10.7.3). Data beside a SYN is not taken: the peer sends it again.
@@ -70,23 +75,28 @@ impl Connection {
         self.acknowledge(segment, Pos::DATA, seq, now);
     }
 
-    /// All states in which the peer's SYN has arrived.
-    fn receive_synchronized(&mut self, segment: &Segment, now: Instant, owner: &mut impl Receiver) {
+    /// All states in which the peer's SYN has arrived. Returns as [`Connection::receive`].
+    fn receive_synchronized(
+        &mut self,
+        segment: &Segment,
+        now: Instant,
+        owner: &mut impl Receiver,
+    ) -> bool {
         let header = &segment.header;
         let Some((start, stamps)) = self.accept_sequence(segment, now) else {
-            return;
+            return false;
         };
         if header.flags.contains(F::RST) {
             self.receive_reset(start, now);
-            return;
+            return false;
         }
         // A peer that has restarted learns by the answer that this end has a connection (RFC 5961 section 4).
         if header.flags.contains(F::SYN) {
             self.challenge(now);
-            return;
+            return false;
         }
         if !header.flags.contains(F::ACK) || !self.accept_ack(segment, start, now) {
-            return;
+            return false;
         }
         // Only now: a segment that the peer has not sent could make all later ones look old.
         if stamps.is_some() {
@@ -99,6 +109,7 @@ impl Connection {
         if self.state.can_receive() {
             self.receive_data(segment, start, owner);
         }
+        true
     }
 
     /// Checks timestamp and sequence number; returns the position of the segment, and the timestamp to remember if it acknowledges
@@ -342,7 +353,7 @@ impl Connection {
     /// Answers a segment that acknowledges what was never sent (RFC 9293 section 3.5.2, groups 1 and 2).
     fn refuse(&mut self, header: &Tcp) {
         if !header.flags.contains(F::RST) {
-            self.reset = Some(self.header(header.ack, F::RST, 0));
+            self.reset = Some((header.ack, F::RST));
         }
     }
 }

@@ -36,8 +36,8 @@ impl Connection {
         now: Instant,
         align: impl FnOnce(u64, u32) -> u32,
     ) -> Option<Transmit> {
-        if let Some(reset) = self.reset.take() {
-            return Some(control(reset));
+        if let Some((seq, flags)) = self.reset.take() {
+            return Some(control(self.header(seq, flags, 0)));
         }
         if self.state == State::Closed {
             return None;

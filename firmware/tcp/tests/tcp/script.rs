@@ -275,7 +275,9 @@ impl Script {
             clock: 100,
         };
         match &mut self.connection {
-            Some(connection) => connection.receive(&segment, self.now, &mut self.owner),
+            Some(connection) => {
+                connection.receive(&segment, self.now, &mut self.owner);
+            }
             None => {
                 self.connection = Connection::accept(self.config, &segment, start, self.now);
             }
