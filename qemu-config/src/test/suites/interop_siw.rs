@@ -22,8 +22,9 @@ const NFS: &str = "Files over NFS are verified.";
 const TCP: &str = "A program with a socket exchanges rping's messages with the NIC, and `ss` \
     shows no anomaly of its connection.";
 
-/// One of perftest's programs. Its second connection comes directly after an answer of the server, which listens for it only then. `siw`
-/// reports at once that a connection is refused, and the program crashes where it would try again after an event.
+/// One of perftest's programs. Its server listens for the second connection when its last message on the first one is complete, and its
+/// client connects when that has arrived. `siw` reports at once that a connection is refused, and the client crashes where it would try again
+/// after an event.
 const fn perf_late(
     name: &'static str,
     program: &'static str,
@@ -97,21 +98,21 @@ const TESTS: &[GuestTest] = &[
         "send_bw",
         "ib_send_bw",
         "ib_send_bw -R -F -n 300",
-        "late_answers ib_send_bw -R -F -n 300 $PEER_IP",
+        "late_connections ib_send_bw -R -F -n 300 $PEER_IP",
     ),
     perf("send_bw_back", "ib_send_bw", "ib_send_bw").reversed(),
     perf_late(
         "write_bw",
         "ib_write_bw",
         "ib_write_bw -R -F -n 300",
-        "late_answers ib_write_bw -R -F -n 300 $PEER_IP",
+        "late_connections ib_write_bw -R -F -n 300 $PEER_IP",
     ),
     perf("write_bw_back", "ib_write_bw", "ib_write_bw").reversed(),
     perf_late(
         "read_bw",
         "ib_read_bw",
         "ib_read_bw -R -F -n 300",
-        "late_answers ib_read_bw -R -F -n 300 $PEER_IP",
+        "late_connections ib_read_bw -R -F -n 300 $PEER_IP",
     ),
     perf("read_bw_back", "ib_read_bw", "ib_read_bw").reversed(),
     disk(
