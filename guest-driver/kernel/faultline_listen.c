@@ -64,6 +64,7 @@ struct faultline_listener {
 /* A listener of iw_cm; iw_cm_id.provider_data. */
 struct faultline_listen {
 	struct iw_cm_id *cm_id;
+	/* NULL: shared with a socket. */
 	struct socket *port;
 	/* NULL: no user's, or an administrator's. */
 	struct faultline_cm_user *user;
@@ -543,6 +544,27 @@ static int faultline_listen_start(struct faultline_dev *dev,
 	return 0;
 }
 
+/*
+ * Reserves the port of a listener. An administrator's, or the kernel's, may share
+ * it with a socket, as on adapters that reserve no port: LIO has a socket at the
+ * port of each iSER portal. Connections that peers open through this adapter are
+ * then those of the listener. Two adapters of the guest may have the same port.
+ */
+static int faultline_listen_reserve(struct faultline_dev *dev, struct net *net,
+				    struct faultline_listen *listen,
+				    struct sockaddr_storage *local, int ifindex)
+{
+	int err = faultline_port_reserve(net, local, ifindex,
+					 listen->cm_id->afonly, &listen->port);
+
+	if (err != -EADDRINUSE || (current->mm && !capable(CAP_NET_ADMIN)))
+		return err;
+	dev_info_ratelimited(&dev->pdev->dev,
+			     "port %u: a listener shares it with a socket\n",
+			     ntohs(*faultline_port(local)));
+	return 0;
+}
+
 static int faultline_listen_open(struct faultline_dev *dev, struct net *net,
 				 struct iw_cm_id *cm_id, u32 backlog)
 {
@@ -574,10 +596,9 @@ static int faultline_listen_open(struct faultline_dev *dev, struct net *net,
 	cm_id->add_ref(cm_id);
 	listen->max = num_vlans * (faultline_listen_is_dual(cm_id) ? 2 : 1);
 	err = faultline_listen_charge(dev, listen);
-	/* Other adapters of the guest may listen at the port, too. */
 	if (!err)
-		err = faultline_port_reserve(net, &local, ifindex,
-					     cm_id->afonly, &listen->port);
+		err = faultline_listen_reserve(dev, net, listen, &local,
+					       ifindex);
 	if (!err)
 		err = faultline_listen_start(dev, listen, &local, vlans,
 					     num_vlans, backlog);

@@ -735,6 +735,34 @@ static void test_quota(void)
 	unmake(l);
 }
 
+/* The port of a socket is shared by listeners of the kernel and of administrators only. */
+static void test_shared_port(void)
+{
+	struct mm_struct mm = {};
+	struct nsproxy here = { .net_ns = &shim_net };
+	struct cm_life *l = make();
+	struct id *id;
+	int err;
+
+	shim_task = (struct shim_task) { .mm = &mm, .nsproxy = &here, .uid = 1000 };
+	bind_error = -EADDRINUSE;
+	start_listen(&l->ib.ibdev, &err);
+	CHECK(err == -EADDRINUSE && !num_sockets);
+	shim_task.capable = true;
+	bind_error = -EACCES;
+	start_listen(&l->ib.ibdev, &err);
+	CHECK(err == -EACCES && !num_sockets);
+	bind_error = -EADDRINUSE;
+	id = start_listen(&l->ib.ibdev, &err);
+	CHECK(!err && !num_sockets && listener.path.local_port == 3000);
+	CHECK(!faultline_iw_destroy_listen(&id->id));
+	shim_task = (struct shim_task) {};
+	bind_error = -EADDRINUSE;
+	start_listen(&l->ib.ibdev, &err);
+	CHECK(!err && !num_sockets && listener.path.local_port == 3000);
+	unmake(l);
+}
+
 /* While the device registers, a listener for any address that the device refuses is none, without an error. */
 static void test_listen_again(void)
 {
@@ -954,6 +982,7 @@ void test_connections(u64 seeds)
 	test_late_event();
 	test_other_route();
 	test_quota();
+	test_shared_port();
 	test_listen_again();
 	test_passive();
 	test_too_many();

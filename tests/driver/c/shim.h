@@ -372,6 +372,7 @@ enum ib_mr_type { SHIM_MR };
 #define dev_warn(dev, ...) shim_log(__VA_ARGS__)
 #define dev_info(dev, ...) shim_log(__VA_ARGS__)
 #define dev_warn_ratelimited(dev, ...) shim_log(__VA_ARGS__)
+#define dev_info_ratelimited(dev, ...) shim_log(__VA_ARGS__)
 #define ibdev_err(dev, ...) shim_log(__VA_ARGS__)
 void shim_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

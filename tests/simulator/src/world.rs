@@ -533,12 +533,17 @@ impl World {
             .accept(to, request, &Private::default())
             .expect("accepted");
         driver.unlisten(listener).expect("a listener");
-        self.run();
         for (host, qpn) in ends {
-            let events = self.hosts[host].driver.whole_events();
             let is_connected =
                 |event: &Eqe| (event.kind, event.object.get()) == (event::CONNECTED, qpn);
-            assert!(events.iter().any(is_connected), "{events:?}");
+            while !self.hosts[host]
+                .driver
+                .whole_events()
+                .iter()
+                .any(is_connected)
+            {
+                assert!(self.step(u64::MAX), "no connection");
+            }
             // The device learns that they have been read.
             self.hosts[host].driver.arm_events();
         }

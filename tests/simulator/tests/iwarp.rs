@@ -575,6 +575,43 @@ fn the_passive_side_may_send_first() {
     );
 }
 
+/// True if the frame has data.
+pub fn has_data(frame: &[u8]) -> bool {
+    let (_, at_ip) = Ethernet::parse(frame).unwrap();
+    let (ip, ip_len) = Ip::parse(&frame[at_ip..]).unwrap();
+    let (_, tcp_len) = Tcp::parse(&frame[at_ip + ip_len..]).unwrap();
+    ip.payload_len() > tcp_len
+}
+
+/// RTR is sent once more if the peer has sent nothing for a second.
+#[test]
+fn rtr_is_repeated_to_a_silent_peer() {
+    for answers in [false, true] {
+        let mut world = world(10);
+        world.start_capture();
+        let mut ends = [0, 1].map(|host| qp_in_init(&mut world, host));
+        if answers {
+            let mr = world.hosts[0].mr(100).unwrap();
+            let sges = [(mr.va, 100, mr.key)];
+            let [(_, a), (_, b)] = &mut ends;
+            world.hosts[0].driver.post_recv(a, 0, &sges);
+            let send = Send {
+                opcode: wr::WR_SEND,
+                inline: Some(b"answer"),
+                ..Send::default()
+            };
+            world.hosts[1].driver.post_send(b, &send);
+        }
+        connect_qps(&mut world, false, ends);
+        let frames = world.take_capture();
+        let sent = frames
+            .iter()
+            .filter(|(host, frame)| *host == 0 && has_data(frame));
+        // The setup request is the first.
+        assert_eq!(sent.count(), if answers { 2 } else { 3 });
+    }
+}
+
 /// The receiver closes, or fails, while a long message arrives: what is reported as received is what was sent.
 #[test]
 fn a_message_that_an_end_cuts_is_not_received_with_other_data() {

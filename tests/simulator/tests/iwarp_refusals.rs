@@ -12,7 +12,8 @@ use faultline_wire::{Ethernet, Ip, Tcp, TcpFlags};
 
 use crate::common::{counter, state};
 use crate::iwarp::{
-    any, completed, connect, events, path, post, post_recv, seal, segment, statuses, world,
+    any, completed, connect, events, has_data, path, post, post_recv, seal, segment, statuses,
+    world,
 };
 
 /// Changes the DDP segment of a frame, and makes both checksums right again.
@@ -29,14 +30,6 @@ fn rewrite(frame: &mut [u8], change: impl FnOnce(&mut [u8])) {
     crc.update(&frame[at..end - 4]);
     frame[end - 4..end].copy_from_slice(&crc.finish().to_le_bytes());
     seal(frame, &ip, at_tcp);
-}
-
-/// True if the frame has data.
-fn has_data(frame: &[u8]) -> bool {
-    let (_, at_ip) = Ethernet::parse(frame).unwrap();
-    let (ip, ip_len) = Ip::parse(&frame[at_ip..]).unwrap();
-    let (_, tcp_len) = Tcp::parse(&frame[at_ip + ip_len..]).unwrap();
-    ip.payload_len() > tcp_len
 }
 
 /// Host 0 sends a request that is changed on its way; host 1 must refuse it with this code.

@@ -53,6 +53,8 @@ const CONNECT_TIMEOUT: Nanos =
     Nanos::from_millis(faultline_abi::iwarp::REQUEST_TIMEOUT_MS as u64 + 10_000);
 /// A time limit of the setup or the close that ends while the ingress is stopped is longer by this: the answer may wait there.
 const DEAF_TIMEOUT: Nanos = Nanos::from_millis(500);
+/// Time after which RTR is repeated if the peer has sent nothing. `siw` of Linux does not notice one that arrives before it has begun to wait.
+const RTR_INTERVAL: Nanos = Nanos::from_millis(1_000);
 /// Longest time in which a peer closes after this end.
 pub(super) const CLOSE_TIMEOUT: Nanos = Nanos::from_millis(10_000);
 
@@ -265,11 +267,8 @@ impl StreamQp {
         let sends_rtr = stream.is_active && stream.own.rtr_write && peer.rtr_write;
         stream.peer = peer;
         if sends_rtr {
-            let framing = Framing::Ddp {
-                opcode: RdmapOpcode::Write,
-                target: DdpTarget::Tagged { stag: 0, offset: 0 },
-            };
-            stream.push_own(&cx.core.budget, cx.now, framing, Octets::new());
+            stream.deadline = Some(cx.now + RTR_INTERVAL);
+            send_rtr(stream, cx);
         }
         self.endpoint.set_state(cx, State::Rts, StateCause::Command);
         cx.raise_connection(event::CONNECTED, self.endpoint.number, 0);
@@ -479,6 +478,8 @@ impl StreamQp {
             if stream.deadline.is_some_and(|at| at <= cx.now) {
                 stream.deadline = None;
                 match self.endpoint.state {
+                    State::Rts if stream.inbound.has_fpdu => {}
+                    State::Rts => send_rtr(stream, cx),
                     // The Terminate message may still arrive.
                     State::Sqe => {
                         stream.deadline = Some(cx.now + CLOSE_TIMEOUT);
@@ -612,6 +613,15 @@ impl StreamQp {
             self.wake(core);
         }
     }
+}
+
+/// Sends the WRITE without data that lets the passive side send (RFC 6581 section 9).
+fn send_rtr<M: Dma>(stream: &mut Stream, cx: &Context<'_, M>) {
+    let framing = Framing::Ddp {
+        opcode: RdmapOpcode::Write,
+        target: DdpTarget::Tagged { stag: 0, offset: 0 },
+    };
+    stream.push_own(&cx.core.budget, cx.now, framing, Octets::new());
 }
 
 /// READs that this end serves, and that it may request: the smaller of both ends' numbers, as far as the peer has said them.

@@ -42,7 +42,7 @@ pub(super) struct Stream {
     pub is_active: bool,
     /// The page that segments wait for which are to leave.
     pub page: Option<PageWait>,
-    /// End of the setup or of the close.
+    /// End of the setup or of the close, or the time at which RTR is repeated.
     pub deadline: Option<Instant>,
     /// Why it ends, if that has begun.
     pub close: Option<Close>,

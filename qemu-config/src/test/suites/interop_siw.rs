@@ -2,7 +2,7 @@
 //! siw; in those whose names end in `_back` it is the NIC. In those with `tcp` the peer is a program with a socket: it has MPA, and the
 //! kernel has TCP.
 
-use super::iwarp::perf;
+use super::iwarp::{BW, perf};
 use super::rdmacm::cm;
 use super::row::{Commands, DONE, GuestSuite, GuestTest, roles, suite, test};
 use super::ulp::disk;
@@ -22,7 +22,20 @@ const NFS: &str = "Files over NFS are verified.";
 const TCP: &str = "A program with a socket exchanges rping's messages with the NIC, and `ss` \
     shows no anomaly of its connection.";
 
-/// rping of the NIC, and `mpa_peer` with the guest's own TCP, under what `netem` does to the frames of the peer's guest.
+/// One of perftest's programs. Its server listens for the second connection when its last message on the first one is complete, and its
+/// client connects when that has arrived. `siw` reports at once that a connection is refused, and the client crashes where it would try again
+/// after an event.
+const fn perf_late(
+    name: &'static str,
+    program: &'static str,
+    server: &'static str,
+    client: &'static str,
+) -> GuestTest {
+    let commands = Commands::Two(server, client);
+    test(name, commands, Ready::Cm(program), 90, "#bytes").shows(BW)
+}
+
+/// rping of the NIC, and `tcp_peer` with the guest's own TCP, under what `netem` does to the frames of the peer's guest.
 const fn tcp(name: &'static str, client: &'static str) -> GuestTest {
     test(
         name,
@@ -81,11 +94,26 @@ const TESTS: &[GuestTest] = &[
     .reversed()
     .expecting("rdma-ping-49:")
     .shows(RPING),
-    perf("send_bw", "ib_send_bw", "ib_send_bw"),
+    perf_late(
+        "send_bw",
+        "ib_send_bw",
+        "ib_send_bw -R -F -n 300",
+        "late_connections ib_send_bw -R -F -n 300 $PEER_IP",
+    ),
     perf("send_bw_back", "ib_send_bw", "ib_send_bw").reversed(),
-    perf("write_bw", "ib_write_bw", "ib_write_bw"),
+    perf_late(
+        "write_bw",
+        "ib_write_bw",
+        "ib_write_bw -R -F -n 300",
+        "late_connections ib_write_bw -R -F -n 300 $PEER_IP",
+    ),
     perf("write_bw_back", "ib_write_bw", "ib_write_bw").reversed(),
-    perf("read_bw", "ib_read_bw", "ib_read_bw"),
+    perf_late(
+        "read_bw",
+        "ib_read_bw",
+        "ib_read_bw -R -F -n 300",
+        "late_connections ib_read_bw -R -F -n 300 $PEER_IP",
+    ),
     perf("read_bw_back", "ib_read_bw", "ib_read_bw").reversed(),
     disk(
         "nvme_random",

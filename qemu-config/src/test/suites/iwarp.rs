@@ -27,10 +27,12 @@ const ONCE: Runs = runs(First, First, "a process, and the kernel");
 
 /// rping succeeds although the connection ends early: its last line tells.
 const RPING: &str = "SENDs, READs and WRITEs return rping's data.";
-const BW: &str = "The operation completes, many at a time.";
+pub(super) const BW: &str = "The operation completes, many at a time.";
 const MSG: &str = "fi_pingpong verifies its data.";
 const DISK: &str = "What fio writes to a disk of the other guest, it reads again.";
 const NFS: &str = "Files on NFS over RDMA are right.";
+const ISER: &str =
+    "open-iscsi logs in to LIO over iSER, at the port of a socket; fio verifies the disk.";
 const STORY: &str = "Absent pages that a peer wrote are swapped out and read back.";
 const TORTURE: &str = "Verified traffic stays right while memory changes.";
 
@@ -147,6 +149,8 @@ const TESTS: &[GuestTest] = &[
     roles("nfs", "ulp_nfs", "files", Ready::KernelCm)
         .within(240)
         .shows(NFS),
+    // LIO has a socket at the port of the portal.
+    disk("iser", "ulp_iser server", "ulp_iser client 1 16").shows(ISER),
 ];
 
 /// One of each program. Only the longer ones send so many frames that some are lost in each direction.
@@ -187,4 +191,7 @@ const LOSSY_TESTS: &[GuestTest] = &[
     roles("nfs", "ulp_nfs", "files", Ready::KernelCm)
         .within(600)
         .shows(NFS),
+    disk("iser", "ulp_iser server", "ulp_iser client 4 16")
+        .within(600)
+        .shows(ISER),
 ];
