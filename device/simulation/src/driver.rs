@@ -664,7 +664,10 @@ impl<B: Bus> Driver<B> {
             page_shift: 12,
             ..TqCmd::default()
         };
-        self.translate(&map)?;
+        if let Err(error) = self.translate(&map) {
+            self.command(DESTROY_MKEY, key, &())?;
+            return Err(error);
+        }
         Ok(Mr {
             key,
             va,
@@ -1266,10 +1269,15 @@ impl<B: Bus> Driver<B> {
 
     /// Sets an entry of the GID table.
     pub fn set_gid(&mut self, index: u32, gid: Gid, mac: MacAddr) -> Result<()> {
+        self.set_gid_in(index, (gid, 0xffff), mac)
+    }
+
+    /// Sets an entry of the GID table in a VLAN; 0xffff: in none.
+    pub fn set_gid_in(&mut self, index: u32, (gid, vlan): (Gid, u16), mac: MacAddr) -> Result<()> {
         let body = SetGid {
             gid: gid.0,
             mac: mac.0,
-            vlan: U16::new(0xffff),
+            vlan: U16::new(vlan),
             valid: 1,
             ..SetGid::default()
         };

@@ -37,6 +37,7 @@ mod record;
 pub mod run;
 pub mod scenario;
 mod software;
+mod status;
 pub mod tag;
 pub mod trace;
 pub mod vopr;

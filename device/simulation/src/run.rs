@@ -26,6 +26,7 @@ use crate::pager::Pager;
 use crate::process::{NicShape, ProcessShape, State, Watch};
 use crate::record::{FaultTimes, Record};
 use crate::software::{Software, nic_name};
+use crate::status::StatusName;
 use crate::trace::{Detail, Trace};
 
 /// Time from a fault record to its answer unless the scenario or its profile sets it: that of a driver under Linux.
@@ -471,8 +472,8 @@ impl Run {
         self.state.borrow().note(
             host,
             format_args!(
-                "completion qp {qpn} status {status} vendor error {} wqe {}",
-                cqe.vendor_err,
+                "completion qp {qpn} {} wqe {}",
+                StatusName(status, cqe.vendor_err),
                 cqe.wqe.get()
             ),
         );

@@ -9,7 +9,7 @@ const SEEDS: u64 = 200;
 const SHRINKS: usize = 1000;
 
 /// Events of these seeds, with their smallest numbers.
-const HAPPENS: [(&str, u64); 26] = [
+const HAPPENS: [(&str, u64); 50] = [
     ("packets", 50_000),
     ("dropped packets", 2000),
     ("reordered packets", 100),
@@ -36,6 +36,30 @@ const HAPPENS: [(&str, u64); 26] = [
     ("moves", 30),
     ("links down", 30),
     ("receives flushed", 1000),
+    ("iWARP requests", 300),
+    ("CNPs", 5),
+    ("packets dropped by rules", 1),
+    ("packets delayed by rules", 1),
+    ("packets overtaken by rules", 1),
+    ("packets corrupted by rules", 1),
+    ("packets doubled by rules", 1),
+    ("packets marked by rules", 1),
+    ("requests dropped by rules", 1),
+    ("faults delayed by rules", 1),
+    ("faults doubled by rules", 1),
+    ("completions delayed by rules", 1),
+    ("events delayed by rules", 1),
+    ("events doubled by rules", 1),
+    ("commands delayed by rules", 1),
+    ("MAPs refused by rules", 1),
+    ("look-ups delayed by rules", 1),
+    ("doorbells delayed by rules", 1),
+    ("doorbells doubled by rules", 1),
+    ("ports taken down by rules", 1),
+    ("senders paused by rules", 1),
+    ("fault records held by rules", 1),
+    ("fault queues filled by rules", 1),
+    ("pages removed by rules", 1),
 ];
 
 #[test]

@@ -14,9 +14,10 @@ const SHRINKS: usize = 6000;
 /// Run random processes in virtual time, and check that their NICs keep their promises.
 ///
 /// A seed gives engines, NICs with link models, VLANs and memory on demand, perhaps two processes that are connected by
-/// external ports, flows of RC, XRC, UC and UD, and events: NICs move between engines, packets are dropped, links go
-/// down, pages are taken away, fault policies change, guests reboot. No packet may violate the specification, each
-/// request must end as the manual says, in order, and memory must have what was sent to it and nothing else. A plan
+/// external ports, flows of RC, XRC, UC, UD and iWARP, and events: NICs move between engines, packets are dropped, links
+/// go down, pages are taken away, fault policies change, guests reboot. Some plans have rules, as scenario files have
+/// them. No packet may violate the specification, each request must end as the manual says, in order, memory must have
+/// what was sent to it and nothing else, and NICs must give back all memory when their objects are destroyed. A plan
 /// that fails is made smaller, as long as it fails in the same way, and printed. The exit status is then 1. A signal
 /// ends the runs: with a number of seeds, the exit status is then 128 and the number of the signal.
 #[derive(Debug, clap::Args)]

@@ -5,7 +5,7 @@ use faultline_fabric::scenario::{Beginning, CounterValues};
 use faultline_nic::Instant;
 use faultline_scenario::live::LivePlan;
 use faultline_scenario::plan::Plan;
-use faultline_scenario::rules::{LiveRule, Rules, TooManyRules};
+use faultline_scenario::rules::{Fired, LiveRule, Rules, TooManyRules};
 use faultline_scenario::verdict::{Facts, Verdict, judge};
 
 use super::{Process, State};
@@ -91,6 +91,14 @@ impl Process {
         engine.run_scenario(now);
         state.settle();
         removed
+    }
+
+    /// Rules and timed actions of the scenario that runs, with the numbers of their effects.
+    pub fn fired(&self) -> Vec<Fired> {
+        self.state
+            .borrow()
+            .rules()
+            .map_or_else(Vec::new, Rules::fired)
     }
 
     /// Ends a scenario: undoes the lasting changes of its actions, and passes frames that rules have kept. Returns the

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use faultline_fabric::link_model::LinkModel;
 use faultline_fabric::vlan::VlanMembership;
+use faultline_nic::{Dcqcn, Transport};
 
 /// A NIC of a process.
 #[derive(Clone, Debug, Default)]
@@ -14,6 +15,10 @@ pub struct NicShape {
     pub links: [Option<LinkModel>; 2],
     /// Its VLANs; `None`: all. Without VLANs of any port the switches know none.
     pub vlans: Option<VlanMembership>,
+    /// Protocol of its queue pairs.
+    pub transport: Transport,
+    /// Its congestion control.
+    pub congestion: Option<Dcqcn>,
     /// It may send frames from addresses of other ports.
     pub is_unchecked: bool,
 }

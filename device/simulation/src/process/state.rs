@@ -91,7 +91,11 @@ impl State {
         let mut memories = Vec::new();
         for (id, (nic, owner)) in shape.nics.iter().zip(&owners).enumerate() {
             let mac = mac_of(shape.first_address.saturating_add(id));
-            let mut config = NicConfig::new(mac);
+            let mut config = NicConfig {
+                transport: nic.transport,
+                congestion: nic.congestion,
+                ..NicConfig::new(mac)
+            };
             configure(&mut config);
             let device = usize::try_from(config.limits.device_memory).unwrap_or(0);
             let ram = usize::try_from(RAM).unwrap_or(usize::MAX);

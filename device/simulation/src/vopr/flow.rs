@@ -1,9 +1,11 @@
 //! A connection of a flow: from its making until its queue pairs are destroyed. A flow has another one after a reset.
 
-use faultline_abi::admin::{DESTROY_MKEY, DESTROY_QP};
+use faultline_abi::admin::{
+    DEALLOC_XRCD, DESTROY_AH, DESTROY_CQ, DESTROY_MKEY, DESTROY_QP, DESTROY_SRQ,
+};
 use faultline_abi::cqe::{
     COMP_SWAP, Cqe, FETCH_ADD, LOC_PROT_ERR, RDMA_READ, RDMA_WRITE, RECV, REM_ACCESS_ERR,
-    REM_OP_ERR, RETRY_EXC_ERR, SEND, SUCCESS, WR_FLUSH_ERR,
+    REM_INV_REQ_ERR, REM_OP_ERR, RETRY_EXC_ERR, SEND, SUCCESS, WR_FLUSH_ERR,
 };
 use faultline_abi::qp::{QPS_ERR, QPT_UD, QPT_XRC_TGT};
 use faultline_abi::wqe::{WR_COMP_SWAP, WR_FETCH_ADD, WR_READ, WR_SEND, WR_SEND_IMM, WR_WRITE};
@@ -14,6 +16,7 @@ use super::places::{COUNTER, LEN, RESULTS, SLOTS, octet, operands, sink, slot};
 use super::plan::{Flow, GRH, MESSAGE, PART, Plan, Request, Transport};
 use super::processes::Processes;
 use super::report::{Failure, Report};
+use super::stream::Opening;
 use crate::driver::{Connect, Cq, Driver, Qp, QpConfig, Send, Srq};
 use crate::host::Host;
 use crate::process::ProcessBus;
@@ -33,8 +36,10 @@ pub(super) struct Side {
     qp: Option<Qp>,
     pub(super) qpn: u32,
     srq: Option<Srq>,
+    /// Domain of the target of XRC.
+    xrcd: Option<u32>,
     /// Address handle of datagrams.
-    ah: u32,
+    ah: Option<u32>,
     pub(super) region: Region,
     /// The NIC of one side was reset, so the connection has only the other side.
     pub(super) is_gone: bool,
@@ -70,6 +75,8 @@ pub(super) struct Connection<'a> {
     pub(super) received: Vec<Option<usize>>,
     pub(super) has_receive_failed: bool,
     is_closing: bool,
+    /// A connection of iWARP is not made yet.
+    pub(super) opening: Option<Opening>,
     pub(super) next_at: u64,
 }
 
@@ -93,7 +100,8 @@ impl Side {
             qp: None,
             qpn: 0,
             srq: None,
-            ah: 0,
+            xrcd: None,
+            ah: None,
             region,
             is_gone: false,
             is_destroyed: false,
@@ -121,7 +129,7 @@ impl Side {
         if transport == Transport::Xrc {
             let domain = host.driver.alloc_xrcd()?;
             let srq = host.driver.create_xrc_srq(host.pd, domain, self.cq.cqn)?;
-            self.srq = Some(srq);
+            (self.srq, self.xrcd) = (Some(srq), Some(domain));
             self.qpn = host.driver.create_xrc_target(domain)?;
             return Ok(());
         }
@@ -138,7 +146,23 @@ impl Side {
         });
     }
 
-    fn post_receives(&mut self, host: &mut Host<ProcessBus>, transport: Transport) {
+    fn destroy(&self, driver: &mut Driver<ProcessBus>) -> Result<(), Failure> {
+        driver.command(DESTROY_QP, self.qpn, &())?;
+        if let Some(srq) = &self.srq {
+            driver.command(DESTROY_SRQ, srq.srqn, &())?;
+        }
+        if let Some(domain) = self.xrcd {
+            driver.command(DEALLOC_XRCD, domain, &())?;
+        }
+        if let Some(ah) = self.ah {
+            driver.command(DESTROY_AH, ah, &())?;
+        }
+        driver.command(DESTROY_CQ, self.cq.cqn, &())?;
+        driver.command(DESTROY_MKEY, self.region.key, &())?;
+        Ok(())
+    }
+
+    pub(super) fn post_receives(&mut self, host: &mut Host<ProcessBus>, transport: Transport) {
         for index in 0..SLOTS {
             let place = self.region.sge(slot(index), MESSAGE);
             let tag = u32::try_from(index).unwrap_or(0);
@@ -198,23 +222,24 @@ impl<'a> Connection<'a> {
             match flow.transport {
                 Transport::Ud => {
                     host.driver.activate(side.qpn, QPT_UD, QKEY)?;
-                    side.ah = host.driver.create_ah(host.pd, path.av())?;
+                    side.ah = Some(host.driver.create_ah(host.pd, path.av())?);
                 }
                 Transport::Xrc if is_responder => {
                     host.driver.connect(side.qpn, QPT_XRC_TGT, &path)?;
                 }
+                Transport::Iwarp => {}
                 other => host.driver.connect(side.qpn, other.requester(), &path)?,
             }
-            if is_responder {
+            if is_responder && flow.transport != Transport::Iwarp {
                 side.post_receives(host, flow.transport);
             }
             if let Some(nic) = plan.nics.get(side.host) {
                 side.set_policy(processes, nic.policy);
                 may_terminate |= nic.on_demand && nic.policy == FaultPolicy::Terminate;
-                may_fail |= nic.on_demand && nic.pager_fails;
+                may_fail |= plan.fails_faults(side.host);
             }
         }
-        Ok(Some(Self {
+        let mut connection = Self {
             plan: flow,
             index,
             generation,
@@ -234,8 +259,13 @@ impl<'a> Connection<'a> {
             received: Vec::new(),
             has_receive_failed: false,
             is_closing: false,
+            opening: None,
             next_at: processes.now(),
-        }))
+        };
+        if flow.transport == Transport::Iwarp {
+            connection.open_stream(processes, plan)?;
+        }
+        Ok(Some(connection))
     }
 
     pub(super) fn sides(&mut self) -> [&mut Side; 2] {
@@ -274,7 +304,8 @@ impl<'a> Connection<'a> {
 
     /// Posts the requests that are due.
     pub(super) fn post_due(&mut self, processes: &mut Processes, now: u64) {
-        while self.next_at <= now
+        while self.opening.is_none()
+            && self.next_at <= now
             && let Some(request) = self.requests.get(self.posted).copied()
         {
             let index = self.posted;
@@ -302,7 +333,7 @@ impl<'a> Connection<'a> {
                 rkey,
                 compare_add,
                 swap,
-                ah: self.requester.ah,
+                ah: self.requester.ah.unwrap_or(0),
                 remote_qpn: match &self.responder.srq {
                     Some(srq) if self.plan.transport == Transport::Xrc => srq.srqn,
                     _ if datagram => self.responder.qpn,
@@ -319,7 +350,9 @@ impl<'a> Connection<'a> {
 
     /// Immediate data names the message, where the order does not determine it.
     fn opcode_of_send(&self, index: usize) -> u8 {
-        match self.plan.transport.is_reliable() && index.is_multiple_of(2) {
+        let transport = self.plan.transport;
+        let is_plain = transport.is_reliable() && index.is_multiple_of(2);
+        match is_plain || transport == Transport::Iwarp {
             true => WR_SEND,
             false => WR_SEND_IMM,
         }
@@ -416,6 +449,7 @@ impl<'a> Connection<'a> {
             return self.expect("status after an error", status.into(), WR_FLUSH_ERR.into());
         }
         let is_reliable = self.plan.transport.is_reliable();
+        let is_iwarp = self.plan.transport == Transport::Iwarp;
         let is_permitted = match status {
             LOC_PROT_ERR => self.may_fail,
             _ if !is_reliable => false,
@@ -425,6 +459,10 @@ impl<'a> Connection<'a> {
                 self.is_separated || self.responder.is_gone || is_lost
             }
             REM_OP_ERR => self.may_terminate,
+            // The Terminate message says "catastrophic" (RFC 5040 section 4.8).
+            REM_INV_REQ_ERR => is_iwarp && self.may_terminate,
+            // A connection of iWARP has ended.
+            WR_FLUSH_ERR if is_iwarp => self.may_terminate || self.responder.is_gone,
             REM_ACCESS_ERR => self.may_fail,
             _ => false,
         };
@@ -450,8 +488,10 @@ impl<'a> Connection<'a> {
         let qpn = u64::from(cqe.qpn.get());
         self.expect("queue pair of a receive", qpn, self.responder.qpn.into())?;
         if cqe.status != SUCCESS {
+            // A connection of iWARP ends at both sides.
+            let is_reset = self.plan.transport == Transport::Iwarp && self.is_cut();
             let is_permitted = match cqe.status {
-                WR_FLUSH_ERR => self.is_closing || self.may_terminate,
+                WR_FLUSH_ERR => self.is_closing || self.may_terminate || is_reset,
                 LOC_PROT_ERR => self.may_terminate && !self.has_receive_failed,
                 _ => false,
             };
@@ -543,13 +583,13 @@ impl<'a> Connection<'a> {
 
     /// Destroys the objects of the connection, after [`Connection::close`].
     pub(super) fn destroy(&mut self, processes: &mut Processes) -> Result<(), Failure> {
+        self.stop_listening(processes)?;
         for side in self.sides() {
             if !side.is_gone
                 && !std::mem::replace(&mut side.is_destroyed, true)
                 && let Some(host) = processes.host(side.host)
             {
-                host.driver.command(DESTROY_QP, side.qpn, &())?;
-                host.driver.command(DESTROY_MKEY, side.region.key, &())?;
+                side.destroy(&mut host.driver)?;
             }
         }
         Ok(())
@@ -588,6 +628,11 @@ impl<'a> Connection<'a> {
 
     /// True if each successful request was executed.
     pub(super) fn is_exact(&self) -> bool {
-        self.plan.transport.is_reliable() || (self.keeps_messages && !self.may_terminate)
+        match self.plan.transport {
+            // TCP acknowledges octets that wait for pages.
+            Transport::Iwarp => !self.is_cut() && !self.has_failed && !self.may_terminate,
+            transport if transport.is_reliable() => true,
+            _ => self.keeps_messages && !self.may_terminate,
+        }
     }
 }

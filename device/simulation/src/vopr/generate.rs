@@ -10,15 +10,22 @@ use super::plan::{
     Event, Flow, GRH, MAX_REQUESTS, MESSAGE, PART, Plan, PlanNic, PlanPort, Request, Transport,
     What,
 };
+use super::rules::{PlanRule, RuleEffect, random_rule};
 
 /// A number from `from` to `to`.
-fn between(random: &mut Rng, from: u64, to: u64) -> u64 {
+pub(super) fn between(random: &mut Rng, from: u64, to: u64) -> u64 {
     let span = to.saturating_sub(from).saturating_add(1);
     from.saturating_add(random.below(span))
 }
 
-fn index(random: &mut Rng, below: usize) -> usize {
+pub(super) fn index(random: &mut Rng, below: usize) -> usize {
     usize::try_from(random.below(below as u64)).unwrap_or(0)
+}
+
+/// One of these values; `default` if there are none.
+pub(super) fn one_of<T: Copy>(random: &mut Rng, all: &[T], default: T) -> T {
+    let found = all.get(index(random, all.len()));
+    found.copied().unwrap_or(default)
 }
 
 fn link(random: &mut Rng) -> Option<LinkModel> {
@@ -32,7 +39,7 @@ fn link(random: &mut Rng) -> Option<LinkModel> {
     };
     let rates = [0, 1000, 10_000, 100_000];
     let mut model = LinkModel {
-        rate_mbps: rates.get(index(random, 4)).copied().unwrap_or(0),
+        rate_mbps: one_of(random, &rates, 0),
         delay_ns: random.below(50_000),
         queue_bytes: 0,
         ecn_bytes: 0,
@@ -78,7 +85,7 @@ fn request(random: &mut Rng, transport: Transport) -> Request {
     let kinds = match transport {
         Transport::Ud => 1,
         Transport::Uc => 2,
-        Transport::Rc | Transport::RcSrq | Transport::Xrc => 5,
+        Transport::Rc | Transport::RcSrq | Transport::Xrc | Transport::Iwarp => 5,
     };
     let message = match transport {
         Transport::Ud => MESSAGE.saturating_sub(GRH),
@@ -105,11 +112,7 @@ fn request(random: &mut Rng, transport: Transport) -> Request {
 fn transport(random: &mut Rng) -> Transport {
     match random.chance(400) {
         true => Transport::Rc,
-        false => {
-            let all = Transport::ALL;
-            let found = all.get(index(random, all.len()));
-            found.copied().unwrap_or(Transport::Rc)
-        }
+        false => one_of(random, &Transport::ALL, Transport::Rc),
     }
 }
 
@@ -125,9 +128,7 @@ fn port(random: &mut Rng) -> PlanPort {
 }
 
 fn policy(random: &mut Rng) -> FaultPolicy {
-    let all = FaultPolicy::ALL;
-    let found = all.get(index(random, all.len()));
-    found.copied().unwrap_or_default()
+    one_of(random, &FaultPolicy::ALL, FaultPolicy::default())
 }
 
 fn what(random: &mut Rng, engines: usize) -> What {
@@ -155,14 +156,16 @@ fn event(random: &mut Rng, nics: usize, engines: usize) -> Event {
 }
 
 /// A packet that is alone on its way meets all drops: together they must be fewer than the retries of a connection, 7.
-fn keep_drops_within_retries(events: &mut Vec<Event>) {
+fn keep_drops_within_retries(events: &mut Vec<Event>, rules: &mut Vec<PlanRule>) {
     let mut left = 4u32;
+    let mut fits = |count| {
+        let rest = left.checked_sub(count);
+        left = rest.unwrap_or(left);
+        rest.is_some()
+    };
+    rules.retain(|rule| rule.effect != RuleEffect::TakesRetry || fits(1));
     events.retain(|event| match event.what {
-        What::Drop(_, count) => {
-            let fits = left.checked_sub(count);
-            left = fits.unwrap_or(left);
-            fits.is_some()
-        }
+        What::Drop(_, count) => fits(count),
         _ => true,
     });
 }
@@ -177,11 +180,30 @@ impl Plan {
         let port = random.chance(300).then(|| port(random));
         // A port without VLANs is a member of all, with tags.
         let has_vlans = port.is_none() && random.chance(250);
-        let nics = (0..count).map(|_| PlanNic {
+        // NICs of one transport, and their flows.
+        let iwarp = match random.chance(250) {
+            true => index(random, count.saturating_sub(1)).saturating_add(2),
+            false => 0,
+        };
+        let groups: Vec<(usize, usize)> = [(0, iwarp), (iwarp, count)]
+            .into_iter()
+            .filter(|(from, to)| to.saturating_sub(*from) > 1)
+            .collect();
+        let nics = (0..count).map(|nic| PlanNic {
             process: usize::from(port.is_some() && random.chance(500)),
             engine: index(random, engines),
             links: [link(random), link(random)],
-            pvid: has_vlans.then(|| if random.chance(200) { 8 } else { 7 }),
+            // The time until an iWARP connection between two VLANs fails is longer than a run.
+            vlan: has_vlans.then(|| {
+                if random.chance(200) && nic >= iwarp {
+                    8
+                } else {
+                    7
+                }
+            }),
+            is_trunk: has_vlans && random.chance(300) && nic >= iwarp,
+            is_iwarp: nic < iwarp,
+            congestion: random.chance(250),
             on_demand: random.chance(400),
             pager_delay: between(random, 1000, 200_000),
             fault_depth: match random.chance(400) {
@@ -196,13 +218,18 @@ impl Plan {
         });
         let nics: Vec<PlanNic> = nics.collect();
         let flows = (0..between(random, 1, 4)).map(|_| {
-            let from = index(random, count);
-            let step = between(random, 1, count.saturating_sub(1) as u64);
-            let to = from.saturating_add(usize::try_from(step).unwrap_or(1));
-            let transport = transport(random);
+            let (first, end) = one_of(random, &groups, (0, count));
+            let members = end.saturating_sub(first);
+            let from = index(random, members);
+            let step = index(random, members.saturating_sub(1)).saturating_add(1);
+            let to = from.saturating_add(step).checked_rem(members).unwrap_or(0);
+            let transport = match first < iwarp {
+                true => Transport::Iwarp,
+                false => transport(random),
+            };
             Flow {
-                from,
-                to: to.checked_rem(count).unwrap_or(0),
+                from: first.saturating_add(from),
+                to: first.saturating_add(to),
                 transport,
                 path_mtu: u8::try_from(between(random, 1, 5)).unwrap_or(3),
                 ecn: random.chance(500),
@@ -216,7 +243,11 @@ impl Plan {
         let events = (0..random.below(8)).map(|_| event(random, count, engines));
         let mut events: Vec<Event> = events.collect();
         events.sort_by_key(|event| event.at);
-        keep_drops_within_retries(&mut events);
+        // Rules need all NICs on one engine.
+        let most_rules = if random.chance(400) { 6 } else { 0 };
+        let rules = (0..random.below(most_rules + 1)).map(|_| random_rule(random, (count, iwarp)));
+        let mut rules: Vec<PlanRule> = rules.collect();
+        keep_drops_within_retries(&mut events, &mut rules);
         Self {
             seed,
             engines,
@@ -224,6 +255,7 @@ impl Plan {
             nics,
             flows,
             events,
+            rules,
         }
     }
 }

@@ -13,6 +13,8 @@ use crate::process::ProcessBus;
 const PAGE: u64 = 4096;
 /// The same as the length of a page.
 const OCTETS: usize = 4096;
+/// Repetitions of a MAP that rules refuse. All rules of a plan together refuse fewer.
+const MAP_TRIES: u32 = 20;
 /// Content of a page that is not mapped: a write of the device shows.
 const POISON: u8 = 0xdb;
 
@@ -58,7 +60,7 @@ impl Region {
             .bus
             .write(frames.saturating_add(len), &[POISON; OCTETS]);
         if !on_demand {
-            let mr = driver.reg_mr_at(pd, va, len, ALL_ACCESS, frames)?;
+            let mr = repeat(|| driver.reg_mr_at(pd, va, len, ALL_ACCESS, frames))?;
             return Ok(Self {
                 key: mr.key,
                 va,
@@ -212,7 +214,18 @@ impl Region {
         }
         let va = self.va.saturating_add(page.saturating_mul(PAGE));
         let entry = self.frame(page) | tq::READ | tq::WRITE;
-        driver.give_page(tq::MAP, self.key, va, entry).map(drop)
+        repeat(|| driver.give_page(tq::MAP, self.key, va, entry)).map(drop)
+    }
+}
+
+/// Calls again while rules refuse a MAP.
+fn repeat<T>(mut call: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+    let mut tries = 0..MAP_TRIES;
+    loop {
+        match call() {
+            Err(Error::Refused(Status::NoResources)) if tries.next().is_some() => {}
+            other => return other,
+        }
     }
 }
 

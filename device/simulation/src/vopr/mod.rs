@@ -2,7 +2,8 @@
 //!
 //! A seed gives a [`Plan`]: engines, NICs with link models, VLANs and memory on demand, perhaps two processes whose
 //! external ports are connected, flows of all transports, and events: NICs move between engines, packets are dropped,
-//! links go down, pages are taken away, fault policies change, guests reboot. Each run must satisfy:
+//! links go down, pages are taken away, fault policies change, guests reboot. In some plans rules of the scenario language change packets,
+//! events and doorbells. Each run must satisfy:
 //!
 //! - no packet of a NIC violates the specification ([`faultline_oracle`])
 //! - each request ends: with success, or with the status that follows from policy `terminate`, a reboot of the responder's guest or VLANs
@@ -13,6 +14,7 @@
 //! - a NIC that was reset writes to no memory of its host until its driver has started again
 //! - a stalled ingress goes on when pagers have answered, before its time limit
 //! - the clock advances
+//! - the objects and the memory of a NIC are those of its start when all connections are destroyed
 //!
 //! A plan that fails is made smaller while it fails ([`shrink`]). The paths of frames are those of the emulator
 //! ([`crate::process`]).
@@ -25,11 +27,14 @@ mod places;
 mod plan;
 mod processes;
 mod report;
+mod rules;
 mod run;
 mod smaller;
+mod stream;
 
 pub use plan::{Event, Flow, Plan, PlanNic, PlanPort, Request, Transport, What};
 pub use report::{Failure, Report};
+pub use rules::{PlanRule, RuleEffect};
 pub use run::run;
 
 /// Runs of a smaller plan, with links that lose different packets.

@@ -6,9 +6,10 @@ use std::time::Duration;
 use faultline_abi::qp::{QPT_RC, QPT_UC, QPT_UD, QPT_XRC_INI};
 use faultline_fabric::link_model::LinkModel;
 use faultline_fabric::vlan::VlanMembership;
-use faultline_nic::FaultPolicy;
+use faultline_nic::{Dcqcn, FaultPolicy};
 use faultline_scenario::trigger::Direction;
 
+use super::rules::{PlanRule, RuleEffect};
 use crate::process::{NicShape, PortShape, ProcessShape};
 
 /// Octets of the source and of the sink in the memory of a flow.
@@ -37,6 +38,8 @@ pub struct Plan {
     pub flows: Vec<Flow>,
     /// Events of NICs, by time.
     pub events: Vec<Event>,
+    /// Rules. If there are some, the first engine of each process has all NICs.
+    pub rules: Vec<PlanRule>,
 }
 
 /// The external ports of two processes, whose peers pass frames to each other.
@@ -59,8 +62,14 @@ pub struct PlanNic {
     pub engine: usize,
     /// Models of its link: away from the NIC, and to it.
     pub links: [Option<LinkModel>; 2],
-    /// It is an access port of this VLAN; `None`: the process has no VLANs.
-    pub pvid: Option<u16>,
+    /// Its VLAN; `None`: the process has no VLANs.
+    pub vlan: Option<u16>,
+    /// Its frames have the tag of the VLAN: it is no access port.
+    pub is_trunk: bool,
+    /// Its queue pairs are those of iWARP. Such NICs talk to each other only.
+    pub is_iwarp: bool,
+    /// It has congestion control.
+    pub congestion: bool,
     /// Its memory is registered on demand.
     pub on_demand: bool,
     /// Time from a fault record to its answer, in nanoseconds.
@@ -86,15 +95,17 @@ pub enum Transport {
     Uc,
     /// Unreliable datagrams.
     Ud,
+    /// Reliable connection of iWARP.
+    Iwarp,
 }
 
 impl Transport {
-    /// All services.
+    /// All services of RoCE.
     pub const ALL: [Self; 5] = [Self::Rc, Self::RcSrq, Self::Xrc, Self::Uc, Self::Ud];
 
     /// True if each request is executed once, in order, or the connection ends.
     pub fn is_reliable(self) -> bool {
-        matches!(self, Self::Rc | Self::RcSrq | Self::Xrc)
+        matches!(self, Self::Rc | Self::RcSrq | Self::Xrc | Self::Iwarp)
     }
 
     /// True if receives are posted to a shared receive queue.
@@ -105,7 +116,7 @@ impl Transport {
     /// The type of the requester's queue pair.
     pub(super) fn requester(self) -> u8 {
         match self {
-            Self::Rc | Self::RcSrq => QPT_RC,
+            Self::Rc | Self::RcSrq | Self::Iwarp => QPT_RC,
             Self::Xrc => QPT_XRC_INI,
             Self::Uc => QPT_UC,
             Self::Ud => QPT_UD,
@@ -120,6 +131,7 @@ impl Transport {
             Self::Xrc => "XRC requests",
             Self::Uc => "UC requests",
             Self::Ud => "UD requests",
+            Self::Iwarp => "iWARP requests",
         }
     }
 }
@@ -205,7 +217,15 @@ impl Plan {
         let nic = |nic: &PlanNic| NicShape {
             engine: nic.engine,
             links: nic.links,
-            vlans: nic.pvid.map(|vlan| VlanMembership::new(Some(vlan), None)),
+            vlans: nic.vlan.map(|vlan| match nic.is_trunk {
+                true => VlanMembership::new(None, Some([vlan].into_iter().collect())),
+                false => VlanMembership::new(Some(vlan), None),
+            }),
+            transport: match nic.is_iwarp {
+                true => faultline_nic::Transport::Iwarp,
+                false => faultline_nic::Transport::Roce,
+            },
+            congestion: nic.congestion.then(Dcqcn::default),
             ..NicShape::default()
         };
         let port = |port: &PlanPort| PortShape {
@@ -228,9 +248,15 @@ impl Plan {
         }
     }
 
+    /// The VLAN whose tag frames of a NIC have.
+    pub(super) fn tag_of(&self, nic: usize) -> Option<u16> {
+        let nic = self.nics.get(nic).filter(|nic| nic.is_trunk)?;
+        nic.vlan
+    }
+
     /// True if no frame of one NIC of a flow reaches the other.
     pub(super) fn is_separated(&self, flow: &Flow) -> bool {
-        let vlan = |nic: usize| self.nics.get(nic).and_then(|nic| nic.pvid);
+        let vlan = |nic: usize| self.nics.get(nic).and_then(|nic| nic.vlan);
         vlan(flow.from) != vlan(flow.to)
     }
 
@@ -244,9 +270,11 @@ impl Plan {
         let mut links = self.ends(flow).flat_map(|nic| nic.links.iter().flatten());
         let loses = |event: &Event| matches!(event.what, What::Drop(..) | What::LinkDown(_));
         let mut events = self.events.iter();
+        let loses_by_rule = |effect| matches!(effect, RuleEffect::Loses | RuleEffect::TakesRetry);
         !links.all(is_exact)
             || self.port.is_some()
             || events.any(|event| ends.contains(&event.nic) && loses(event))
+            || self.effects_on(flow).any(loses_by_rule)
             || self.is_separated(flow)
     }
 
@@ -262,8 +290,28 @@ impl Plan {
         let mut events = self.events.iter();
         let mut nics = self.ends(flow).filter(|nic| nic.on_demand);
         !self.loses_packets(flow)
+            && !self
+                .effects_on(flow)
+                .any(|effect| effect == RuleEffect::Fails)
             && !nics.any(|nic| nic.pager_fails || loses_by(nic.policy))
             && !events.any(|event| ends.contains(&event.nic) && loses(event))
+    }
+
+    /// Effects of rules at the NICs of a flow.
+    fn effects_on(&self, flow: &Flow) -> impl Iterator<Item = RuleEffect> {
+        let ends = [flow.from, flow.to];
+        let rules = self.rules.iter();
+        let own = rules.filter(move |rule| ends.contains(&rule.nic));
+        own.map(|rule| rule.effect)
+    }
+
+    /// True if page faults of a NIC may fail: its pager answers so, or a rule.
+    pub(super) fn fails_faults(&self, nic: usize) -> bool {
+        let mut rules = self.rules.iter();
+        let fails = |rule: &PlanRule| rule.nic == nic && rule.effect == RuleEffect::Fails;
+        self.nics
+            .get(nic)
+            .is_some_and(|own| own.on_demand && (own.pager_fails || rules.any(fails)))
     }
 
     /// Both NICs of a flow.
@@ -278,6 +326,9 @@ impl Plan {
         let links = self.ends(flow).flat_map(|nic| &nic.links);
         let mut links = links.chain(ports).flatten();
         links.any(|link| link.duplicate > 0)
+            || self
+                .effects_on(flow)
+                .any(|effect| effect == RuleEffect::Repeats)
     }
 }
 
@@ -312,8 +363,15 @@ impl fmt::Display for Plan {
                 write!(f, "process {}, ", nic.process)?;
             }
             write!(f, "engine {}", nic.engine)?;
-            if let Some(vlan) = nic.pvid {
-                write!(f, ", access port of VLAN {vlan}")?;
+            if nic.is_iwarp {
+                write!(f, ", iWARP")?;
+            }
+            if nic.congestion {
+                write!(f, ", DCQCN")?;
+            }
+            if let Some(vlan) = nic.vlan {
+                let kind = if nic.is_trunk { "trunk" } else { "access port" };
+                write!(f, ", {kind} of VLAN {vlan}")?;
             }
             if nic.on_demand {
                 let delay = Duration::from_nanos(nic.pager_delay);
@@ -353,6 +411,6 @@ impl fmt::Display for Plan {
                 event.what
             )?;
         }
-        Ok(())
+        self.rules.iter().try_for_each(|rule| write!(f, "{rule}"))
     }
 }

@@ -2,6 +2,10 @@
 
 use faultline_fabric::nic_port::NicPort;
 
+use faultline_fabric::scenario::CounterValues;
+use faultline_scenario::read::read;
+use faultline_scenario::rules::Fired;
+
 use super::plan::Plan;
 use super::report::Failure;
 use crate::host::Host;
@@ -13,6 +17,8 @@ pub(super) struct Processes {
     all: Vec<Process>,
     /// Process of each NIC, and its number there.
     places: Vec<(usize, usize)>,
+    /// By process: the counters when its rules began; `None`: it has no rules.
+    rules: Vec<Option<CounterValues>>,
     now: u64,
     /// Nanoseconds from one frame that a peer takes to the next.
     pace: u64,
@@ -40,6 +46,7 @@ impl Processes {
         let now = all.iter().map(Process::now).max().unwrap_or(0);
         let processes = Self {
             all,
+            rules: vec![None; plan.processes()],
             places,
             now,
             pace: plan.port.as_ref().map_or(0, |port| port.pace),
@@ -75,10 +82,66 @@ impl Processes {
         process.with_port(own, look)
     }
 
-    pub(super) fn move_nic(&self, nic: usize, engine: usize) {
-        if let Some((process, own)) = self.place(nic) {
+    /// Moves a NIC, unless rules need all NICs on one engine. Returns true if it was possible.
+    pub(super) fn move_nic(&self, nic: usize, engine: usize) -> bool {
+        let process = self.places.get(nic).map_or(0, |(process, _)| *process);
+        let has_rules = self.rules.get(process).is_some_and(Option::is_some);
+        let place = self.place(nic).filter(|_| !has_rules);
+        if let Some((process, own)) = place {
             process.move_nics(&[own], engine);
         }
+        place.is_some()
+    }
+
+    /// Starts the rules of a plan.
+    pub(super) fn start_rules(&mut self, plan: &Plan) -> Result<(), Failure> {
+        for (index, process) in self.all.iter().enumerate() {
+            let own = |nic: usize| self.places.get(nic).is_some_and(|(of, _)| *of == index);
+            let nics: Vec<String> = (0..plan.nics.len())
+                .filter(|nic| own(*nic))
+                .map(|nic| format!("nic{nic}"))
+                .collect();
+            let rules = plan.rules.iter().enumerate();
+            let tables: Vec<String> = rules
+                .filter(|(_, rule)| own(rule.nic))
+                .map(|(number, rule)| format!("{rule}name = \"{number}\"\n"))
+                .collect();
+            if tables.is_empty() {
+                continue;
+            }
+            let text = format!("seed = {}\nlimit = \"1h\"\n{}", plan.seed, tables.concat());
+            let wrong = |problems: String| Failure::Rules(problems);
+            let scenario = read("rules", &text).map_err(|problems| wrong(problems.to_string()))?;
+            let scenario = scenario
+                .plan(&nics, &[])
+                .map_err(|problems| wrong(format!("{problems:?}")))?;
+            if let Some(rules) = self.rules.get_mut(index) {
+                *rules = Some(process.start_scenario(scenario));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the rules. Returns their numbers in the plan, and how often they have acted.
+    pub(super) fn stop_rules(&mut self) -> Result<Vec<(usize, u64)>, Failure> {
+        let mut acted = Vec::new();
+        for (process, rules) in self.all.iter().zip(&mut self.rules) {
+            let Some(before) = rules.take() else {
+                continue;
+            };
+            let number = |fired: &Fired| fired.name.parse().ok();
+            let fired = process.fired();
+            let fired = fired
+                .iter()
+                .filter_map(|fired| Some((number(fired)?, fired.times)));
+            acted.extend(fired);
+            let verdict = process.stop_scenario(before);
+            let problem = verdict.and_then(|verdict| verdict.problems.into_iter().next());
+            if let Some(problem) = problem {
+                return Err(Failure::Rules(problem));
+            }
+        }
+        Ok(acted)
     }
 
     pub(super) fn reset_nic(&mut self, nic: usize) {

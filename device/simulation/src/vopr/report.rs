@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::driver::Error;
+use crate::status::StatusName;
 
 /// Counts of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,6 +49,12 @@ pub enum Failure {
     Status(usize, u8, u8),
     /// The ingress of this NIC was paused until its time limit, although pagers have answered.
     StallTimeout(usize),
+    /// The NIC holds this after its objects were destroyed, instead of what it held before they were created.
+    Held(usize, &'static str, usize, usize),
+    /// A connection of iWARP was not made: the flow.
+    NotConnected(usize),
+    /// A rule has had a problem.
+    Rules(String),
     /// The clock does not advance.
     Stuck,
     /// A driver's command has failed.
@@ -68,8 +75,11 @@ impl Failure {
             Self::Forbidden(_, what) => format!("forbidden {what}"),
             Self::Completions(_, found, wanted) => format!("completions {}", found < wanted),
             Self::Order(_, what, _, _) => format!("order {what}"),
-            Self::Status(_, status, _) => format!("status {status}"),
+            Self::Status(_, status, vendor) => format!("status {}", StatusName(*status, *vendor)),
             Self::StallTimeout(_) => "stall timeout".to_owned(),
+            Self::Held(_, what, _, _) => format!("held {what}"),
+            Self::NotConnected(_) => "not connected".to_owned(),
+            Self::Rules(problem) => format!("rules {problem}"),
             Self::Stuck => "stuck".to_owned(),
             Self::Driver(error) => format!("driver {error}"),
         }
@@ -96,13 +106,20 @@ impl fmt::Display for Failure {
             Self::Status(flow, status, vendor) => {
                 write!(
                     f,
-                    "flow {flow}: a request has ended with status {status}, vendor error {vendor}"
+                    "flow {flow}: a request has ended with {}",
+                    StatusName(*status, *vendor)
                 )
             }
             Self::StallTimeout(nic) => write!(
                 f,
                 "NIC {nic}: the ingress was paused until its time limit, although all faults were answered"
             ),
+            Self::Held(nic, what, found, wanted) => write!(
+                f,
+                "NIC {nic} holds {found} {what} instead of {wanted} after its objects were destroyed"
+            ),
+            Self::NotConnected(flow) => write!(f, "flow {flow}: no connection was made"),
+            Self::Rules(problem) => write!(f, "rules: {problem}"),
             Self::Stuck => write!(f, "the clock does not advance"),
             Self::Driver(error) => write!(f, "a driver: {error}"),
         }

@@ -11,7 +11,7 @@ use faultline_nic::FaultPolicy;
 use super::expected;
 use super::flow::Connection;
 use super::memory::{Copy, Region, answer};
-use super::plan::{Event, Plan, PlanNic, What};
+use super::plan::{Event, Plan, PlanNic, Transport, What};
 use super::processes::Processes;
 use super::report::{Failure, Report};
 use crate::driver::Eq;
@@ -42,6 +42,8 @@ struct RunningHost {
     depth: u8,
     /// It maps pages at once, and answers later that it has failed.
     fails: bool,
+    /// What its NIC holds without connections.
+    idle: Vec<(&'static str, usize)>,
     /// Its guest boots until then.
     down: Option<Down>,
     /// Memory of regions that are not registered any more.
@@ -74,6 +76,7 @@ impl<'a> Run<'a> {
             delay: nic.pager_delay,
             depth: nic.fault_depth,
             fails: nic.pager_fails,
+            idle: Vec::new(),
             down: None,
             former: Vec::new(),
         };
@@ -100,13 +103,43 @@ impl<'a> Run<'a> {
     }
 
     fn start_pager(&mut self, index: usize) -> Result<(), Failure> {
+        if let (Some(host), Some(vlan)) = (self.processes.host(index), self.plan.tag_of(index)) {
+            let (gid, mac) = (host.gid, host.mac);
+            host.driver.set_gid_in(0, (gid, vlan), mac)?;
+        }
         if let (Some(host), Some(pager)) = (self.processes.host(index), self.hosts.get_mut(index)) {
             let eq = host.driver.create_eq(EQ_FAULTS, 2, pager.depth)?;
             host.driver.arm_eq(&eq);
             pager.eq = Some(eq);
             pager.waiting.clear();
         }
+        let idle = self.held(index);
+        if let Some(host) = self.hosts.get_mut(index) {
+            host.idle = idle;
+        }
         Ok(())
+    }
+
+    /// Memory and objects of a NIC, by name.
+    fn held(&self, nic: usize) -> Vec<(&'static str, usize)> {
+        let held = |port: &mut NicPort| {
+            let nic = &port.nic;
+            let objects = nic.object_counts();
+            vec![
+                ("octets", nic.held_memory()),
+                ("octets of parked packets", nic.parked_bytes()),
+                ("protection domains", objects.pds),
+                ("memory keys", objects.mkeys),
+                ("completion queues", objects.cqs),
+                ("queue pairs", objects.qps),
+                ("shared receive queues", objects.srqs),
+                ("address handles", objects.ahs),
+                ("listeners", objects.listeners),
+                ("iWARP connections", objects.connections),
+                ("waits for pages", objects.fault_waits),
+            ]
+        };
+        self.processes.with_port(nic, held).unwrap_or_default()
     }
 
     fn run(mut self) -> Result<Report, Failure> {
@@ -119,10 +152,12 @@ impl<'a> Run<'a> {
             ..*event
         });
         self.events = events.collect();
+        self.processes.start_rules(self.plan)?;
         let limit = start.saturating_add(LIMIT);
         loop {
             let now = self.processes.now();
             self.take_events(now)?;
+            self.take_events_of_nics()?;
             for flow in &mut self.flows {
                 if let Some(connection) = &mut flow.connection {
                     connection.post_due(&mut self.processes, now);
@@ -186,6 +221,7 @@ impl<'a> Run<'a> {
             .iter()
             .filter_map(|flow| flow.connection.as_ref());
         let posts = connections
+            .filter(|connection| connection.opening.is_none())
             .filter(|connection| connection.posted < connection.requests.len())
             .map(|connection| connection.next_at);
         let down = self.hosts.iter().filter_map(|host| host.down.as_ref());
@@ -214,8 +250,8 @@ impl<'a> Run<'a> {
     fn take_event(&mut self, now: u64, Event { nic, what, .. }: Event) -> Result<(), Failure> {
         match what {
             What::Move(engine) => {
-                self.processes.move_nic(nic, engine);
-                self.report.add("moves", 1);
+                let moved = self.processes.move_nic(nic, engine);
+                self.report.add("moves", moved.into());
             }
             What::Drop(dir, count) => {
                 let drop = |port: &mut NicPort| {
@@ -234,6 +270,31 @@ impl<'a> Run<'a> {
             What::Reset(time) if !self.is_down(nic) => self.reset(nic, now.saturating_add(time))?,
             // A guest that boots does none of this.
             What::Evict | What::Policy(_) | What::Reset(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Takes events of iWARP connections.
+    fn take_events_of_nics(&mut self) -> Result<(), Failure> {
+        for nic in 0..self.hosts.len() {
+            let is_iwarp = self.plan.nics.get(nic).is_some_and(|nic| nic.is_iwarp);
+            if !is_iwarp || self.is_down(nic) {
+                continue;
+            }
+            let Some(host) = self.processes.host(nic) else {
+                continue;
+            };
+            let events = host.driver.whole_events();
+            if !events.is_empty() {
+                host.driver.arm_events();
+            }
+            for event in events {
+                for flow in &mut self.flows {
+                    if let Some(connection) = &mut flow.connection {
+                        connection.take_event(&mut self.processes, nic, &event)?;
+                    }
+                }
+            }
         }
         Ok(())
     }
@@ -283,6 +344,7 @@ impl<'a> Run<'a> {
             (Counter::page_fault_drops, "drops by policy"),
             (Counter::page_fault_rnr, "RNR NAKs by policy"),
             (Counter::stalls, "stalls by policy"),
+            (Counter::rp_cnp_handled, "CNPs"),
         ];
         for (counter, name) in names {
             let count = |port: &mut NicPort| port.nic.counters().get(counter);
@@ -306,6 +368,15 @@ impl<'a> Run<'a> {
             .filter(|connection| connection.is_of(nic))
         {
             connection.cut(nic);
+        }
+        // TCP would send again for longer than a run.
+        for flow in &mut self.flows {
+            if let Some(connection) = &mut flow.connection
+                && connection.plan.transport == Transport::Iwarp
+                && connection.is_of(nic)
+            {
+                connection.close(&mut self.processes)?;
+            }
         }
         let memory = self.memory(nic);
         if let Some(host) = self.hosts.get_mut(nic) {
@@ -504,6 +575,11 @@ impl<'a> Run<'a> {
 
     fn judge(mut self, start: u64) -> Result<Report, Failure> {
         let time = self.processes.now().saturating_sub(start);
+        for (number, acted) in self.processes.stop_rules()? {
+            if let Some(rule) = self.plan.rules.get(number) {
+                self.report.add(rule.name, acted);
+            }
+        }
         // Duplicates and acknowledgements that are on their way arrive.
         self.run_for(QUIET)?;
         self.take_completions()?;
@@ -520,6 +596,7 @@ impl<'a> Run<'a> {
                 expected::judge(connection, &mut self.processes)?;
             }
         }
+        self.judge_bounds()?;
         for index in 0..self.hosts.len() {
             let own = self.hosts.get_mut(index);
             let former = own.map(|own| std::mem::take(&mut own.former));
@@ -553,6 +630,25 @@ impl<'a> Run<'a> {
             hash: watched.hash,
             ..self.report
         })
+    }
+}
+
+impl Run<'_> {
+    /// All memory of NICs comes back when the objects of connections are destroyed.
+    fn judge_bounds(&mut self) -> Result<(), Failure> {
+        for flow in &mut self.flows {
+            if let Some(connection) = &mut flow.connection {
+                connection.destroy(&mut self.processes)?;
+            }
+        }
+        for (nic, host) in self.hosts.iter().enumerate() {
+            for ((what, found), (_, idle)) in self.held(nic).into_iter().zip(&host.idle) {
+                if found != *idle {
+                    return Err(Failure::Held(nic, what, found, *idle));
+                }
+            }
+        }
+        Ok(())
     }
 }
 

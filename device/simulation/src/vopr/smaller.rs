@@ -2,7 +2,7 @@
 
 use faultline_nic::FaultPolicy;
 
-use super::plan::{Flow, Plan, PlanNic, Request};
+use super::plan::{Flow, Plan, PlanNic, Request, Transport};
 
 impl Plan {
     /// Runs that are a little smaller, the most reduced first.
@@ -15,6 +15,12 @@ impl Plan {
                 found.push(plan);
             }
         };
+        add(&|plan| plan.rules.clear());
+        for index in 0..self.rules.len() {
+            add(&|plan| {
+                plan.rules.remove(index);
+            });
+        }
         add(&|plan| plan.events.clear());
         add(&|plan| plan.port = None);
         for index in 0..self.flows.len() {
@@ -38,6 +44,8 @@ impl Plan {
             add(&|plan| on_nic(plan, index, |nic| nic.policy = FaultPolicy::Rnr));
             add(&|plan| on_nic(plan, index, |nic| nic.fault_depth = 8));
             add(&|plan| on_nic(plan, index, |nic| nic.pager_fails = false));
+            add(&|plan| on_nic(plan, index, |nic| nic.congestion = false));
+            add(&|plan| on_nic(plan, index, |nic| nic.is_trunk = false));
             add(&|plan| on_nic(plan, index, |nic| nic.engine = 0));
             add(&|plan| on_nic(plan, index, |nic| nic.process = 0));
         }
@@ -47,7 +55,8 @@ impl Plan {
             }
         });
         add(&|plan| plan.engines = 1);
-        add(&|plan| plan.nics.iter_mut().for_each(|nic| nic.pvid = None));
+        add(&|plan| plan.nics.iter_mut().for_each(|nic| nic.vlan = None));
+        add(&|plan| without_iwarp(plan));
         for index in 0..self.flows.len() {
             add(&|plan| {
                 on_flow(plan, index, |flow| {
@@ -92,6 +101,15 @@ impl Plan {
     }
 }
 
+/// Connections of iWARP become those of RC.
+fn without_iwarp(plan: &mut Plan) {
+    plan.nics.iter_mut().for_each(|nic| nic.is_iwarp = false);
+    let flows = plan.flows.iter_mut();
+    for flow in flows.filter(|flow| flow.transport == Transport::Iwarp) {
+        flow.transport = Transport::Rc;
+    }
+}
+
 /// Removes a NIC without flows.
 fn without_nic(plan: &mut Plan, index: usize) {
     let is_used = |flow: &Flow| flow.from == index || flow.to == index;
@@ -100,6 +118,7 @@ fn without_nic(plan: &mut Plan, index: usize) {
     }
     plan.nics.remove(index);
     plan.events.retain(|event| event.nic != index);
+    plan.rules.retain(|rule| rule.nic != index);
     let lower = |nic: &mut usize| {
         if *nic > index {
             *nic = nic.saturating_sub(1);
@@ -111,6 +130,9 @@ fn without_nic(plan: &mut Plan, index: usize) {
     }
     for event in &mut plan.events {
         lower(&mut event.nic);
+    }
+    for rule in &mut plan.rules {
+        lower(&mut rule.nic);
     }
 }
 
