@@ -244,8 +244,8 @@ impl Plan {
         let mut events: Vec<Event> = events.collect();
         events.sort_by_key(|event| event.at);
         // Rules need all NICs on one engine.
-        let most_rules = if random.chance(400) { 6 } else { 0 };
-        let rules = (0..random.below(most_rules + 1)).map(|_| random_rule(random, (count, iwarp)));
+        let most_rules = if random.chance(400) { 7 } else { 1 };
+        let rules = (0..random.below(most_rules)).map(|_| random_rule(random, (count, iwarp)));
         let mut rules: Vec<PlanRule> = rules.collect();
         keep_drops_within_retries(&mut events, &mut rules);
         Self {
