@@ -16,7 +16,6 @@ use super::places::{COUNTER, LEN, RESULTS, SLOTS, octet, operands, sink, slot};
 use super::plan::{Flow, GRH, MESSAGE, PART, Plan, Request, Transport};
 use super::processes::Processes;
 use super::report::{Failure, Report};
-use super::stream::Opening;
 use crate::driver::{Connect, Cq, Driver, Qp, QpConfig, Send, Srq};
 use crate::host::Host;
 use crate::process::ProcessBus;
@@ -44,6 +43,15 @@ pub(super) struct Side {
     /// The NIC of one side was reset, so the connection has only the other side.
     pub(super) is_gone: bool,
     is_destroyed: bool,
+}
+
+/// A step of the opening of a connection of iWARP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Opening {
+    /// The responder listens, by this listener.
+    Listening(u32),
+    /// The responder has accepted the request.
+    Accepted,
 }
 
 /// A connection.
@@ -577,6 +585,17 @@ impl<'a> Connection<'a> {
             {
                 host.driver.set_state(side.qpn, QPS_ERR)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Ends the listener of a connection that was not made.
+    fn stop_listening(&mut self, processes: &mut Processes) -> Result<(), Failure> {
+        if let Some(Opening::Listening(listener)) = self.opening.take()
+            && !self.responder.is_gone
+            && let Some(host) = processes.host(self.responder.host)
+        {
+            host.driver.unlisten(listener)?;
         }
         Ok(())
     }

@@ -6,27 +6,12 @@ use faultline_scenario::random::Rng;
 use faultline_scenario::trigger::Direction;
 use faultline_wire::PrioritySet;
 
+use super::choice::{between, index, one_of};
 use super::plan::{
     Event, Flow, GRH, MAX_REQUESTS, MESSAGE, PART, Plan, PlanNic, PlanPort, Request, Transport,
     What,
 };
 use super::rules::{PlanRule, RuleEffect, random_rule};
-
-/// A number from `from` to `to`.
-pub(super) fn between(random: &mut Rng, from: u64, to: u64) -> u64 {
-    let span = to.saturating_sub(from).saturating_add(1);
-    from.saturating_add(random.below(span))
-}
-
-pub(super) fn index(random: &mut Rng, below: usize) -> usize {
-    usize::try_from(random.below(below as u64)).unwrap_or(0)
-}
-
-/// One of these values; `default` if there are none.
-pub(super) fn one_of<T: Copy>(random: &mut Rng, all: &[T], default: T) -> T {
-    let found = all.get(index(random, all.len()));
-    found.copied().unwrap_or(default)
-}
 
 fn link(random: &mut Rng) -> Option<LinkModel> {
     if random.chance(600) {

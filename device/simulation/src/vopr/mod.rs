@@ -19,6 +19,7 @@
 //! A plan that fails is made smaller while it fails ([`shrink`]). The paths of frames are those of the emulator
 //! ([`crate::process`]).
 
+mod choice;
 mod expected;
 mod flow;
 mod generate;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use faultline_scenario::random::Rng;
 
-use super::generate::{between, index, one_of};
+use super::choice::{between, index, one_of};
 
 /// What a rule may do to the flows of its NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

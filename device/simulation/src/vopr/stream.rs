@@ -4,7 +4,7 @@ use faultline_abi::U16;
 use faultline_abi::event::{CONNECT_FAILED, CONNECTED, CONNECTION_REQUEST, Eqe};
 use faultline_abi::iwarp::ConnectionPath;
 
-use super::flow::Connection;
+use super::flow::{Connection, Opening};
 use super::plan::Plan;
 use super::processes::Processes;
 use super::report::Failure;
@@ -15,15 +15,6 @@ use crate::iwarp::{Private, connection_path, listener_path};
 const PORTS: (u16, u16) = (40_000, 5000);
 /// Most connections of a flow.
 const GENERATIONS: usize = 64;
-
-/// A step of the opening.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Opening {
-    /// The responder listens, by this listener.
-    Listening(u32),
-    /// The responder has accepted the request.
-    Accepted,
-}
 
 impl Connection<'_> {
     /// Listens at the responder, and opens the connection at the requester.
@@ -93,17 +84,6 @@ impl Connection<'_> {
                 return Err(Failure::NotConnected(self.index));
             }
             _ => {}
-        }
-        Ok(())
-    }
-
-    /// Ends the listener of a connection that was not made.
-    pub(super) fn stop_listening(&mut self, processes: &mut Processes) -> Result<(), Failure> {
-        if let Some(Opening::Listening(listener)) = self.opening.take()
-            && !self.responder.is_gone
-            && let Some(host) = processes.host(self.responder.host)
-        {
-            host.driver.unlisten(listener)?;
         }
         Ok(())
     }
