@@ -125,7 +125,7 @@ static void fill(uint64_t *part, unsigned int writer, uint64_t generation)
 
 /*
  * Returns true if a part has the content of a write of `first` to `last`, or of
- * several, of which a later one has replaced the beginning of an earlier one.
+ * several, and a later one may have replaced the beginning of an earlier one.
  */
 static bool has_content(const uint64_t *part, unsigned int writer, uint64_t first, uint64_t last)
 {

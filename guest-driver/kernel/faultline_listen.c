@@ -42,7 +42,7 @@
 
 #include "faultline_iwarp.h"
 
-/* Of the device's listeners, a user gets one of so many. */
+/* A user gets the device's listeners, divided by this. */
 #define FAULTLINE_USER_LISTENERS	4
 
 struct faultline_listen;

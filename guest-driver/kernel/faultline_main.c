@@ -181,7 +181,7 @@ static void faultline_reset_prepare(struct pci_dev *pdev)
 	faultline_forbid_recovery(dev);
 	faultline_fail(dev, "function level reset");
 	faultline_health_report(dev);
-	/* It may be the one that reports, of what exists until the next line. */
+	/* It may be the one that reports what exists until the next line. */
 	flush_delayed_work(&dev->recovery_work);
 	faultline_hold(dev, "function level reset");
 }

@@ -9,7 +9,7 @@
 
 /* The relation is measured again when it is older: clocks drift and are set. */
 #define FL_CLOCK_MAX_AGE_NS 1000000000ULL
-/* Measurements, of which the quickest counts; a quick one ends the series. */
+/* Measurements; the quickest counts, and a quick one ends the series. */
 #define FL_CLOCK_SAMPLES 16
 #define FL_CLOCK_QUICK_NS 100000
 

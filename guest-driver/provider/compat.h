@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Linux-OpenIB */
 /*
  * Differences between releases of rdma-core. Functions of libibverbs that
- * providers call have got further parameters, of which this one uses none.
+ * providers call have got further parameters, which this one does not use.
  * CMakeLists.txt finds out which of them the release declares. Each macro is
  * such a parameter in a declaration, or its argument in a call; it expands to
  * nothing if the release does not declare the parameter. Releases before 45

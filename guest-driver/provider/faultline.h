@@ -292,7 +292,7 @@ static inline uint8_t fl_stride_shift(uint32_t bytes, uint8_t least)
 	return shift > least ? shift : least;
 }
 
-/* Bytes in front of the SGEs that so many inline bytes take. */
+/* Bytes in front of the SGEs that this number of inline bytes takes. */
 static inline uint32_t fl_header_room(uint32_t len)
 {
 	return (len + sizeof(struct faultline_sge) - 1) / sizeof(struct faultline_sge) *

@@ -26,7 +26,7 @@ const TEST_PROVIDER: &str = include_str!("../recipes/test-provider.sh");
 const PROBE: &str = "compat_probe.sh";
 /// Name of the module, the provider and its driver file.
 const NAME: &str = "faultline";
-/// The step in which the module is built for a kernel, of which the name follows.
+/// The step in which the module is built for a kernel; the kernel's name follows.
 pub const BUILDING: &str = "building faultline.ko for the kernel ";
 /// The part of the cache with the source of rdma-core, in which the provider is built.
 const RDMA_CORE: &str = "rdma-core";
@@ -220,7 +220,7 @@ pub fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Copies those files of a tree as new ones of which the target has no equal.
+/// Copies those files of a tree that the target does not have, or has differently.
 fn copy_changed(from: &Path, to: &Path) -> Result<()> {
     for file in files_below(from)? {
         let target = to.join(file.strip_prefix(from).unwrap_or(&file));

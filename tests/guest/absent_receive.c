@@ -41,7 +41,7 @@ struct ends {
 	struct ibv_flow *flow;
 };
 
-/* Fresh memory, of which the device knows no page. */
+/* Fresh memory, without pages in the device. */
 struct absent {
 	uint8_t *at;
 	struct ibv_mr *mr;
@@ -298,7 +298,7 @@ static void test_messages(const char *what, enum ibv_qp_type type, uint32_t leng
 	absent_destroy(&in);
 }
 
-/* UC again: WRITEs to absent memory, of which the receives tell. */
+/* UC again: WRITEs to absent memory, reported by the receives. */
 static void test_writes(void)
 {
 	struct ends ends = { .type = IBV_QPT_UC };

@@ -570,7 +570,7 @@ static const struct change {
 	{ "prefetch", make_on_demand, prefetch, unmake_mr },
 	{ "implicit prefetch", make_implicit, prefetch, unmake_mr },
 	{ "queued prefetch", make_on_demand, prefetch_later, unmake_mr },
-	{ "prefetch of what is there", make_on_demand, prefetch_present, unmake_mr },
+	{ "prefetch of present pages", make_on_demand, prefetch_present, unmake_mr },
 	{ "resized completion queue", make_loop, resize_cq, unmake_loop },
 	{ "resized shared receive queue", make_loop, resize_srq, unmake_loop },
 	{ "queue pair to INIT", make_loop, to_init, unmake_loop },

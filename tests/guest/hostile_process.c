@@ -217,10 +217,10 @@ static void test_prefetch(struct device *device)
 	WANT(!ibv_advise_mr(device->pd, IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT,
 			    IBV_ADVISE_MR_FLAG_FLUSH, parts, ARRAY_SIZE(parts)));
 	if (counts && parts_made(&before))
-		die("a prefetch of what is only reserved makes %ld parts", parts_made(&before));
+		die("a prefetch of reserved memory makes %ld parts", parts_made(&before));
 	WANT(!ibv_dereg_mr(mr));
 	munmap(at, RESERVED);
-	say("a prefetch of what is only reserved takes no memory");
+	say("a prefetch of reserved memory takes no memory");
 }
 
 /* --- an implicit region over what comes and goes ------------------------------------ */

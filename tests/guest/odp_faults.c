@@ -475,7 +475,7 @@ static void test_huge(struct bench *bench)
 /* --- slow ----------------------------------------------------------------- */
 
 /*
- * Two pages, of which the second can't be written while its file system is frozen. The
+ * Two pages; the second can't be written while its file system is frozen. The
  * first one is not mapped by touching it, but read through its file.
  */
 static void test_slow(struct bench *bench)

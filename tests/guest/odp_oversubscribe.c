@@ -4,7 +4,7 @@
  *
  * The server maps the region, has it registered on demand by a user who may
  * lock next to nothing, and lets the client write all of it and read it back.
- * Both compute the SHA-256 of what they see. The same region cannot be
+ * Both compute the SHA-256 of the region. The same region cannot be
  * registered pinned, which is shown first.
  */
 #include "common.h"

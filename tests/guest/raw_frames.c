@@ -3,7 +3,7 @@
  * raw_frames: frames between a raw queue pair in one guest and a packet socket
  * in the other one, whose interface may have any driver. The socket returns
  * each frame to its sender. Lengths go from the shortest to the longest that
- * the MTU allows; contents and order of what comes back are compared.
+ * the MTU allows; contents and order of the frames that come back are compared.
  *
  *	raw_frames            returns frames
  *	raw_frames ADDRESS    sends and receives by a raw queue pair

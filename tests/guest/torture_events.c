@@ -840,7 +840,7 @@ static size_t event_compact(struct event *event)
 	struct picture before, after;
 	uint64_t migrated;
 
-	/* Something to compact: memory of which every second page is free. */
+	/* Something to compact: memory in which every second page is free. */
 	madvise(holes, length, MADV_NOHUGEPAGE);
 	for (size_t at = 0; at < length; at += PAGE)
 		holes[at] = 1;

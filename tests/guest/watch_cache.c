@@ -285,7 +285,7 @@ static void test_notices(struct device *device)
 	memset(at, 1, LENGTH);
 	events_drain(events);
 	WANT(!munmap(at, LENGTH));
-	NOTICED("munmap of what was mapped after the watch", 15, 16, FAULTLINEDV_REASON_UNMAP);
+	NOTICED("munmap of a mapping made after the watch", 15, 16, FAULTLINEDV_REASON_UNMAP);
 
 	WANT(!faultlinedv_destroy_watch(watch));
 	faultlinedv_destroy_events(events);

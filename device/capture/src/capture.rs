@@ -392,7 +392,7 @@ impl Captures {
                     State::Rts => device
                         .queue_pair_info(qpn)
                         .and_then(|pair| pair.max_rd_atomic),
-                    // It may be set again in this one, of which nothing tells.
+                    // It may be set again in this state, and no event tells.
                     State::Sqd => None,
                     _ => return,
                 };

@@ -15,12 +15,12 @@ use pcap_file::pcapng::blocks::opt_common::CommonOption;
 use pcap_file::pcapng::blocks::section_header::SectionHeaderOption;
 use pcap_file::pcapng::{PcapNgReader, PcapNgState};
 
-use crate::judge::{Interface, InterfaceKind, Judge, Origin, fill};
+use crate::frame_checker::{FrameChecker, Interface, InterfaceKind, Origin, fill};
 use crate::record::{IMPAIRMENTS, LOST_ELSEWHERE, PORT_KIND, PROGRAM};
 use crate::tunnel;
 use crate::window::{Held, Window};
 
-pub use crate::judge::{Findings, Found};
+pub use crate::frame_checker::{Findings, Found};
 
 /// First octets of a pcapng file, in either byte order.
 const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
@@ -42,27 +42,27 @@ pub struct Unreadable {
 /// It can't be read to its end, or is not a capture of Ethernet frames. The error has the findings about what is before.
 pub fn check(file: impl Read, ready: bool) -> Result<Findings, Unreadable> {
     let mut reader = Reader {
-        judge: Judge::of_file(ready),
+        frame_checker: FrameChecker::of_file(ready),
         window: Window::default(),
     };
     let result = reader.read(file);
     let Reader {
-        mut judge,
+        mut frame_checker,
         mut window,
     } = reader;
-    window.empty(&mut judge);
+    window.empty(&mut frame_checker);
     match result {
-        Ok(()) => Ok(judge.findings()),
+        Ok(()) => Ok(frame_checker.findings()),
         Err(reason) => Err(Unreadable {
             reason,
-            before: Box::new(judge.findings()),
+            before: Box::new(frame_checker.findings()),
         }),
     }
 }
 
 /// Reads a file.
 struct Reader {
-    judge: Judge,
+    frame_checker: FrameChecker,
     window: Window,
 }
 
@@ -85,16 +85,16 @@ impl Reader {
         let length = usize::try_from(length).unwrap_or(usize::MAX);
         let is_whole = length == data.len();
         if is_own {
-            self.judge.frame(at, data, length, origin);
+            self.frame_checker.frame(at, data, length, origin);
             if !is_whole {
-                self.judge.note_cut();
+                self.frame_checker.note_cut();
             }
             return;
         }
-        let number = self.judge.number();
+        let number = self.frame_checker.number();
         let (mut octets, length) = match tunnel::unwrap(data) {
             Some(inner) => {
-                self.judge.note_tunnel();
+                self.frame_checker.note_tunnel();
                 (inner.octets, inner.length)
             }
             None => (data.to_vec(), length),
@@ -102,7 +102,7 @@ impl Reader {
         let known = octets.len();
         let is_cut = length != known;
         if is_cut || !is_whole {
-            self.judge.note_cut();
+            self.frame_checker.note_cut();
         }
         if is_cut {
             let mut filled = Vec::new();
@@ -119,13 +119,13 @@ impl Reader {
             known,
             origin,
         };
-        self.window.push(&mut self.judge, held);
+        self.window.push(&mut self.frame_checker, held);
     }
 
     /// The capture has lost frames here.
     fn lose(&mut self, frames: u64) {
-        self.window.empty(&mut self.judge);
-        self.judge.lose(frames);
+        self.window.empty(&mut self.frame_checker);
+        self.frame_checker.lose(frames);
     }
 
     fn take_packet(
@@ -134,8 +134,12 @@ impl Reader {
         state: &PcapNgState,
     ) -> anyhow::Result<()> {
         check_link_type(state, packet.interface_id)?;
-        for description in state.interfaces().iter().skip(self.judge.interfaces.len()) {
-            self.judge.add(interface(description));
+        for description in state
+            .interfaces()
+            .iter()
+            .skip(self.frame_checker.interfaces.len())
+        {
+            self.frame_checker.add(interface(description));
         }
         let mut origin = Origin {
             interface: usize::try_from(packet.interface_id).unwrap_or(usize::MAX),
@@ -170,11 +174,11 @@ impl Reader {
         let mut reader =
             PcapNgReader::new(file).context("the header is not that of a pcapng file")?;
         while let Some(block) = reader.next_block() {
-            let after = self.judge.frames();
+            let after = self.frame_checker.frames();
             let (block, state) = block.with_context(|| format!("after frame {after}"))?;
             match block {
                 Block::EnhancedPacket(packet) => self.take_packet(&packet, state)?,
-                // It has no time; the oracle needs none on a link.
+                // It has no time; the checker needs none on a link.
                 Block::SimplePacket(packet) => {
                     check_link_type(state, 0)?;
                     let (data, length) = (&packet.data, packet.original_len);
@@ -194,7 +198,7 @@ impl Reader {
             bail!("the link type is {link:?}; Ethernet is needed");
         }
         while let Some(packet) = reader.next_packet() {
-            let after = self.judge.frames();
+            let after = self.frame_checker.frames();
             let packet = packet.with_context(|| format!("after frame {after}"))?;
             let (at, length) = (packet.timestamp(), packet.orig_len());
             self.take(at, packet.data(), length, Origin::default(), false);

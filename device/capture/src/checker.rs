@@ -1,4 +1,4 @@
-//! The packet checker of a running process: a capture whose frames go to the oracle, in a thread of their own.
+//! The packet checker of a running process: a capture that judges its frames in a thread of its own.
 //!
 //! Each engine puts the first octets of each frame into its ring of the capture, and never waits. If the thread is slower than
 //! the engines, frames are lost to the checker, and counted; it then judges all connections anew. The thread has the lowest priority:
@@ -14,7 +14,7 @@ use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 
 use crate::capture::{CaptureFilter, RING};
-use crate::judge::{Findings, Interface, InterfaceKind, Judge, Origin};
+use crate::frame_checker::{Findings, FrameChecker, Interface, InterfaceKind, Origin};
 use crate::record::{Notice, RecordHead};
 use crate::records::CaptureRecords;
 use crate::share::CaptureShare;
@@ -45,7 +45,7 @@ pub struct CheckerFeed {
 /// A checker that runs.
 #[derive(Debug)]
 pub struct PacketChecker {
-    judge: Arc<Mutex<Judge>>,
+    frame_checker: Arc<Mutex<FrameChecker>>,
     /// Frames in the rings, until now.
     share: Arc<CaptureShare>,
     /// By engine: the bell of its ring.
@@ -54,7 +54,7 @@ pub struct PacketChecker {
 }
 
 impl PacketChecker {
-    /// Starts a checker of all interfaces, whose frames come from so many engines. `ready`: adapters behind ports exchange READY packets as the NICs do.
+    /// Starts a checker of all interfaces, whose frames come from this number of engines. `ready`: adapters behind ports exchange READY packets as the NICs do.
     ///
     /// # Errors
     ///
@@ -83,15 +83,16 @@ impl PacketChecker {
             .filter(|(_, interface)| interface.kind == InterfaceKind::Nic)
             .map(|(number, _)| number)
             .collect();
-        let mut judge = Judge::new(interfaces, ready);
-        judge.limit_memory(MEMORY);
-        nics.into_iter().for_each(|nic| judge.agree_to_ready(nic));
-        let judge = Arc::new(Mutex::new(judge));
-        let of_thread = Arc::clone(&judge);
+        let mut frame_checker = FrameChecker::new(interfaces, ready);
+        frame_checker.limit_memory(MEMORY);
+        nics.into_iter()
+            .for_each(|nic| frame_checker.agree_to_ready(nic));
+        let frame_checker = Arc::new(Mutex::new(frame_checker));
+        let of_thread = Arc::clone(&frame_checker);
         let thread = std::thread::Builder::new().name("packet checker".to_owned());
         let thread = thread.spawn(move || run(frames, &of_thread))?;
         let checker = Self {
-            judge,
+            frame_checker,
             share: Arc::clone(&feed.share),
             bells,
             thread: Some(thread),
@@ -107,22 +108,22 @@ impl PacketChecker {
 
     /// Frames that were judged until now.
     pub fn judged(&self) -> u64 {
-        lock(&self.judge).frames()
+        lock(&self.frame_checker).frames()
     }
 
     /// What was found until now.
     pub fn findings(&self) -> Findings {
-        lock(&self.judge).findings()
+        lock(&self.frame_checker).findings()
     }
 
     /// Judges what is in the rings, and ends. The capture must have been ended, or this takes as long as frames come.
-    pub fn stop(mut self) -> Arc<Mutex<Judge>> {
+    pub fn stop(mut self) -> Arc<Mutex<FrameChecker>> {
         self.end();
         if let Some(thread) = self.thread.take() {
             // It does not panic. If it did, what it has judged counts.
             let _ = thread.join();
         }
-        Arc::clone(&self.judge)
+        Arc::clone(&self.frame_checker)
     }
 
     /// Lets the thread end, also if some engine has not begun the capture.
@@ -137,23 +138,24 @@ impl Drop for PacketChecker {
     }
 }
 
-/// The judge of a checker. A panic while it was locked leaves it usable.
-pub fn lock(judge: &Mutex<Judge>) -> MutexGuard<'_, Judge> {
-    judge.lock().unwrap_or_else(PoisonError::into_inner)
+/// The frame checker; a panic while it was locked leaves it usable.
+pub fn lock(frame_checker: &Mutex<FrameChecker>) -> MutexGuard<'_, FrameChecker> {
+    frame_checker.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn run(mut frames: CaptureRecords, judge: &Mutex<Judge>) {
+fn run(mut frames: CaptureRecords, frame_checker: &Mutex<FrameChecker>) {
     // If the system refuses it, the thread has the priority of the others.
     let _ = setpriority_process(Some(gettid()), NICE);
     let mut has_forgotten = false;
     loop {
         // Records that are in the rings at the end are judged.
         let is_stopped = frames.is_stopped();
-        let mut judge = lock(judge);
-        let mut taken = (0..BATCH).map_while(|_| frames.take(|record| take(&mut judge, record)));
+        let mut frame_checker = lock(frame_checker);
+        let mut taken =
+            (0..BATCH).map_while(|_| frames.take(|record| take(&mut frame_checker, record)));
         let is_empty = taken.by_ref().count() < BATCH;
-        let forgotten = judge.oracle().forgotten();
-        drop(judge);
+        let forgotten = frame_checker.checker().forgotten();
+        drop(frame_checker);
         if forgotten > 0 && !has_forgotten {
             has_forgotten = true;
             tracing::warn!(
@@ -171,23 +173,25 @@ fn run(mut frames: CaptureRecords, judge: &Mutex<Judge>) {
 }
 
 /// Judges a record.
-fn take(judge: &mut Judge, record: &[u8]) {
+fn take(frame_checker: &mut FrameChecker, record: &[u8]) {
     let Some((head, frame)) = RecordHead::split(record) else {
         return;
     };
     let interface = usize::from(head.port);
     if let Some(notice) = head.notice {
         match notice {
-            Notice::Renewal => judge.restart_queue_pair(interface, head.sender, head.length),
-            Notice::ReadLimit => judge.limit_reads(interface, head.sender, head.length),
+            Notice::Renewal => {
+                frame_checker.restart_queue_pair(interface, head.sender, head.length)
+            }
+            Notice::ReadLimit => frame_checker.limit_reads(interface, head.sender, head.length),
         }
         return;
     }
     if head.is_after_lost_notice {
-        judge.forget_attributes();
+        frame_checker.forget_attributes();
     }
     if head.is_after_loss || head.lost > 0 {
-        judge.lose(head.lost.into());
+        frame_checker.lose(head.lost.into());
     }
     let origin = Origin {
         interface,
@@ -198,7 +202,7 @@ fn take(judge: &mut Judge, record: &[u8]) {
         is_held: head.is_held,
     };
     let length = usize::try_from(head.length).unwrap_or(usize::MAX);
-    judge.frame(head.at, frame, length, origin);
+    frame_checker.frame(head.at, frame, length, origin);
 }
 
 #[cfg(test)]
@@ -233,11 +237,11 @@ mod tests {
     }
 
     /// A packet of NIC 0 is a READ request, and one of NIC 1 is its response. It is captured at both.
-    fn take_packet(judge: &mut Judge, from: usize, psn: u32) {
-        take_packet_to(judge, from, QPN[1 - from], psn);
+    fn take_packet(frame_checker: &mut FrameChecker, from: usize, psn: u32) {
+        take_packet_to(frame_checker, from, QPN[1 - from], psn);
     }
 
-    fn take_packet_to(judge: &mut Judge, from: usize, qpn: u32, psn: u32) {
+    fn take_packet_to(frame_checker: &mut FrameChecker, from: usize, qpn: u32, psn: u32) {
         let to = 1 - from;
         let gid = |nic: usize| Gid::from_ipv4([10, 0, 0, u8::try_from(nic).unwrap()]);
         let mac = |nic: usize| MacAddr([2, 0, 0, 0, 0, u8::try_from(nic).unwrap()]);
@@ -264,12 +268,15 @@ mod tests {
             ..head(to, None, frame.len())
         };
         for head in [sent, arrives] {
-            take(judge, &[&head.to_octets(), frame.as_slice()].concat());
+            take(
+                frame_checker,
+                &[&head.to_octets(), frame.as_slice()].concat(),
+            );
         }
     }
 
-    fn take_notice(judge: &mut Judge, notice: Notice, value: usize) {
-        take(judge, &head(0, Some(notice), value).to_octets());
+    fn take_notice(frame_checker: &mut FrameChecker, notice: Notice, value: usize) {
+        take(frame_checker, &head(0, Some(notice), value).to_octets());
     }
 
     fn nics() -> Vec<Interface> {
@@ -284,50 +291,50 @@ mod tests {
     #[test]
     fn a_running_checker_keeps_to_its_memory() {
         let (checker, _feed) = PacketChecker::start(nics(), 1, false).unwrap();
-        let mut judge = lock(&checker.judge);
+        let mut frame_checker = lock(&checker.frame_checker);
         for psn in 0..1500 {
             for connection in 0..120 {
-                take_packet_to(&mut judge, 0, 100 + connection, psn);
+                take_packet_to(&mut frame_checker, 0, 100 + connection, psn);
             }
-            assert!(judge.oracle().bytes() <= MEMORY);
+            assert!(frame_checker.checker().bytes() <= MEMORY);
         }
-        assert!(judge.oracle().bytes() > MEMORY / 8 * 5);
-        let found = judge.findings();
+        assert!(frame_checker.checker().bytes() > MEMORY / 8 * 5);
+        let found = frame_checker.findings();
         assert!(found.forgotten > 0 && found.text().contains("were forgotten"));
         assert_eq!(found.violation_count, 0);
     }
 
     #[test]
     fn reads_are_limited_as_the_last_notice_says() {
-        let mut judge = Judge::new(nics(), false);
-        take_notice(&mut judge, Notice::Renewal, 1024);
-        take_notice(&mut judge, Notice::ReadLimit, 2);
-        take_packet(&mut judge, 0, 0);
-        take_packet(&mut judge, 1, 0);
+        let mut frame_checker = FrameChecker::new(nics(), false);
+        take_notice(&mut frame_checker, Notice::Renewal, 1024);
+        take_notice(&mut frame_checker, Notice::ReadLimit, 2);
+        take_packet(&mut frame_checker, 0, 0);
+        take_packet(&mut frame_checker, 1, 0);
         for psn in 1..4 {
-            take_packet(&mut judge, 0, psn);
+            take_packet(&mut frame_checker, 0, psn);
         }
-        let rules = |judge: &Judge| {
-            let found = judge.findings().violations;
+        let rules = |frame_checker: &FrameChecker| {
+            let found = frame_checker.findings().violations;
             found
                 .into_iter()
                 .map(|found| found.rule)
                 .collect::<Vec<_>>()
         };
-        assert_eq!(rules(&judge), ["read-limit"]);
+        assert_eq!(rules(&frame_checker), ["read-limit"]);
         // By way of SQD the limit may change.
-        take_notice(&mut judge, Notice::ReadLimit, 4);
-        take_packet(&mut judge, 0, 4);
-        assert_eq!(rules(&judge), ["read-limit"]);
-        take_packet(&mut judge, 0, 5);
-        assert_eq!(rules(&judge), ["read-limit", "read-limit"]);
+        take_notice(&mut frame_checker, Notice::ReadLimit, 4);
+        take_packet(&mut frame_checker, 0, 4);
+        assert_eq!(rules(&frame_checker), ["read-limit"]);
+        take_packet(&mut frame_checker, 0, 5);
+        assert_eq!(rules(&frame_checker), ["read-limit", "read-limit"]);
         // Another connection, whose limit is not known yet.
-        take_notice(&mut judge, Notice::Renewal, 1024);
-        take_packet(&mut judge, 0, 9);
-        take_packet(&mut judge, 1, 9);
+        take_notice(&mut frame_checker, Notice::Renewal, 1024);
+        take_packet(&mut frame_checker, 0, 9);
+        take_packet(&mut frame_checker, 1, 9);
         for psn in 10..20 {
-            take_packet(&mut judge, 0, psn);
+            take_packet(&mut frame_checker, 0, psn);
         }
-        assert_eq!(judge.findings().violation_count, 2);
+        assert_eq!(frame_checker.findings().violation_count, 2);
     }
 }

@@ -20,7 +20,7 @@ use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeade
 use pcap_file::pcapng::{PcapNgWriteError, PcapNgWriter};
 use tokio::sync::mpsc::Sender;
 
-use crate::judge::{Interface, InterfaceKind};
+use crate::frame_checker::{Interface, InterfaceKind};
 use crate::record::{NIC_KIND, PORT_KIND, PROGRAM, RecordHead};
 use crate::records::CaptureRecords;
 use crate::share::CaptureShare;

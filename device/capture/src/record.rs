@@ -95,7 +95,7 @@ pub const NO_LIMIT: u32 = u32::MAX;
 pub enum Notice {
     /// It begins another connection, with this path MTU.
     Renewal,
-    /// It sends from now on, with at most so many READs and atomics outstanding, or [`NO_LIMIT`].
+    /// It sends from now on, with at most this number of READs and atomics outstanding, or [`NO_LIMIT`].
     ReadLimit,
 }
 
@@ -119,11 +119,11 @@ impl Notice {
 pub struct RecordHead {
     /// Device time in nanoseconds.
     pub at: u64,
-    /// Token of the page fault because of which the packet waits; 0: none.
+    /// Token of the page fault that the packet waits for; 0: none.
     pub token: u64,
     /// Octets of the whole frame, without FCS.
     pub length: u32,
-    /// Frames of this interface that were lost since its record before.
+    /// Frames of this interface lost since its previous record.
     pub lost: u32,
     /// The interface.
     pub port: u16,

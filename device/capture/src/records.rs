@@ -23,10 +23,10 @@ pub struct CaptureRecords {
     next: Vec<Next>,
 }
 
-/// What is next of an engine.
+/// The next record of an engine.
 #[derive(Debug, Default)]
 struct Next {
-    /// The record; empty: there is none.
+    /// Its octets; empty if there is none.
     record: Vec<u8>,
     /// Its time, or the smallest time that it can have when there is one.
     time: u64,

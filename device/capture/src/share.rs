@@ -39,7 +39,7 @@ pub struct CaptureShare {
 }
 
 impl CaptureShare {
-    /// For so many interfaces and engines.
+    /// For a number of interfaces and engines.
     pub fn new(interfaces: usize, engines: usize) -> Arc<Self> {
         let counts = (0..interfaces).map(|_| CaptureCount::default());
         let bounds = (0..engines).map(|_| AtomicU64::new(0));

@@ -5,9 +5,9 @@
 
 use std::collections::VecDeque;
 
-use faultline_oracle::Frame;
+use faultline_checker::Frame;
 
-use crate::judge::{Judge, Origin};
+use crate::frame_checker::{FrameChecker, Origin};
 
 /// Frames that are held.
 const FRAMES: usize = 128;
@@ -45,27 +45,27 @@ pub(crate) struct Window {
 
 impl Window {
     /// Takes one more frame, and judges the oldest ones if there are too many.
-    pub(crate) fn push(&mut self, judge: &mut Judge, held: Held) {
+    pub(crate) fn push(&mut self, frame_checker: &mut FrameChecker, held: Held) {
         self.held.push_back(held);
         while self.held.len() > FRAMES {
-            self.release(judge);
+            self.release(frame_checker);
         }
     }
 
     /// Judges all frames.
-    pub(crate) fn empty(&mut self, judge: &mut Judge) {
+    pub(crate) fn empty(&mut self, frame_checker: &mut FrameChecker) {
         while !self.held.is_empty() {
-            self.release(judge);
+            self.release(frame_checker);
         }
     }
 
     /// Judges the oldest frame, and before it what it presupposes.
-    fn release(&mut self, judge: &mut Judge) {
+    fn release(&mut self, frame_checker: &mut FrameChecker) {
         let Some(first) = self.held.pop_front() else {
             return;
         };
         let mut later = None;
-        while let Some(request) = judge.oracle().awaits(first.frame()) {
+        while let Some(request) = frame_checker.checker().awaits(first.frame()) {
             let is_it =
                 |held: &Held| held.at.saturating_sub(first.at) <= LATE && request.is(held.frame());
             let place = self.held.iter().position(is_it);
@@ -73,11 +73,11 @@ impl Window {
                 break;
             };
             later.get_or_insert(held.number);
-            judge.show(held.number, held.at, held.frame(), held.origin);
+            frame_checker.show(held.number, held.at, held.frame(), held.origin);
         }
-        judge.show(first.number, first.at, first.frame(), first.origin);
+        frame_checker.show(first.number, first.at, first.frame(), first.origin);
         if let Some(later) = later {
-            judge.note_order(first.at, first.frame(), later);
+            frame_checker.note_order(first.at, first.frame(), later);
         }
     }
 }

@@ -261,7 +261,7 @@ mod tests {
         );
     }
 
-    /// The time of a search that looked at the inner tables of each table twice would double with each level.
+    /// One look at each inner table: with two, the time of the search would double with each level.
     #[test]
     fn a_deep_table_is_found_at_once() {
         let key = format!("pol{}", ".a".repeat(60));

@@ -23,7 +23,7 @@ use crate::impatient::Endless;
 use crate::parts::Parts;
 use crate::view::{CaptureQuery, CaptureView, ErrorBody};
 use faultline_capture::capture::{CaptureFeed, CaptureFilter, MOST_CAPTURES, MOST_OCTETS, RING};
-use faultline_capture::judge::{Interface, InterfaceKind};
+use faultline_capture::frame_checker::{Interface, InterfaceKind};
 use faultline_capture::pcapng::CaptureStream;
 use faultline_capture::share::{CaptureCount, CaptureShare};
 use faultline_daemon::engines::engine::Engine;
@@ -87,7 +87,7 @@ impl CaptureEnd {
             // If this fails, the engines in which it has begun end it when this value is dropped.
             now = self.access.call_engine(index, start).await?.ok_or_else(|| {
                 ApiError::conflict(format!(
-                    "there are {MOST_CAPTURES} captures already, of which a packet checker is one: end one of them, see GET /v1/captures"
+                    "there are {MOST_CAPTURES} captures already (a packet checker counts as one): end one of them, see GET /v1/captures"
                 ))
             })?;
         }
@@ -116,7 +116,7 @@ impl Drop for CaptureEnd {
         ("qpn" = Option<u32>, Query, description = "Only packets to or from queue pairs of this number"),
         ("opcode" = Option<String>, Query, description = "Only packets of this opcode or group of opcodes, as in rules of scenarios"),
         ("snaplen" = Option<u32>, Query, description = "Octets that are kept of each frame, 1 to 65535; default 65535"),
-        ("count" = Option<u64>, Query, description = "The capture ends after so many frames"),
+        ("count" = Option<u64>, Query, description = "The capture ends after this number of frames"),
     ),
     responses((status = 200, content_type = "application/x-pcapng", body = [u8]), (status = "4XX", body = ErrorBody)))]
 async fn capture(

@@ -17,7 +17,7 @@ use crate::error::ApiError;
 use crate::extract::{Body, NoQuery};
 use crate::view::ErrorBody;
 use faultline_capture::checker::{PacketChecker, lock};
-use faultline_capture::judge::{Findings, Judge};
+use faultline_capture::frame_checker::{Findings, FrameChecker};
 
 /// How long a request waits for the judgement of the frames before it.
 const MOST_BEHIND: Duration = Duration::from_secs(1);
@@ -54,7 +54,7 @@ impl RunningCheck {
     pub(crate) async fn stop<R: Send + 'static>(
         self,
         access: &Access,
-        look: impl FnOnce(&Judge) -> R + Send + 'static,
+        look: impl FnOnce(&FrameChecker) -> R + Send + 'static,
     ) -> Result<R, ApiError> {
         let Self { checker, capture } = self;
         let id = capture.id();
@@ -135,5 +135,8 @@ async fn stop(
 ) -> Result<Json<Findings>, ApiError> {
     let running = checks.0.lock().await.take().ok_or_else(none_runs)?;
     tracing::info!("packet checker stopped by request");
-    running.stop(&access, Judge::findings).await.map(Json)
+    running
+        .stop(&access, FrameChecker::findings)
+        .await
+        .map(Json)
 }

@@ -1,4 +1,4 @@
-//! The path of what a NIC has reported.
+//! The path of the diagnostics of a NIC.
 
 use axum::Json;
 use axum::extract::State;

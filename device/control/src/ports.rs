@@ -77,7 +77,7 @@ pub struct LinkLineView {
     pub duplicated: u64,
     /// Frames that others have overtaken.
     pub reordered: u64,
-    /// Frames of which a bit was flipped.
+    /// Frames with a flipped bit.
     pub corrupted: u64,
     /// Frames that got the mark of congestion.
     pub marked: u64,

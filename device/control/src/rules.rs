@@ -35,7 +35,7 @@ pub struct LiveRuleStart {
     /// It acts at most so often at each NIC, whatever the rule says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
-    /// It ends after so many milliseconds of the device clock, at most a day.
+    /// It ends after this number of milliseconds of the device clock, at most a day.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_ms: Option<u64>,
 }

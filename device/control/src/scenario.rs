@@ -24,7 +24,7 @@ use crate::check::RunningCheck;
 use crate::error::ApiError;
 use crate::extract::{Body, NoQuery, Segment};
 use crate::view::ErrorBody;
-use faultline_capture::judge::Judge;
+use faultline_capture::frame_checker::FrameChecker;
 use faultline_daemon::engines::engine::Engine;
 use faultline_daemon::engines::scenario::{EndedScenario, RunnerTasks, StoppedScenario};
 
@@ -303,7 +303,7 @@ async fn stop(
     let mut stopped = stopped.ok_or_else(none_runs)?;
     let checked = checks.0.lock().await.take();
     if let Some((checker, plan)) = checked {
-        let look = move |judge: &Judge| judged(&plan, judge);
+        let look = move |frame_checker: &FrameChecker| judged(&plan, frame_checker);
         let checks = checker.stop(&access, look).await?;
         stopped.verdict.checks.extend(checks);
     }
@@ -312,10 +312,10 @@ async fn stop(
 }
 
 /// The expectations of violations, by what the packet checker has found.
-fn judged(plan: &Plan, judge: &Judge) -> Vec<Check> {
-    let mut checks = judge_packets(plan, judge.oracle());
-    if judge.lost() > 0 {
-        let lost = format!("; {} frames were not judged", judge.lost());
+fn judged(plan: &Plan, frame_checker: &FrameChecker) -> Vec<Check> {
+    let mut checks = judge_packets(plan, frame_checker.checker());
+    if frame_checker.lost() > 0 {
+        let lost = format!("; {} frames were not judged", frame_checker.lost());
         checks.iter_mut().for_each(|check| check.found += &lost);
     }
     checks

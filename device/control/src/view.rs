@@ -387,7 +387,7 @@ pub struct CaptureQuery {
     pub opcode: Option<String>,
     /// Octets that are kept of each frame, at most 65535.
     pub snaplen: Option<u32>,
-    /// The capture ends after so many frames.
+    /// The capture ends after this number of frames.
     pub count: Option<u64>,
 }
 

@@ -142,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// NICs 0 to 2, of which 2 has a link that pauses priority 3; port 3 is an external one.
+    /// NICs 0 to 2; the link of NIC 2 pauses priority 3; port 3 is an external one.
     fn lines() -> LinkModels {
         let model = LinkModel {
             rate_mbps: 1000,

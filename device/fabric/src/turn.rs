@@ -115,10 +115,10 @@ impl<O: Outside> Fabric<O> {
         })
     }
 
-    /// Lets a NIC rest that had nothing to do in its turn, unless the switch has not granted its address yet.
+    /// Lets a NIC that had nothing to do in its turn rest, unless the switch has not granted its address yet.
     #[inline]
     pub fn let_rest(&mut self, id: PortId) {
-        // The switch grants the address of a NIC that asks in each turn when another port has released it.
+        // A NIC asks for its address in each turn; the switch grants it when another port has released it.
         if self.switch.has_present_address(id) {
             self.nics.let_rest(id);
         }

@@ -121,7 +121,7 @@ mod tests {
             memory.read_slice(&mut octets, GuestAddress(0)).unwrap();
             assert!(!has_lost());
             let is_zero = octets.iter().all(|octet| *octet == 0);
-            assert!(is_zero, "nothing of what was lost is seen, {count} pages");
+            assert!(is_zero, "no lost page is seen, {count} pages");
             let at = GuestAddress(len as u64 - 1);
             memory.write_slice(&[9], at).unwrap();
             let mut octet = [0];

@@ -1,4 +1,4 @@
-//! Copies between pointers of which at least one side is shared with another process.
+//! Copies between pointers; at least one side is shared with another process.
 //!
 //! The functions take raw pointers and lengths, never slices, and check nothing: the callers in this crate check
 //! bounds.

@@ -18,7 +18,7 @@ fn file(name: &str, pages: u64) -> OwnedFd {
     fd
 }
 
-/// 8 pages at `AT` in two maps, of which only the first 4 are left.
+/// 8 pages at `AT` in two maps; only the first 4 are left.
 fn truncated(name: &str) -> (GuestMemory, OwnedFd) {
     let fd = file(name, 8);
     let mut files = FileMaps::new(1);

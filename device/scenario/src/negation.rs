@@ -25,7 +25,7 @@ fn outside_times(min: Option<Time>, max: Option<Time>) -> Vec<(Option<Time>, Opt
     before.into_iter().chain(after).collect()
 }
 
-/// Expectations of which none holds if this one holds, and at least one if it does not.
+/// The negation of an expectation: none of these holds if it holds, and at least one holds if it does not.
 pub fn opposites(expectation: &Expectation) -> Vec<Expectation> {
     let counts = |range: Range, change: &dyn Fn(Range) -> Expectation| {
         outside(range).into_iter().map(change).collect()

@@ -207,7 +207,7 @@ impl Reference<'_> {
         self.variants("Action", true)
     }
 
-    /// A table of the keys of which exactly one is given, with the keys of their tables.
+    /// A table of alternative keys (exactly one is given), with the keys of their tables.
     fn variants(&self, name: &str, examples: bool) -> String {
         let mut rows = match examples {
             true => vec![

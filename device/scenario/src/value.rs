@@ -19,7 +19,7 @@ impl Time {
         Self(Nanos(ms.saturating_mul(1_000_000)))
     }
 
-    /// So many microseconds.
+    /// A number of microseconds.
     pub const fn from_micros(us: u64) -> Self {
         Self(Nanos(us.saturating_mul(1_000)))
     }

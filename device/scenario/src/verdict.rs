@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use faultline_checker::{Checker, Rule, Severity};
 use faultline_nic::{Instant, Nanos};
-use faultline_oracle::{Oracle, Rule, Severity};
 use faultline_telemetry::{DiagnosticKind, Stage};
 
 use crate::expectation::{Ends, Expectation, Latency, Slowdown, TrafficResult};
@@ -123,7 +123,7 @@ fn too_late(plan: &Plan, facts: &Facts) -> Option<String> {
 }
 
 /// Judges the expectations about violations by the findings of the packet checker.
-pub fn judge_packets(plan: &Plan, checker: &Oracle) -> Vec<Check> {
+pub fn judge_packets(plan: &Plan, checker: &Checker) -> Vec<Check> {
     let checks = plan.expectations.iter().filter_map(|planned| {
         let Expectation::Violation(violation) = &planned.expectation else {
             return None;
@@ -439,7 +439,7 @@ mod tests {
                     [[expect]]\nviolation = { rule = \"msn\", count = \"1..\" }\n";
         let (_, plan) = crate::read::load("a.toml", text, &[]).unwrap();
         assert!(plan.checks_packets());
-        let mut checker = Oracle::new(faultline_oracle::Place::Adapter);
+        let mut checker = Checker::new(faultline_checker::Place::Adapter);
         assert!(judge_packets(&plan, &checker)[0].passed);
         let mut frame = crate::frames::packet_of_test(1);
         *frame.last_mut().unwrap() ^= 1;

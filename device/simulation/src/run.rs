@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use faultline_abi::cqe::Cqe;
+use faultline_checker::Checker;
 use faultline_fabric::link_model::LinkModel;
 use faultline_fabric::scenario::CounterValues;
 use faultline_nic::{Nanos, Nic, NicConfig};
-use faultline_oracle::Oracle;
 use faultline_scenario::file::Scenario;
 use faultline_scenario::plan::Plan;
 use faultline_scenario::profile::{self, Profile};
@@ -109,7 +109,7 @@ pub struct Results {
     pub faults: Vec<FaultTimes>,
     /// The packet checker with its findings, if the options ask for it. Its times are since the start, and its frames
     /// are the lines of the trace that begin with `tx`, counted from 1.
-    pub packets_checked: Option<Oracle>,
+    pub packets_checked: Option<Checker>,
     /// Wrong data: a defect of the device, whatever the rules do.
     pub problems: Vec<String>,
     /// Failures of the hosts' software, such as a driver whose device has stopped.
@@ -675,7 +675,7 @@ impl Run {
         let (record, packets_checked) = {
             let state = self.state.borrow();
             let mut watch = state.watch.borrow_mut();
-            (watch.record.take(), watch.oracle.take())
+            (watch.record.take(), watch.checker.take())
         };
         let record = record.unwrap_or_else(|| Record::new(Detail::Nothing, 0));
         let (packets, diagnostics) = (self.packets(&record), self.diagnostics(&record));

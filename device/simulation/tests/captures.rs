@@ -254,7 +254,7 @@ fn engines_begin_and_end_a_capture_at_a_consistent_cut() {
     while let Some(head) = records.take(|record| RecordHead::split(record).unwrap().0) {
         ports[usize::from(head.port)][usize::from(head.is_sent)] += 1;
     }
-    // The second WRITE, of which each packet is sent and arrives, as does its acknowledgement.
+    // The second WRITE: each packet is sent and arrives, and so does its acknowledgement.
     let packets = LEN.div_ceil(1024);
     assert_eq!(ports[0][1], packets);
     assert_eq!([ports[1][0], ports[0][0]], [ports[0][1], ports[1][1]]);

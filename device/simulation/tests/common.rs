@@ -291,7 +291,7 @@ impl End {
         found
     }
 
-    /// The same, of which all are good.
+    /// The same; all are good.
     #[track_caller]
     pub(crate) fn await_good(&mut self, world: &mut World, count: usize) -> Vec<Cqe> {
         let found = self.await_count(world, count);

@@ -92,7 +92,7 @@ fn nics_of_two_vlans_do_not_reach_each_other_and_both_reach_a_third() {
         }
         assert_eq!(dropped(&world), [1, 1, 2]);
 
-        // Frames without tag are of VLAN 1, and no port accepts frames of a VLAN of which it is not a member.
+        // Frames without tag are of VLAN 1, and no port accepts frames of a VLAN that it is not a member of.
         for (from, vlan) in [(C, None), (C, Some(30)), (A, Some(20))] {
             let frame = Frame::new(BROADCAST, stations[from].mac).with_tag(vlan);
             stations[from].send(&mut world, &frame);

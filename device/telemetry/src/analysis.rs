@@ -175,7 +175,7 @@ impl Builder {
         }
     }
 
-    /// The fault with a token, of which `belongs` is true; else a new one that was raised at `raised`.
+    /// The fault with a token for which `belongs` is true; otherwise a new one, raised at `raised`.
     fn fault(
         &mut self,
         index: usize,

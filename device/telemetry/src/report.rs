@@ -139,7 +139,7 @@ pub struct Report {
     pub records: usize,
     /// Records that the trace lacks.
     pub lost: u64,
-    /// Times between two records of a NIC of which records are missing.
+    /// Intervals between two records of a NIC whose records are missing.
     pub gaps: usize,
     /// Time from the first record to the last, in nanoseconds.
     pub span: u64,

@@ -33,7 +33,7 @@ pub(crate) struct Track {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum TrackKind {
     Device,
-    /// Times of which records are missing.
+    /// Intervals without records.
     Gaps,
     Interrupts,
     Doorbells,
@@ -327,7 +327,7 @@ impl<'a> Builder<'a> {
         self.end(until, nic, kind);
     }
 
-    /// Times of which records are missing. A trace that begins with a gap has an instant there.
+    /// Intervals without records. A trace that begins with a gap has an instant there.
     fn gaps(&mut self) {
         for gap in &self.header.gaps {
             let args = vec![("records".into(), Value::from(gap.lost))];

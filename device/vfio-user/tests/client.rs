@@ -214,7 +214,7 @@ fn msix_as_qemu_sets_it() {
             .unwrap()
             .trigger(vector)
     };
-    // Enable without a vector, then 20 vectors in chunks, of which some are unused.
+    // Enable without a vector, then 20 vectors in chunks, some of them unused.
     set(&mut pair, 0x24, 0, 1, &[]);
     let fds = eventfds(20);
     set(&mut pair, 0x24, 0, 16, &fds[..16]);

@@ -32,7 +32,7 @@ fn is_readable<M: Dma>(mem: &M, addr: u64, len: u64) -> bool {
 /// The payload of a frame that arrives.
 #[derive(Debug)]
 pub enum Payload<'a, M> {
-    /// In the memory of the sender's guest, except for headers of which the NIC has a private copy.
+    /// In the memory of the sender's guest, except for headers, which the NIC has copied.
     Guest {
         /// The private copy; empty for most RoCE packets.
         head: &'a [u8],

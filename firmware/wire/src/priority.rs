@@ -73,7 +73,7 @@ impl PrioritySet {
         self.0 & 1 << (priority & 7) != 0
     }
 
-    /// The set with `priority`, of which the lower three bits count.
+    /// The set with `priority`; only its lower three bits count.
     pub const fn with(self, priority: u8) -> Self {
         Self(self.0 | 1 << (priority & 7))
     }

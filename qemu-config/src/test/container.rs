@@ -19,7 +19,7 @@ use crate::image::bootstrap;
 use crate::workspace::Workspace;
 
 const CONTAINERFILE: &str = "qemu-config/action/Containerfile";
-/// Names of what COPY leaves out.
+/// Names of files that COPY leaves out.
 const IGNORED: &str = ".dockerignore";
 const ENTER: &str = include_str!("../../recipes/enter-container.sh");
 

@@ -16,7 +16,7 @@ pub const OF_GUEST: [&str; 3] = [
 ];
 const SHORT: Duration = Duration::from_secs(60);
 
-/// The guests, of which there must be two.
+/// The guests; there must be two.
 pub fn pair(cluster: &Cluster) -> Result<(&Guest, &Guest)> {
     match cluster.guests.as_slice() {
         [first, second] => Ok((first, second)),

@@ -186,7 +186,7 @@ impl Pair {
         driver.write_send(&mut self.qp, &send);
     }
 
-    /// Rings the doorbell of what was posted.
+    /// Rings the doorbell of the posted requests.
     pub fn ring(&mut self) {
         self.fabric.hosts[0].driver.ring_sends(&self.qp);
     }
@@ -232,7 +232,7 @@ fn idle(nics: usize) -> anyhow::Result<u32> {
     Ok(PASSES)
 }
 
-/// Passes without work, of two NICs with so many connections.
+/// Passes without work, of two NICs with this number of connections.
 fn idle_streams(connections: u32) -> anyhow::Result<u32> {
     const PASSES: u32 = 1000;
     let mut fabric = Fabric::new(&Sizes {

@@ -357,7 +357,7 @@ struct cm_life {
 	struct faultline_qp *qp[QPS];
 };
 
-/* One in so many commands is refused; 0: none. */
+/* Every n-th command is refused; 0: none. */
 static unsigned int refused;
 /* The answer to queries. */
 static struct faultline_connection_info info;

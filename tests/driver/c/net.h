@@ -72,7 +72,7 @@ extern unsigned long shim_jiffies;
 
 enum dma_data_direction { DMA_TO_DEVICE = 1, DMA_FROM_DEVICE };
 
-/* One in so many maps and allocations fails; 0: none, 1: each. */
+/* Every n-th map or allocation fails; 0: none, 1: each. */
 extern unsigned int fail_one_in;
 /* Maps and buffers that exist. */
 extern unsigned int num_maps, num_skbs;

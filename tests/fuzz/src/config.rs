@@ -2,7 +2,7 @@
 
 use faultline_config::{Config, NicEntry};
 
-/// Any text: an error, or a configuration of which everything that a start asks can be asked.
+/// Any text: an error, or a configuration that answers everything that a start asks.
 pub fn text(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;

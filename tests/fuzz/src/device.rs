@@ -140,7 +140,7 @@ pub fn commands(data: &[u8]) {
     let mut input = Input(data);
     let mut world = World::new(3, 1);
     // Drivers and peers that break the rules make NICs break them.
-    world.permit(&faultline_oracle::Rule::ALL);
+    world.permit(&faultline_checker::Rule::ALL);
     let mut pair = world.connect(QPT_RC, LEN, |path| path.timeout = 5);
     let (mr, page) = (pair.mr[0], RAM_BASE + (4 << 20));
     let mut other = [QPT_UC, QPT_UD].map(|kind| {

@@ -255,7 +255,7 @@ pub fn forger(data: &[u8]) {
     let mut input = Input(data);
     let mut world = World::new(3, 1);
     // Drivers and peers that break the rules make NICs break them.
-    world.permit(&faultline_oracle::Rule::ALL);
+    world.permit(&faultline_checker::Rule::ALL);
     world.persist_slowly(1);
     let mut victim = Victim::new(&mut world);
     let mut honest = Honest::new(&mut world);
@@ -374,7 +374,7 @@ impl Forgery {
         world.inject(0, bytes);
     }
 
-    /// The packets of a message, of which one may be lost, come twice, or be another's.
+    /// The packets of a message; one may be lost, come twice, or be another's.
     fn message(&mut self, world: &mut World, victim: &Victim, input: &mut Input<'_>) {
         use Opcode::*;
         let (base, service) = self.header(world, victim, input);

@@ -6,8 +6,8 @@ use faultline_abi::qp::{
     QPT_RC,
 };
 use faultline_abi::{cqe, event, wqe};
+use faultline_checker::Rule;
 use faultline_nic::Transport;
-use faultline_oracle::Rule;
 use faultline_simulation::driver::ALL_ACCESS;
 use faultline_simulation::{Cq, Mr, Private, Qp, Send, listener_path};
 use faultline_simulator::World;
@@ -36,7 +36,7 @@ const RECEIVE: u32 = 2000;
 const REQUESTS: u32 = 2;
 /// Segments of an input.
 const STEPS: usize = 24;
-/// Memory that a connection may add to the budget: kept octets, of which there are a window, messages and copies.
+/// Memory that a connection may add to the budget: kept octets (a window), messages and copies.
 const MAX_HELD: usize = 768 << 10;
 /// Time in which a half-open connection ends, in nanoseconds.
 const SETUP_TIMEOUT: u64 = 15_000_000_000;

@@ -1,6 +1,6 @@
 //! Packets of adapters that keep to no rule, as the packet checker sees them.
 
-use faultline_oracle::{Finding, Frame, Oracle, Place, QueuePair, Severity};
+use faultline_checker::{Checker, Finding, Frame, Place, QueuePair, Severity};
 use faultline_simulator::packet;
 use faultline_wire::bth::{Bth, Psn};
 use faultline_wire::ip::Ip;
@@ -24,7 +24,7 @@ pub fn packet_checker(data: &[u8]) {
     let mut input = Input(data);
     let how = input.u8();
     let place = [Place::Adapter, Place::Link][usize::from(how) % 2];
-    let mut checkers = [Oracle::new(place), Oracle::new(place)];
+    let mut checkers = [Checker::new(place), Checker::new(place)];
     // Enough for a few connections, or for none.
     if how & 0x80 != 0 {
         let bytes = usize::from(how & 0x7e) << 9;
@@ -51,7 +51,7 @@ pub fn packet_checker(data: &[u8]) {
 }
 
 /// What a checker has found.
-fn text(checker: &Oracle) -> (Vec<String>, u64) {
+fn text(checker: &Checker) -> (Vec<String>, u64) {
     let found = checker.violations().iter().chain(checker.remarks());
     (
         found.map(Finding::to_string).collect(),
@@ -112,7 +112,7 @@ impl Event {
         }
     }
 
-    fn show(&self, checker: &mut Oracle, at: u64) {
+    fn show(&self, checker: &mut Checker, at: u64) {
         match self {
             Self::Sent(from, sender, frame) => checker.sent(at, *from, *sender, frame),
             Self::Received(to, frame) => checker.received(at, *to, frame),

@@ -34,7 +34,7 @@ pub fn responder(data: &[u8]) {
     let kind = [QPT_RC, QPT_UC, QPT_UD, QPT_RAW, QPT_XRC_TGT, QPT_GSI][usize::from(input.u8()) % 6];
     let mut world = World::new(2, 1);
     // Drivers and peers that break the rules make NICs break them.
-    world.permit(&faultline_oracle::Rule::ALL);
+    world.permit(&faultline_checker::Rule::ALL);
     let mut cq = world.hosts[1].cq(6).unwrap();
     let open = world.hosts[1].mr(LEN).unwrap();
     let pd = world.hosts[1].pd;

@@ -18,7 +18,7 @@ use crate::input::Input;
 
 /// Longer than the latest timed action (1.8 ms) and the longest outage (1 ms) after it, and than the longest delay of a rule.
 const LIMIT: &str = "4ms";
-/// One of so many inputs runs twice.
+/// Every n-th input runs twice.
 const TWICE: u8 = 8;
 
 /// Triggers, without their conditions.

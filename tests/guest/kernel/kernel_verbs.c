@@ -378,7 +378,7 @@ static int rc_atomic_write(struct ib_mr *mr)
 
 /* --- keys ----------------------------------------------------------------- */
 
-/* Queue pairs of the domain of the key, of which two are connected with each other, and one of another domain. */
+/* Queue pairs of the domain of the key, two of them connected with each other, and one of another domain. */
 struct key_users {
 	struct ib_qp *near;
 	struct ib_qp *far;

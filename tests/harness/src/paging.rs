@@ -18,7 +18,7 @@ use crate::testbed::{ALL_ACCESS, Node};
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
 
-/// A region on demand of which pages come one by one, and the queue of its faults.
+/// A region on demand whose pages come one by one, and the queue of its faults.
 #[derive(Debug)]
 pub struct Pager {
     /// The fault queue.

@@ -63,7 +63,7 @@ impl Nic {
         Ok(Flow(Object::create(self, opcodes, &create, keep)?))
     }
 
-    /// Makes an indirection table of work queues, of which there is a power of two.
+    /// Makes an indirection table of work queues; their number is a power of two.
     pub fn rwq_ind_table(&self, wqs: &[&Wq]) -> Result<RwqIndTable, DriverError> {
         let list = self.alloc(wqs.len() * 4)?;
         for (n, wq) in wqs.iter().enumerate() {

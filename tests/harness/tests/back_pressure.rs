@@ -61,7 +61,7 @@ impl Wired {
         port(&self.control)
     }
 
-    /// A connection of a NIC to the far one, of which the switch learns that it is behind the port.
+    /// A connection of a NIC to the far one; the switch learns that the far one is behind the port.
     fn connection(&mut self, nic: &str) -> Connection {
         let (near, far) = (
             self.fabric.node(nic).unwrap(),

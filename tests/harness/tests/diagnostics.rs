@@ -799,7 +799,7 @@ mod provoke {
         let (mut a, b, mut qa, qb) = process.connected(QpType::Uc, &Link::default());
         let pager = Pager::new(&b, 16).unwrap();
         let object = [("object", u64::from(qb.number()))];
-        // 16 MiB, of which a process gets as much as it leaves to others.
+        // 16 MiB; a process gets as much as it leaves to others.
         for _ in 0..300 {
             let sges = [a.mr.sge(0, LEN)];
             qa.post_send(&SendWr::write(&sges, pager.mr.remote(0)).signaled())

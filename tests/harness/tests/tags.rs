@@ -208,7 +208,7 @@ fn shape(number: u64) -> (usize, bool) {
     (len as usize, number.is_multiple_of(3))
 }
 
-/// Software with a list of receives, of which the device has as many as it can.
+/// Software with a list of receives; the device has as many of them as it can.
 ///
 /// All messages have the same tag, so that message n belongs to the receive that is the oldest when it arrives.
 struct Software {

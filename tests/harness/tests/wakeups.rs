@@ -80,7 +80,7 @@ impl Counting {
     }
 }
 
-/// The completion of what was just posted.
+/// The completion of the request just posted.
 #[track_caller]
 fn awaited(node: &mut Node, number: u32) -> Wc {
     let start = Instant::now();

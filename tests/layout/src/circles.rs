@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Path of a module below its crate.
 type Module = Vec<String>;
 
-/// Names by the pair of files of which the first uses them and the second defines them.
+/// Names by a pair of files: the first uses them, the second defines them.
 pub type Uses = BTreeMap<(String, String), BTreeSet<String>>;
 
 /// A source file: its path below `src`, and its text.
@@ -346,7 +346,7 @@ fn declaration<'a>(files: &'a [File], user: &'a File, name: &str) -> Option<&'a 
     declaring.next().filter(|_| declaring.next().is_none())
 }
 
-/// Pairs of files of which the first calls methods that the second defines, for a type with `impl` blocks in both.
+/// Pairs of files: the first calls methods that the second defines, for a type with `impl` blocks in both.
 pub fn method_uses(sources: &[Source]) -> Uses {
     let files = files_of(sources);
     let mut blocks = Vec::new();

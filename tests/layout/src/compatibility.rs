@@ -24,7 +24,7 @@ pub enum Answer {
     Nothing,
 }
 
-/// A line of a table: one name, or several of which the same is true.
+/// A line of a table: one name, or several with the same description.
 #[derive(Debug)]
 pub struct Row {
     /// What it is about.
@@ -238,7 +238,7 @@ pub fn differences(sections: &[Section], declarations: &Declarations) -> Vec<Str
         }
         let types = section.types();
         if types.is_empty() {
-            found.push(format!("{heading}: of which structure or enumeration?"));
+            found.push(format!("{heading}: names no structure or enumeration"));
         }
         spoken_of.extend(&types);
         let mut declared = BTreeSet::new();

@@ -37,7 +37,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "faultline-wire",
         ],
     ),
-    ("faultline-oracle", &["faultline-wire"]),
+    ("faultline-checker", &["faultline-wire"]),
     (
         "faultline-telemetry",
         &["faultline-abi", "faultline-nic", "faultline-wire"],
@@ -45,7 +45,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "faultline-scenario",
         &[
-            "faultline-oracle",
+            "faultline-checker",
             "faultline-abi",
             "faultline-nic",
             "faultline-telemetry",
@@ -58,7 +58,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "faultline-abi",
             "faultline-fabric",
             "faultline-nic",
-            "faultline-oracle",
+            "faultline-checker",
             "faultline-scenario",
             "faultline-telemetry",
             "faultline-wire",
@@ -80,7 +80,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &[
             "faultline-fabric",
             "faultline-nic",
-            "faultline-oracle",
+            "faultline-checker",
             "faultline-ports",
             "faultline-scenario",
             "faultline-wire",

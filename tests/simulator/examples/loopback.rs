@@ -215,7 +215,7 @@ pub(crate) fn story() -> Result<Vec<String>, Error> {
         qp_a.qpn, qp_b.qpn
     ));
 
-    // B: a queue for page faults, and a region of which no page is present.
+    // B: a queue for page faults, and a region without present pages.
     let mut faults = b.create_eq(EQ_FAULTS, 1, 4)?;
     let region = CreateMkey {
         pd: U32::new(pd_b),

@@ -4,12 +4,12 @@ use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash};
 
+use faultline_checker::{Checker, Place, QueuePair, Rule};
 use faultline_fabric::frame::{Frame, Octets};
 use faultline_fabric::nics::Nics;
 use faultline_fabric::outside::{Outside, Seen, Sight};
 use faultline_fabric::{Fate, PortId};
 use faultline_nic::{Diagnostic, Instant, Nic, Origin, TxFrame};
-use faultline_oracle::{Oracle, Place, QueuePair, Rule};
 use faultline_scenario::trigger::Direction;
 use faultline_simulation::Rng;
 use faultline_simulation::process::{Crossing, SimPeer};
@@ -62,7 +62,7 @@ pub(crate) struct Around {
     pub(crate) diagnostics: Vec<Vec<(Instant, Diagnostic)>>,
     /// Hosts that are on a wire of their own: nothing is known of the frames from there and to there.
     pub(crate) foreign: BTreeSet<PortId>,
-    pub(crate) oracle: Oracle,
+    pub(crate) checker: Checker,
     /// Violations that a test causes on purpose.
     pub(crate) permitted: Vec<Rule>,
     octets: Vec<u8>,
@@ -70,8 +70,8 @@ pub(crate) struct Around {
 
 impl Around {
     pub(crate) fn new(hosts: usize, seed: u64) -> Self {
-        let mut oracle = Oracle::new(Place::Adapter);
-        (0..hosts).for_each(|id| oracle.set_ready(id, true));
+        let mut checker = Checker::new(Place::Adapter);
+        (0..hosts).for_each(|id| checker.set_ready(id, true));
         Self {
             wire: Wire::new(seed),
             is_typed: false,
@@ -90,7 +90,7 @@ impl Around {
             interrupts: vec![Vec::new(); hosts],
             diagnostics: vec![Vec::new(); hosts],
             foreign: BTreeSet::new(),
-            oracle,
+            checker,
             permitted: Vec::new(),
             octets: Vec::new(),
         }
@@ -200,14 +200,14 @@ impl Around {
             let makes = |nic: &Nic| nic.makes_segments(sight.sender);
             if !is_raw || sight.device.is_some_and(makes) {
                 let sender = sight.device.and_then(|nic| queue_pair(nic, sight.sender));
-                self.oracle.sent(now.0, id, sender, bytes);
+                self.checker.sent(now.0, id, sender, bytes);
             }
         } else if sight.fate != Fate::Passed {
             // The NIC has not looked at it.
         } else if sight.device.is_some_and(Nic::holds_input) {
-            self.oracle.held(now.0, id, bytes);
+            self.checker.held(now.0, id, bytes);
         } else {
-            self.oracle.received(now.0, id, bytes);
+            self.checker.received(now.0, id, bytes);
         }
     }
 }

@@ -6,7 +6,7 @@
 //! lets packets and timers happen in order of time until none is left, and the clock jumps from one to the next. Everything random
 //! comes from one seed.
 //!
-//! A [`faultline_oracle`] sees all packets. A test fails if a NIC has sent one that violates a rule of the specification, unless the
+//! A [`faultline_checker`] sees all packets. A test fails if a NIC has sent one that violates a rule of the specification, unless the
 //! test [permits](World::permit) it. A test also fails if a call of a NIC takes more steps than the work that it charges.
 //!
 //! - `world`: hosts, and what a test does to them and sees of them

@@ -19,7 +19,7 @@ pub struct Impairment {
     pub duplication: Rate,
     /// Frames that are delayed so that others overtake them.
     pub reordering: Rate,
-    /// Frames of which a bit is flipped.
+    /// Frames with a flipped bit.
     pub corruption: Rate,
     /// Frames that get the mark of congestion, if their senders react to it (RFC 3168).
     pub marking: Rate,

@@ -10,10 +10,10 @@ use faultline_abi::event::{self, Eqe};
 use faultline_abi::iwarp::ConnectionPath;
 use faultline_abi::qp::{QPT_RC, QPT_UC};
 use faultline_abi::{U16, wqe as wr};
+use faultline_checker::{Finding, Rule};
 use faultline_fabric::Mark;
 use faultline_fabric::link_model::{LinkModel, LinkModelCounts, ModelledLink};
 use faultline_nic::{Diagnostic, Dma, Instant, Nic, NicConfig, Origin, State as QpState};
-use faultline_oracle::{Finding, Rule};
 use faultline_scenario::trigger::Direction;
 use faultline_simulation::driver::ALL_ACCESS;
 use faultline_simulation::{
@@ -75,8 +75,8 @@ impl Bus for SimBus {
     }
 
     fn renewed(&mut self, qpn: u32) {
-        let oracle = &mut self.state.borrow_mut().around.oracle;
-        oracle.restart_queue_pair(self.id, qpn);
+        let checker = &mut self.state.borrow_mut().around.checker;
+        checker.restart_queue_pair(self.id, qpn);
     }
 }
 
@@ -222,7 +222,7 @@ impl World {
     pub fn make_foreign(&self, host: usize) {
         let mut state = self.state.borrow_mut();
         state.around.foreign.insert(host);
-        state.around.oracle.set_ready(host, false);
+        state.around.checker.set_ready(host, false);
     }
 
     /// Lets each frame occupy its sender's line for this time, so that a burst arrives one by one.
@@ -264,7 +264,7 @@ impl World {
         let is_wrong = |violation: &&Finding| !state.around.permitted.contains(&violation.rule);
         let wrong: Vec<String> = state
             .around
-            .oracle
+            .checker
             .violations()
             .iter()
             .filter(is_wrong)
@@ -280,8 +280,8 @@ impl World {
 
     /// Segments of iWARP connections that the packet checker has judged, and those that it has not.
     pub fn segments(&self) -> (u64, u64) {
-        let oracle = &self.state.borrow().around.oracle;
-        (oracle.segments(), oracle.unjudged_segments())
+        let checker = &self.state.borrow().around.checker;
+        (checker.segments(), checker.unjudged_segments())
     }
 
     /// Permits violations of these rules, for a test that causes them on purpose.
@@ -345,7 +345,7 @@ impl World {
         let mut state = self.state.borrow_mut();
         state.memory(host).race(race);
         // Its packets are not shown from now on.
-        state.around.oracle.set_remote(host);
+        state.around.checker.set_remote(host);
     }
 
     /// From now on another processor of `host` stores these bytes at `addr`, after the device has read the present ones

@@ -3,7 +3,7 @@
 use faultline_abi::admin::{Counter, SET_GID, SetGid};
 use faultline_abi::qp::*;
 use faultline_abi::{Status, U16, cqe, wqe as wr};
-use faultline_oracle::Rule;
+use faultline_checker::Rule;
 use faultline_simulation::{Connect, Error, Send};
 use faultline_simulator::{Pair, World, expect_cqe, packet};
 use faultline_wire::bth::{Bth, Psn};

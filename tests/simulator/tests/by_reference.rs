@@ -5,7 +5,7 @@ use faultline_abi::admin::Counter;
 use faultline_abi::cqe;
 use faultline_abi::qp::*;
 use faultline_abi::wqe as wr;
-use faultline_oracle::Rule;
+use faultline_checker::Rule;
 use faultline_simulation::driver::ALL_ACCESS;
 use faultline_simulation::{Cq, Mr, Qp, Send};
 use faultline_simulator::{Pair, World, expect_cqe};
@@ -22,7 +22,7 @@ fn world() -> World {
     world
 }
 
-/// A region of host 0 of which only the first page is there.
+/// A region of host 0; only its first page is present.
 fn torn(world: &mut World, host: usize) -> Mr {
     let host = &mut world.hosts[host];
     let good = host.driver.alloc(4096).unwrap();

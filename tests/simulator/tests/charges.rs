@@ -41,7 +41,7 @@ fn destroy(world: &mut World, opcode: u16, number: u32) -> Result<(), Error> {
     driver.command(opcode, number, &[0u8; 0]).map(drop)
 }
 
-/// A connected QP of host 0 with room for many requests, of which only those complete that ask for it.
+/// A connected QP of host 0 with room for many requests; only those that ask for it complete.
 fn deep_qp(world: &mut World, log_depth: u8) -> (Qp, Qp, [Cq; 2]) {
     let cq = [0, 1].map(|host: usize| world.hosts[host].cq(6).unwrap());
     let config = QpConfig {
@@ -218,7 +218,7 @@ fn windows_are_freed_in_turns_when_their_queue_pair_goes() {
         world.run();
         expect_cqe(&mut world, 0, &mut cq[0], cqe::SUCCESS);
     }
-    // One window among so many others.
+    // One window among many others.
     let before = work(&world);
     destroy(&mut world, DESTROY_QP, few.qpn).unwrap();
     let little = work(&world) - before;

@@ -166,7 +166,7 @@ fn all_queue_pairs_that_lose_completions_fail() {
     let events = world.hosts[1].driver.async_events();
     let fatal = events.iter().filter(|event| event.0 == event::QP_FATAL);
     assert_eq!(fatal.count(), 3, "{events:?}");
-    // No sender is told that its message has arrived of which the receiver will never hear.
+    // No sender is told of the arrival of a message that the receiver will never hear of.
     let statuses = pairs.iter_mut().map(|pair| {
         let done = world.completions(0, &mut pair.cq[0]);
         done.iter().map(|cqe| cqe.status).collect::<Vec<_>>()

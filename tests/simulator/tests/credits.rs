@@ -85,7 +85,7 @@ impl Sender {
         }
     }
 
-    /// Posts a request of so many packets.
+    /// Posts a request of a number of packets.
     fn post(&mut self, opcode: u8, packets: u32) {
         let (from, to) = (self.pair.mr[0], self.pair.mr[1]);
         let send = Send {

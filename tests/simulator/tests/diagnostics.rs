@@ -685,7 +685,7 @@ fn objects_are_listed_in_parts() {
         let pinned = regions.iter().find(|region| !region.on_demand).unwrap();
         assert!(u64::from(pinned.present_entries) >= pinned.length / PAGE);
 
-        // 64 pages in 16 buckets, of which one awaits a page.
+        // 64 pages in 16 buckets; one awaits a page.
         let map = nic.page_map(key, 16, 0).unwrap();
         assert_eq!((map.bucket_pages, map.first, map.next), (4, 0, None));
         let awaited = usize::try_from((va - VA) / (4 * PAGE)).unwrap();

@@ -12,7 +12,7 @@ use faultline_abi::regs;
 use faultline_abi::translation::{self as tq, TqCmd};
 use faultline_abi::wqe as wr;
 use faultline_abi::{Status, U32, U64};
-use faultline_oracle::Rule;
+use faultline_checker::Rule;
 use faultline_simulation::{Bus, Error, Mr, RAM_BASE, Rng, Send};
 use faultline_simulator::{Host, Pair, World};
 use faultline_wire::bth::{Bth, Psn};

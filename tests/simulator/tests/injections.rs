@@ -53,7 +53,7 @@ fn diagnostics(world: &World, host: usize) -> Vec<Diagnostic> {
     all.map(|(_, diagnostic)| diagnostic).collect()
 }
 
-/// Effects of which the NIC has told: id and point.
+/// Effects that the NIC has reported: id and point.
 fn effects(world: &World, host: usize) -> Vec<(u32, Point)> {
     let all = diagnostics(world, host).into_iter();
     all.filter_map(|diagnostic| match diagnostic {

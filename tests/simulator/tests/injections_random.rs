@@ -6,12 +6,12 @@ use faultline_abi::doorbell::{self, Doorbell};
 use faultline_abi::qp::*;
 use faultline_abi::translation::TqCmd;
 use faultline_abi::{U32, U64, cqe, wqe as wr};
+use faultline_checker::Rule;
 use faultline_nic::injection::{ALWAYS, MAX_INJECTIONS, RNR_NAK};
 use faultline_nic::{
     Fact, FaultPolicy, Filter, Injection, InjectionError, InjectionUse, Nanos, Outcome, Point,
     TURN_WORK,
 };
-use faultline_oracle::Rule;
 use faultline_simulation::{Bus, Error, Rng, Send};
 use faultline_simulator::{HostPager, Pair, World, expect_cqe, pager};
 use proptest::prelude::*;

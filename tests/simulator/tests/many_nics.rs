@@ -417,7 +417,7 @@ impl Run {
     }
 }
 
-/// Runs so many messages over RoCE.
+/// Runs this number of messages over RoCE.
 fn run(seed: u64, messages: u64) -> Trace {
     let world = World::with_config(ROCE.nics, seed, |config| {
         config.congestion = Some(CONGESTION);

@@ -265,7 +265,7 @@ fn translations_are_checked_field_by_field() {
     case(&|c| c.page_shift = 11, Status::BadPageSize);
     case(&|c| c.page_shift = 31, Status::BadPageSize);
     case(&|c| c.page_shift = 255, Status::BadPageSize);
-    // A large page of which the region is a part: its address must be aligned, too.
+    // A large page that contains the region: its address must be aligned, too.
     let large = |c: &mut TqCmd| {
         c.page_shift = 21;
         c.iova.set(0x7000_0000);

@@ -3,8 +3,8 @@
 use faultline_abi::admin::Counter;
 use faultline_abi::qp::*;
 use faultline_abi::{cqe, wqe as wr};
+use faultline_checker::Rule;
 use faultline_nic::ReadyMode;
-use faultline_oracle::Rule;
 use faultline_simulation::Send;
 use faultline_simulator::{HostPager, Pair, World, expect_cqe, packet, pager};
 use faultline_wire::bth::{Bth, Psn};

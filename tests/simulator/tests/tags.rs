@@ -850,7 +850,7 @@ fn buffers_of_a_queue_pair_that_ends_are_given_back() {
         for slot in 0..10 {
             t.add(slot, u64::from(slot), 0, 100_000);
         }
-        // More than are read at once; and an eager message of which the end does not come.
+        // More than are read at once; and an eager message whose end does not come.
         t.world.lose(|host, header| {
             host == 1
                 && (header.aeth.is_some()

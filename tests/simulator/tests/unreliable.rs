@@ -161,7 +161,7 @@ fn no_message_comes_twice_when_the_expected_psn_has_jumped() {
         let mut rng = Rng::new(seed);
         let (mut last, mut arrived) = (None, 0);
         for n in 0..200 {
-            // Beside the message, of which copies may still be on their way after it.
+            // Beside the message; copies of it may still be on their way.
             if rng.chance(100) {
                 let far = 1 << (12 + rng.below(12));
                 let psn = expected_psn(&mut world, &pair).add(far + rng.below(7) as u32);

@@ -233,7 +233,7 @@ fn losses_before_a_missing_page_are_repaired_while_it_is_awaited() {
     }
 }
 
-/// A message of which the first packets have left, and the next ones are not there.
+/// A message whose first packets have left; its next ones are not present.
 #[test]
 fn losses_within_a_message_are_repaired_while_its_rest_is_awaited() {
     let mut w = Waiting::new(World::new(2, 1));

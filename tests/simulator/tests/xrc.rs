@@ -119,7 +119,7 @@ fn every_operation_on_either_queue() {
                 expect_cqe(&mut x.world, 0, &mut x.ini_cq, cqe::SUCCESS);
             }
         }
-        // WRITE, then READ back over the source, then two additions of which the second found the first.
+        // WRITE, then READ back over the source, then two additions; the second found the first.
         assert!(x.world.hosts[0].driver.read_mr(&a, 0, 9000) == data);
         let mut first = data[..8].to_vec();
         assert_eq!(x.world.hosts[0].driver.read_mr(&a, 100_000, 8), first);

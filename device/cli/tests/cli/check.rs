@@ -32,7 +32,7 @@ fn packet(opcode: Opcode, psn: u32, msn: Option<u32>) -> Vec<u8> {
     bytes
 }
 
-/// Two SENDs, of which the second is acknowledged with this MSN.
+/// Two SENDs; the second is acknowledged with this MSN.
 fn packets(msn: u32) -> Vec<Vec<u8>> {
     vec![
         packet(Opcode::RcSendOnly, 5, None),

@@ -425,7 +425,7 @@ mod tests {
     use crate::engines::handle;
     use crate::log::diagnostics;
 
-    /// The links of two engines, of which the first has ports 0 and 1, and the second has port 2.
+    /// The links of two engines: the first has ports 0 and 1, the second has port 2.
     fn linked() -> [EngineLinks; 2] {
         let (log, _) = diagnostics::queue(&["a", "b", "c"].map(str::to_owned));
         let owners: Arc<[usize]> = Arc::new([0, 0, 1]);

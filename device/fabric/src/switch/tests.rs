@@ -224,7 +224,7 @@ fn an_external_port_takes_no_address_that_was_learned_at_a_nic() {
     assert_eq!(switch.forward(1, (mac(9), mac(7)), unread), Route::Flood);
 }
 
-/// Two external ports, of which the gateway uses the other one after a guest of another engine has learned its address first.
+/// Two external ports; the gateway changes to the other one after a guest of another engine has learned its address.
 #[test]
 fn an_address_that_has_moved_is_forgotten_by_all_switches() {
     let mut first = Switch::new();

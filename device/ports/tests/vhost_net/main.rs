@@ -457,7 +457,7 @@ fn a_guest_that_sends_faster_than_the_engine_takes_is_held_up() {
         send.descriptor(slot, place, 60_000, 0, 0);
         send.offer(slot);
     }
-    // The ring to the engine has 1 MiB, of which 64 KiB are kept free for the next frame.
+    // The ring to the engine has 1 MiB; 64 KiB of it stay free for the next frame.
     for _ in 0..17 {
         send.used();
     }

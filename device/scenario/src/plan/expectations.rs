@@ -132,7 +132,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Refuses bounds that are absent, or of which the lower one is the greater.
+    /// Refuses absent bounds, and a lower bound above the upper one.
     fn bounds<T: PartialOrd + std::fmt::Display>(
         &mut self,
         path: &Path,

@@ -64,7 +64,7 @@ impl Scenario {
 const MAX_REPETITIONS: u64 = 1_000_000;
 
 impl Checker<'_> {
-    /// Refuses a file of which no run could fail.
+    /// Refuses a file without anything that could fail.
     fn shows_something(&mut self, scenario: &Scenario) {
         let acts = !scenario.rules.is_empty() || !scenario.timed.is_empty();
         let has_traffic = !scenario.traffic.is_empty() || scenario.guests.is_some();

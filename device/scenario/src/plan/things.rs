@@ -23,9 +23,9 @@ const ALWAYS: u32 = 1_000_000;
 pub(crate) const PACKET_KEYS: [&str; 9] = [
     "dir", "opcode", "psn", "iter", "bytes", "offset", "queue", "msn", "stag",
 ];
-/// Those of TCP segments.
+/// Keys of TCP segments.
 const SEGMENT_KEYS: [&str; 4] = ["offset", "queue", "msn", "stag"];
-/// Keys of which each names another kind of thing.
+/// Keys that name different kinds of things.
 pub(crate) const KIND_KEYS: [&str; 10] = [
     "fault",
     "completion",

@@ -82,7 +82,7 @@ pub struct LiveRule {
     pub matched: Option<u64>,
     /// How often it has acted.
     pub acted: u64,
-    /// The nearest miss of what has not matched or was not acted on.
+    /// The nearest miss of a rule that has not matched or not acted.
     pub nearest: Option<Miss>,
     /// When it has begun.
     pub start: Instant,

@@ -49,7 +49,7 @@ const NAME: usize = 16;
 pub(super) struct ProcessName([u8; NAME]);
 
 impl ProcessName {
-    /// A name, of which the first [`NAME`] bytes count.
+    /// A name; only its first [`NAME`] bytes count.
     pub(super) fn new(name: &str) -> Self {
         let mut bytes = [0; NAME];
         bytes

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use faultline_checker::{Checker, Finding, Place, QueuePair};
 use faultline_fabric::frame::{Frame, Octets};
 use faultline_fabric::outside::{Seen, Sight};
 use faultline_fabric::{Fate, PortId};
 use faultline_nic::{Instant, Nic};
-use faultline_oracle::{Finding, Oracle, Place, QueuePair};
 use faultline_scenario::trigger::Direction;
 
 use crate::event::What;
@@ -42,16 +42,16 @@ pub(crate) struct Watch {
     nics: usize,
     /// Origin of the times of the packet checker.
     start: u64,
-    pub(crate) oracle: Option<Oracle>,
+    pub(crate) checker: Option<Checker>,
     summary: Option<Summary>,
     pub(crate) record: Option<Record>,
     octets: Vec<u8>,
 }
 
-fn oracle() -> Oracle {
-    let mut oracle = Oracle::new(Place::Adapter);
-    oracle.set_all_ready();
-    oracle
+fn checker() -> Checker {
+    let mut checker = Checker::new(Place::Adapter);
+    checker.set_all_ready();
+    checker
 }
 
 impl Watch {
@@ -60,7 +60,7 @@ impl Watch {
         Self {
             nics,
             start: 0,
-            oracle: Some(oracle()),
+            checker: Some(checker()),
             summary: Some(Summary::default()),
             record: None,
             octets: Vec::new(),
@@ -70,7 +70,7 @@ impl Watch {
     /// For a scenario.
     pub(crate) fn of_scenario(nics: usize, detail: Detail) -> Self {
         Self {
-            oracle: None,
+            checker: None,
             summary: None,
             record: Some(Record::new(detail, 0)),
             ..Self::new(nics)
@@ -80,15 +80,15 @@ impl Watch {
     /// The traffic of a scenario begins. `checks`: packets are judged from now on.
     pub(crate) fn begin(&mut self, now: u64, checks: bool) {
         self.start = now;
-        self.oracle = checks.then(oracle);
+        self.checker = checks.then(checker);
         if let Some(record) = &mut self.record {
             record.begin(now);
         }
     }
 
     pub(super) fn watched(&self) -> Watched {
-        let oracle = self.oracle.iter();
-        let violations = oracle.flat_map(|oracle| oracle.violations());
+        let checker = self.checker.iter();
+        let violations = checker.flat_map(|checker| checker.violations());
         let violations = violations.map(Finding::to_string).collect();
         match &self.summary {
             None => Watched {
@@ -106,8 +106,8 @@ impl Watch {
 
     /// A queue pair of a NIC begins another connection.
     pub(super) fn restart_queue_pair(&mut self, nic: PortId, qpn: u32) {
-        if let Some(oracle) = &mut self.oracle {
-            oracle.restart_queue_pair(nic, qpn);
+        if let Some(checker) = &mut self.checker {
+            checker.restart_queue_pair(nic, qpn);
         }
     }
 
@@ -196,7 +196,7 @@ impl Watch {
 
     fn judge(&mut self, at: u64, sight: &Sight<'_, Memory>, bytes: &[u8]) {
         let (port, dir) = sight.place;
-        let Some(oracle) = &mut self.oracle else {
+        let Some(checker) = &mut self.checker else {
             return;
         };
         match dir {
@@ -208,13 +208,13 @@ impl Watch {
                     mtu: Some(pair.mtu),
                     read_limit: pair.max_rd_atomic.map(u32::from),
                 });
-                oracle.sent(at, port, sender, bytes);
+                checker.sent(at, port, sender, bytes);
             }
             Direction::Rx if sight.fate != Fate::Passed => {}
             Direction::Rx if sight.device.is_some_and(Nic::holds_input) => {
-                oracle.held(at, port, bytes);
+                checker.held(at, port, bytes);
             }
-            Direction::Rx => oracle.received(at, port, bytes),
+            Direction::Rx => checker.received(at, port, bytes),
         }
     }
 }

@@ -5,7 +5,7 @@
 //! links go down, pages are taken away, fault policies change, guests reboot. In some plans rules of the scenario language change packets,
 //! events and doorbells. Each run must satisfy:
 //!
-//! - no packet of a NIC violates the specification ([`faultline_oracle`])
+//! - no packet of a NIC violates the specification ([`faultline_checker`])
 //! - each request ends: with success, or with the status that follows from policy `terminate`, a reboot of the responder's guest or VLANs
 //!   that separate its NICs
 //! - requests of a queue pair complete once, in the order in which they were posted; after an error all are flushed

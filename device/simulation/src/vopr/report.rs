@@ -49,7 +49,7 @@ pub enum Failure {
     Status(usize, u8, u8),
     /// The ingress of this NIC was paused until its time limit, although pagers have answered.
     StallTimeout(usize),
-    /// The NIC holds this after its objects were destroyed, instead of what it held before they were created.
+    /// After its objects were destroyed, the NIC does not hold what it held before they were created.
     Held(usize, &'static str, usize, usize),
     /// A connection of iWARP was not made: the flow.
     NotConnected(usize),

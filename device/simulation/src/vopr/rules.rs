@@ -285,7 +285,7 @@ fn rule(nic: usize, (name, effect): (&'static str, RuleEffect), keys: String) ->
     }
 }
 
-/// A rule of one of `nics` NICs, of which the first `iwarp` are of iWARP.
+/// A rule of one of `nics` NICs; the first `iwarp` of them are of iWARP.
 pub(super) fn random_rule(random: &mut Rng, (nics, iwarp): (usize, usize)) -> PlanRule {
     let nic = index(random, nics);
     match random.below(9) {

@@ -23,8 +23,8 @@ use crate::time::{Instant, Nanos};
 const TERMINATE_TIMEOUT: Nanos = Nanos::from_millis(2_000);
 
 impl StreamQp {
-    /// Sends a Terminate message and closes. It follows the last FPDU of which an octet has been sent; what has not been sent is
-    /// discarded. If this end has sent a FIN, it cannot send the message, and resets the connection.
+    /// Sends a Terminate message and closes. It follows the last FPDU that has begun to leave; everything behind that
+    /// FPDU is discarded. If this end has sent a FIN, it cannot send the message, and resets the connection.
     pub(super) fn terminate<M: Dma>(&mut self, cx: &mut Context<'_, M>, refused: &Refused) {
         let Some(stream) = self.stream.as_deref_mut() else {
             return;

@@ -165,7 +165,7 @@ impl<M: Dma> Delivery<'_, '_, '_, M> {
         Ok(())
     }
 
-    /// Copies the payload to the memory behind a range, of which the message needs `hint` octets.
+    /// Copies the payload to the memory of a range. The message needs `hint` octets of it.
     fn place(
         &mut self,
         segment: &Arriving<'_, M>,

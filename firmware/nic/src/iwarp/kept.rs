@@ -8,7 +8,7 @@ use crate::payload::Payload;
 
 /// What a piece costs besides its octets.
 const OVERHEAD: usize = 64;
-/// Octets that have been used are removed from a piece when they are so many.
+/// Octets in a piece that have been used, before they are removed.
 const COMPACT: usize = 32 << 10;
 
 /// Contiguous octets.

@@ -227,7 +227,7 @@ impl Sender {
         self.sent = self.sent.max(until);
     }
 
-    /// The end of the FPDU of which an octet has been sent last. Nothing behind it has been sent.
+    /// The end of the last FPDU that has begun to leave. Nothing behind it has been sent.
     pub(super) fn sent_fpdus(&self) -> u64 {
         let at = self
             .messages
@@ -236,7 +236,7 @@ impl Sender {
         message.map_or(self.sent, |message| message.end_of_fpdu(self.sent))
     }
 
-    /// Removes everything behind an FPDU, of which nothing has been sent.
+    /// Removes everything behind an FPDU. Nothing of that has been sent.
     pub(super) fn truncate(&mut self, budget: &Budget, end: u64) {
         while let Some(message) = self.messages.back_mut()
             && message.end > end
@@ -288,7 +288,7 @@ impl Sender {
         }
     }
 
-    /// Keeps a copy of an FPDU of which only a part leaves.
+    /// Keeps a copy of an FPDU that leaves in parts.
     pub(super) fn keep_cut(&mut self, budget: &Budget, start: u64, octets: Vec<u8>) {
         self.cuts.push(Cut { start, octets });
         self.account(budget);
@@ -553,7 +553,7 @@ fn gather(
     Ok(())
 }
 
-/// Appends the guest memory behind a range that a READ names, of which `left` octets have to be sent, for the FPDU from `start` to `end`.
+/// Appends the guest memory of a range that a READ names, for the FPDU from `start` to `end`. `left` octets of the range have to be sent.
 fn source(
     core: &Core,
     range: &KeyRange,

@@ -5,7 +5,7 @@ use faultline_wire::{
     icrc::icrc, parse, seal,
 };
 
-use crate::support::{build, oracle_icrc};
+use crate::support::{build, reference_icrc};
 
 pub(crate) fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u32> = text.chars().filter_map(|c| c.to_digit(16)).collect();
@@ -102,10 +102,16 @@ fn scapy_uc_send_is_written_but_for_its_udp_checksum() {
 }
 
 #[test]
-fn the_oracle_agrees_with_strangers() {
+fn the_reference_agrees_with_strangers() {
     for frame in [connectx_cnp(), scapy_uc_send()] {
-        assert_eq!(oracle_icrc(&frame).to_le_bytes(), frame[frame.len() - 4..]);
-        assert_eq!(icrc(&frame[14..frame.len() - 4]), Ok(oracle_icrc(&frame)));
+        assert_eq!(
+            reference_icrc(&frame).to_le_bytes(),
+            frame[frame.len() - 4..]
+        );
+        assert_eq!(
+            icrc(&frame[14..frame.len() - 4]),
+            Ok(reference_icrc(&frame))
+        );
     }
 }
 

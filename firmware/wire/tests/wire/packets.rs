@@ -63,9 +63,9 @@ proptest! {
     }
 
     #[test]
-    fn icrc_agrees_with_the_oracle(header in roce_header(), len in 0..600usize) {
+    fn icrc_agrees_with_the_reference(header in roce_header(), len in 0..600usize) {
         let frame = build(&header, &pattern(len));
-        let expected = oracle_icrc(&frame);
+        let expected = reference_icrc(&frame);
         prop_assert_eq!(parse(&frame).unwrap().icrc, expected);
         prop_assert_eq!(&frame[frame.len() - 4..], &expected.to_le_bytes()[..]);
     }

@@ -3,7 +3,7 @@
 use faultline_wire::{Ip, Opcode, Position, WireError, parse};
 
 use crate::known::hex;
-use crate::support::{build, oracle_icrc};
+use crate::support::{build, reference_icrc};
 
 pub(crate) struct Captured {
     ip_version: u8,
@@ -54,7 +54,7 @@ fn they_are_read_and_their_checksums_agree() {
     {
         let packet = parse(&frame).unwrap();
         assert!(packet.icrc_ok, "IPv{ip_version} {opcode:#x}");
-        assert_eq!(oracle_icrc(&frame), packet.icrc);
+        assert_eq!(reference_icrc(&frame), packet.icrc);
         let header = packet.header;
         assert_eq!(header.bth.opcode.to_u8(), opcode);
         assert_eq!(matches!(header.ip, Ip::V6(_)), ip_version == 6);

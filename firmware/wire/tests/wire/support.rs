@@ -191,7 +191,7 @@ pub(crate) fn build(header: &RoceHeader, payload: &[u8]) -> Vec<u8> {
 /// The iCRC of a frame by other means than the crate's: etherparse finds and rewrites the fields
 /// by name, a table-free CRC of the `crc` crate runs over the result. `frame` has no Ethernet
 /// padding.
-pub(crate) fn oracle_icrc(frame: &[u8]) -> u32 {
+pub(crate) fn reference_icrc(frame: &[u8]) -> u32 {
     const CRC: crc::Crc<u32, crc::NoTable> =
         crc::Crc::<u32, crc::NoTable>::new(&crc::CRC_32_ISO_HDLC);
     let packet = PacketHeaders::from_ethernet_slice(frame).unwrap();

@@ -15,7 +15,7 @@ pub struct Storm<'a> {
 }
 
 impl<'a> Storm<'a> {
-    /// Starts one of so many pages.
+    /// Starts one of a number of pages.
     pub fn start(watched: &Watched<'a>, pages: usize) -> Result<Self> {
         let exec = |script: String| Exec {
             script,

@@ -257,7 +257,7 @@ const TESTS: &[GuestTest] = &[
     perf("read_bw_rc", "ib_read_bw -n 300")
         .shows(PERF)
         .runs(ONCE),
-    // rxe answers 128 READs and atomics at a time, of which perftest would use all.
+    // rxe answers 128 READs and atomics at a time; perftest would use all.
     perf("read_bw_rc_back", "ib_read_bw -o 16 -n 300")
         .reversed()
         .shows(PERF),

@@ -147,7 +147,7 @@ const TESTS: &[GuestTest] = &[
     client("idle_gaps", "idle_gaps 4000 20 && idle_gaps 4000 200")
         .within(300)
         .shows("The engine misses no doorbell while it falls asleep."),
-    // The MTU of the interfaces, and path MTUs, of which the last is the largest that fits.
+    // The MTU of the interfaces, and path MTUs; the last is the largest that fits.
     in_both("path_mtu_4200", "path_mtu 4200 4096")
         .shows(PATH_MTU)
         .runs(runs(Nothing, Both, "path_mtu_9000 has more path MTUs")),

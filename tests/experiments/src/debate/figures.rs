@@ -240,7 +240,7 @@ pub(super) fn locked(measured: &Measured) -> Result<String> {
     ))
 }
 
-/// Two connections of which the second one has what `second` says.
+/// Two connections; `second` describes the second one.
 fn pair(simulator: &str, second: &str) -> Result<Run> {
     let text = format!(
         "[simulator]\n{simulator}\n[[traffic]]\nop = \"write\"\ncount = 500\ngap = \"2us\"\n\

@@ -92,7 +92,7 @@ struct Args {
 struct Figure {
     name: String,
     value: f64,
-    /// Quartiles of the measurements of which the value is the median.
+    /// Quartiles of the measurements; the value is their median.
     middle_half: Option<[f64; 2]>,
     unit: &'static str,
     /// Name of the figure that it is compared with.

@@ -156,7 +156,7 @@ fn faults(bench: &mut Bench, reps: usize) -> anyhow::Result<Vec<Figure>> {
     ])
 }
 
-/// Memory of the device for a region of 1 TiB of which 1 GiB is touched, in pieces of 2 MiB.
+/// Memory of the device for a region of 1 TiB with 1 GiB touched, in pieces of 2 MiB.
 fn sparse(bench: &Bench) -> anyhow::Result<Figure> {
     const TOUCHED: u64 = 1 << 30;
     const PIECE: u64 = 2 << 20;

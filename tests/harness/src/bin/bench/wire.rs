@@ -103,7 +103,7 @@ impl Packets {
         }
     }
 
-    /// One packet: 0 the floor, 1 built and parsed, 2 built, 3 parsed, of what was built last in this buffer.
+    /// One packet: 0 the floor, 1 built and parsed, 2 built, 3 parsed from the last packet built in this buffer.
     fn run(&mut self, what: usize, n: usize) -> anyhow::Result<()> {
         let (Some(payload), Some(frame)) = (
             self.payloads.get(n % BUFFERS),

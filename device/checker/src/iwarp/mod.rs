@@ -1,7 +1,7 @@
 //! iWARP connections: TCP (RFC 9293), MPA (RFC 5044, 6581), DDP (RFC 5041) and RDMAP (RFC 5040, 7306).
 //!
 //! A [`Connection`](connection::Connection) begins with a SYN. It is an iWARP connection if its queue pair is known, or if its first data
-//! is an MPA request. Octets in order become FPDUs, and their headers messages. A direction of which octets were not seen is not judged
+//! is an MPA request. Octets in order become FPDUs, and their headers messages. A direction with missing octets is not judged
 //! from there on, because the place of the next FPDU is not known.
 //!
 //! - `segment`: TCP segments; `fpdus`: octets become FPDUs; `setup`: MPA requests and replies; `messages`: DDP segments

@@ -1,7 +1,7 @@
 //! The number of messages that a requester may send.
 
 use Opcode::*;
-use faultline_oracle::Rule;
+use faultline_checker::Rule;
 use faultline_wire::{Opcode, Syndrome};
 
 use crate::talk::{Link, MTU, Talk, US, bytes, response};
@@ -29,7 +29,7 @@ fn messages_without_credits() {
         talk.clean();
         talk.request(opcode, 3, MTU);
         talk.violates(Rule::Credits);
-        assert_eq!(talk.oracle.violations().len(), 1, "{opcode:?}");
+        assert_eq!(talk.checker.violations().len(), 1, "{opcode:?}");
     }
     // Messages that take no receive request count, and are not limited.
     let mut talk = with_credits(1);
@@ -170,7 +170,7 @@ fn credits_are_not_judged_where_packets_are_missing() {
     talk.request(RcSendOnly, 1, 8);
     talk.clean();
     let mut talk = with_credits(0);
-    talk.oracle.set_remote(0);
+    talk.checker.set_remote(0);
     talk.request(RcSendOnly, 1, 8);
     talk.clean();
 }

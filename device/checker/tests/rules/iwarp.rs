@@ -4,7 +4,7 @@ mod tolerance;
 
 use std::collections::BTreeSet;
 
-use faultline_oracle::{Frame, Oracle, Place, QueuePair, Rule};
+use faultline_checker::{Checker, Frame, Place, QueuePair, Rule};
 use faultline_wire::ddp::{DDP_VERSION, Ddp, DdpTarget};
 use faultline_wire::ip::PROTOCOL_TCP;
 use faultline_wire::mpa::{Crc32c, EnhancedSetup, Fpdu, MpaFlags, MpaRole, MpaSetup};
@@ -30,9 +30,9 @@ type Spoil = dyn FnOnce(&mut Vec<u8>);
 /// An end, and a change of its setup frame.
 type SetupCase = (usize, fn(&mut Vec<u8>));
 
-/// Two ends, which the oracle sees.
+/// Two ends, which the checker sees.
 struct Stream {
-    oracle: Oracle,
+    checker: Checker,
     place: Place,
     /// Octets of data that each end has sent.
     sent: [u32; 2],
@@ -133,7 +133,7 @@ impl Stream {
 
     fn at(place: Place) -> Self {
         Self {
-            oracle: Oracle::new(place),
+            checker: Checker::new(place),
             place,
             sent: [0; 2],
             msns: [[1; 4]; 2],
@@ -216,10 +216,10 @@ impl Stream {
         match self.place {
             Place::Adapter => {
                 let pair = self.has_pair.then_some(pair);
-                self.oracle.sent(0, from, pair, seen);
-                self.oracle.received(0, 1 - from, seen);
+                self.checker.sent(0, from, pair, seen);
+                self.checker.received(0, 1 - from, seen);
             }
-            Place::Link => self.oracle.passed(0, seen),
+            Place::Link => self.checker.passed(0, seen),
         }
     }
 
@@ -310,7 +310,7 @@ impl Stream {
     }
 
     fn rules(&self) -> BTreeSet<Rule> {
-        self.oracle.counts().keys().copied().collect()
+        self.checker.counts().keys().copied().collect()
     }
 
     #[track_caller]
@@ -319,13 +319,13 @@ impl Stream {
             self.rules(),
             [rule].into(),
             "{:?}",
-            self.oracle.violations()
+            self.checker.violations()
         );
     }
 
     #[track_caller]
     fn is_clean(&self) {
-        assert_eq!(self.rules(), [].into(), "{:?}", self.oracle.violations());
+        assert_eq!(self.rules(), [].into(), "{:?}", self.checker.violations());
     }
 }
 
@@ -372,8 +372,8 @@ fn a_conversation_has_no_findings() {
             talk(&mut stream);
             stream.is_clean();
             // The handshake is before the MPA request.
-            assert_eq!(stream.oracle.segments(), 20);
-            assert_eq!(stream.oracle.unjudged_segments(), 0);
+            assert_eq!(stream.checker.segments(), 20);
+            assert_eq!(stream.checker.unjudged_segments(), 0);
         }
     }
 }
@@ -391,7 +391,10 @@ fn other_connections_are_not_judged() {
         stream.change(|tcp, _| tcp.seq = tcp.seq.add(1 << 20));
         stream.data(1, b"HTTP/1.1 200 OK");
         stream.is_clean();
-        assert_eq!((stream.oracle.segments(), stream.oracle.packets()), (0, 0));
+        assert_eq!(
+            (stream.checker.segments(), stream.checker.packets()),
+            (0, 0)
+        );
     }
 }
 
@@ -407,14 +410,14 @@ fn a_connection_without_its_beginning_is_not_judged() {
         stream.send(0);
         stream.send(1);
         stream.violates(Rule::UnjudgedStream);
-        assert!(stream.oracle.violations().is_empty());
-        assert_eq!(stream.oracle.unjudged_segments(), 3);
+        assert!(stream.checker.violations().is_empty());
+        assert_eq!(stream.checker.unjudged_segments(), 3);
         // The next connection of these ends is judged.
         stream.sent = [0; 2];
         stream.msns = [[1; 4]; 2];
         stream.set_up();
         stream.send(0);
-        assert!(stream.oracle.segments() > 0);
+        assert!(stream.checker.segments() > 0);
     }
 }
 
@@ -706,11 +709,11 @@ fn the_order_of_the_setup() {
 fn a_forged_segment_is_not_charged_to_the_connection() {
     let mut stream = Stream::open();
     let forged = frame(0, &stream.header(0), &fpdu(&[0x41, 0x43, 1]));
-    stream.oracle.sent(0, 7, None, &forged);
+    stream.checker.sent(0, 7, None, &forged);
     stream.send(0);
     stream.data(1, &[1, 2, 3]);
     stream.is_clean();
-    assert!(stream.oracle.unjudged_segments() > 0);
+    assert!(stream.checker.unjudged_segments() > 0);
 }
 
 /// Connections of one adapter take no more than the memory, and a connection of another adapter stays.
@@ -718,7 +721,7 @@ fn a_forged_segment_is_not_charged_to_the_connection() {
 fn connections_keep_to_their_memory() {
     const MEMORY: usize = 1 << 20;
     let mut stream = Stream::open();
-    stream.oracle.limit_memory(MEMORY);
+    stream.checker.limit_memory(MEMORY);
     for port in 0..3000 {
         let tcp = Tcp {
             src_port: port,
@@ -726,8 +729,8 @@ fn connections_keep_to_their_memory() {
             flags: TcpFlags::SYN,
             ..Tcp::default()
         };
-        stream.oracle.sent(0, 1, None, &frame(1, &tcp, &[]));
-        assert!(stream.oracle.bytes() <= MEMORY);
+        stream.checker.sent(0, 1, None, &frame(1, &tcp, &[]));
+        assert!(stream.checker.bytes() <= MEMORY);
     }
     stream.send(0);
     stream.msns[0][0] = 99;

@@ -1,7 +1,7 @@
 //! Rules on a link, and after packets that were not seen.
 
 use Opcode::*;
-use faultline_oracle::{Oracle, Place, Rule};
+use faultline_checker::{Checker, Place, Rule};
 use faultline_wire::packet::RoceHeader;
 use faultline_wire::{NakCode, Opcode, Syndrome};
 
@@ -11,7 +11,7 @@ use crate::talk::{Link, MTU, QPN, Talk, bytes, request, response};
 fn gaps_of_remote_adapters_violate_nothing() {
     let start = |remote| {
         let mut talk = Talk::new();
-        talk.oracle.set_remote(remote);
+        talk.checker.set_remote(remote);
         talk.request(RcSendOnly, 0, 8);
         talk.ack(0, 1);
         talk
@@ -60,8 +60,8 @@ fn gaps_of_remote_adapters_violate_nothing() {
 /// On a link the senders of responses are not known, and are found by the PSNs.
 #[test]
 fn responses_on_a_link_find_their_requests() {
-    let mut oracle = Oracle::new(Place::Link);
-    let mut pass = |header: &RoceHeader, len| oracle.passed(0, &bytes(header, len));
+    let mut checker = Checker::new(Place::Link);
+    let mut pass = |header: &RoceHeader, len| checker.passed(0, &bytes(header, len));
     let (first, len) = request(RcSendOnly, 100, 8);
     pass(&first, len);
     pass(&response(RcAcknowledge, 100, Syndrome::ACK, 4), 0);
@@ -73,10 +73,10 @@ fn responses_on_a_link_find_their_requests() {
     pass(&stray, 0);
     // Another connection of the same queue pair.
     pass(&request(RcSendOnly, 9_000_000, 8).0, 8);
-    let rules: Vec<Rule> = oracle.violations().iter().map(|v| v.rule).collect();
+    let rules: Vec<Rule> = checker.violations().iter().map(|v| v.rule).collect();
     assert_eq!(rules, [Rule::Msn]);
-    assert_eq!(oracle.responses_without_flow(), 1);
-    let text = oracle.violations()[0].to_string();
+    assert_eq!(checker.responses_without_flow(), 1);
+    let text = checker.violations()[0].to_string();
     assert!(
         text.contains("frame 4") && text.contains("IBTA 9.7.7.1"),
         "{text}"
@@ -110,7 +110,7 @@ fn responses_to_requests_before_a_gap_are_not_judged() {
     for psn in 5..9 {
         link.request(RcSendOnly, psn, 100);
     }
-    link.oracle.forget();
+    link.checker.forget();
     link.request(RcSendOnly, 9, 100);
     link.ack(6, 2);
     link.ack(7, 3);
@@ -135,7 +135,7 @@ fn responses_that_began_before_a_gap_are_not_judged() {
     };
     link.request(RcReadRequest, 5, 4 * MTU);
     read(&mut link, RcReadResponseFirst, 5);
-    link.oracle.forget();
+    link.checker.forget();
     // It shows the MTU.
     link.request(RcSendFirst, 3, MTU);
     link.request(RcSendLast, 4, 1);
@@ -167,7 +167,7 @@ fn repetition_that_ends_early(knows_responder: bool) {
         ..Link::new()
     };
     link.request(RcSendOnly, 385, 100);
-    link.oracle.forget();
+    link.checker.forget();
     link.request(RcSendOnly, 388, 100);
     link.request(RcSendOnly, 389, 100);
     link.ack(410, 26);
@@ -197,15 +197,15 @@ fn an_acknowledgement_may_leave_before_the_first_request_after_a_gap() {
         knows_responder: false,
         ..Link::new()
     };
-    link.oracle.set_remote(1);
+    link.checker.set_remote(1);
     for psn in 5..9 {
         link.request(RcSendOnly, psn, 100);
     }
-    link.oracle.forget();
+    link.checker.forget();
     let ack = bytes(&response(RcAcknowledge, 8, Syndrome::ACK, 4), 0);
-    link.oracle.sent(0, 1, None, &ack);
+    link.checker.sent(0, 1, None, &ack);
     link.request(RcSendOnly, 6, 100);
-    link.oracle.received(0, 0, &ack);
+    link.checker.received(0, 0, &ack);
     link.request(RcSendOnly, 9, 100);
     assert_eq!(link.found(), []);
     link.request(RcSendOnly, 11, 100);
@@ -218,9 +218,9 @@ fn connections_that_begin_after_a_gap_are_judged_as_a_whole() {
     for has_begun_later in [false, true] {
         let mut link = Link::new();
         link.request(RcSendOnly, 3, 100);
-        link.oracle.forget();
+        link.checker.forget();
         if has_begun_later {
-            link.oracle.restart_queue_pair(0, QPN[0]);
+            link.checker.restart_queue_pair(0, QPN[0]);
         }
         link.request(RcSendOnly, 5, 100);
         link.ack(7, 3);

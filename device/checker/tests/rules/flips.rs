@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use faultline_oracle::{Change, Oracle, Place, UNJUDGED, Unjudged};
+use faultline_checker::{Change, Checker, Place, UNJUDGED, Unjudged};
 use faultline_wire::field::{self, Field, Part};
 use faultline_wire::{ICRC_LEN, Ip, OpKind, Opcode, icrc::icrc};
 
@@ -10,13 +10,13 @@ use crate::streams::{Sent, Stream};
 
 /// Shows frames to a checker as a capture from an unknown source, and returns its findings.
 fn found<'a>(frames: impl Iterator<Item = &'a Vec<u8>>) -> Vec<String> {
-    let mut oracle = Oracle::new(Place::Link);
-    oracle.set_any_makers();
+    let mut checker = Checker::new(Place::Link);
+    checker.set_any_makers();
     for (at, frame) in frames.enumerate() {
-        oracle.passed(at as u64, frame);
+        checker.passed(at as u64, frame);
     }
-    assert_eq!(oracle.responses_without_flow(), 0);
-    let all = oracle.violations().iter().chain(oracle.remarks());
+    assert_eq!(checker.responses_without_flow(), 0);
+    let all = checker.violations().iter().chain(checker.remarks());
     all.map(ToString::to_string).collect()
 }
 
@@ -134,17 +134,17 @@ fn each_change_is_found_or_listed() {
     assert_eq!(
         used,
         listed.collect(),
-        "entries of which each change is found"
+        "entries whose changes are all found"
     );
 }
 
 /// As [`found`], but also true if a response belongs to no request.
 fn is_found<'a>(frames: impl Iterator<Item = &'a Vec<u8>>) -> bool {
-    let mut oracle = Oracle::new(Place::Link);
-    oracle.set_any_makers();
+    let mut checker = Checker::new(Place::Link);
+    checker.set_any_makers();
     frames.enumerate().any(|(at, frame)| {
-        oracle.passed(at as u64, frame);
-        !oracle.violations().is_empty() || !oracle.remarks().is_empty()
+        checker.passed(at as u64, frame);
+        !checker.violations().is_empty() || !checker.remarks().is_empty()
     })
 }
 

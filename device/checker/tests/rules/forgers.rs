@@ -1,7 +1,7 @@
 //! An adapter that sends packets with the addresses and numbers of others causes no findings about these.
 
 use Opcode::*;
-use faultline_oracle::{FLOW_LIMIT, QueuePair, Rule};
+use faultline_checker::{FLOW_LIMIT, QueuePair, Rule};
 use faultline_wire::packet::RoceHeader;
 use faultline_wire::{NakCode, Opcode, Syndrome};
 
@@ -37,15 +37,15 @@ impl By {
                     mtu: None,
                     read_limit: None,
                 };
-                link.oracle.sent(0, FORGER, Some(pair), &frame);
+                link.checker.sent(0, FORGER, Some(pair), &frame);
             }
-            Self::Software => link.oracle.sent_by_software(0, FORGER, &frame),
+            Self::Software => link.checker.sent_by_software(0, FORGER, &frame),
         }
-        link.oracle.received(0, to, &frame);
+        link.checker.received(0, to, &frame);
     }
 }
 
-/// A connection with two messages, of which the next request has PSN 2.
+/// A connection with two messages; the next request has PSN 2.
 fn connection() -> Link {
     let mut link = Link::new();
     for psn in 0..2 {
@@ -90,7 +90,7 @@ fn forged_responses() {
         }
         link.request(RcReadRequest, 4, 8);
         link.request(RcReadRequest, 5, 8);
-        let of_others = link.oracle.count_of(Some(0)) + link.oracle.count_of(Some(1));
+        let of_others = link.checker.count_of(Some(0)) + link.checker.count_of(Some(1));
         assert_eq!(of_others, 0, "{by:?} {:?}", link.found());
     }
 }
@@ -106,7 +106,7 @@ fn requests_of_software() {
     let nak = Syndrome::Nak(NakCode::PsnSequenceError);
     let nak = response(RcAcknowledge, 0, nak, 0);
     link.pass(1, &nak, 0);
-    assert_eq!((link.found(), link.oracle.mixed()), (vec![], 1));
+    assert_eq!((link.found(), link.checker.mixed()), (vec![], 1));
 }
 
 /// A connection that was discarded because of many others continues, and repeats earlier requests.
@@ -121,7 +121,8 @@ fn a_discarded_connection_returns() {
             mtu: None,
             read_limit: None,
         };
-        link.oracle.sent(0, FORGER, Some(pair), &bytes(&other, len));
+        link.checker
+            .sent(0, FORGER, Some(pair), &bytes(&other, len));
     }
     link.request(RcSendOnly, 2, 8);
     link.request(RcSendOnly, 1, 8);
@@ -137,7 +138,7 @@ fn a_new_connection_is_judged() {
         let mut link = connection();
         let (forged, len) = request(RcSendOnly, 7, 8);
         By::Software.send(&mut link, 1, &forged, len);
-        link.oracle.restart_queue_pair(adapter, qpn);
+        link.checker.restart_queue_pair(adapter, qpn);
         link.request(RcSendOnly, 0, 8);
         link.ack(0, 1);
         assert_eq!(link.found(), []);
@@ -151,14 +152,14 @@ fn a_new_connection_is_judged() {
 fn a_sender_that_is_known_later_is_judged() {
     let mut link = Link::new();
     let (first, len) = request(RcSendOnly, 7, 8);
-    link.oracle.passed_to(0, 1, &bytes(&first, len));
+    link.checker.passed_to(0, 1, &bytes(&first, len));
     for psn in 8..10 {
         link.request(RcSendOnly, psn, 8);
         link.ack(psn, psn + 1);
     }
     // The answer to it was sent before, too.
     let ack = response(RcAcknowledge, 9, Syndrome::ACK, 10);
-    link.oracle.passed_to(0, 0, &bytes(&ack, 0));
+    link.checker.passed_to(0, 0, &bytes(&ack, 0));
     assert_eq!(link.found(), []);
     link.request(RcSendOnly, 12, 8);
     assert_eq!(link.found(), [Rule::RequestPsn]);
@@ -175,8 +176,8 @@ fn requests_of_two_queue_pairs() {
         read_limit: None,
     };
     for psn in [0, 2] {
-        link.oracle.sent(0, 0, Some(pair), &bytes(&old, len));
-        link.oracle.received(0, 1, &bytes(&old, len));
+        link.checker.sent(0, 0, Some(pair), &bytes(&old, len));
+        link.checker.received(0, 1, &bytes(&old, len));
         link.request(RcSendOnly, psn + 2, 8);
         link.ack(psn + 2, psn + 3);
     }

@@ -119,7 +119,7 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// Octets of a stream, of which the first ones are known.
+/// Octets of a stream; the first ones are known.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Octets<'a> {
     pub known: &'a [u8],

@@ -1,7 +1,7 @@
 //! Packets of two adapters, as the checker sees them.
 
 use Opcode::*;
-use faultline_oracle::{Oracle, Place, QueuePair, Rule};
+use faultline_checker::{Checker, Place, QueuePair, Rule};
 use faultline_wire::packet::{RoceHeader, seal};
 use faultline_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Gid, Headers, Ip, MacAddr, NakCode, Opcode,
@@ -13,9 +13,9 @@ pub(crate) const MTU: u32 = 1024;
 pub(crate) const QPN: [u32; 2] = [0x11, 0x12];
 pub(crate) const US: u64 = 1000;
 
-/// A conversation of two adapters, 0 (requester) and 1, which the oracle sees at both.
+/// A conversation of two adapters, 0 (requester) and 1, which the checker sees at both.
 pub(crate) struct Talk {
-    pub(crate) oracle: Oracle,
+    pub(crate) checker: Checker,
     pub(crate) now: u64,
     /// READs that each queue pair may have outstanding.
     pub(crate) read_limit: Option<u32>,
@@ -88,7 +88,7 @@ pub(crate) fn response(opcode: Opcode, psn: u32, syndrome: Syndrome, msn: u32) -
 impl Talk {
     pub(crate) fn new() -> Self {
         Self {
-            oracle: Oracle::new(Place::Adapter),
+            checker: Checker::new(Place::Adapter),
             now: 0,
             read_limit: None,
         }
@@ -111,10 +111,10 @@ impl Talk {
             mtu: Some(MTU),
             read_limit: self.read_limit,
         };
-        self.oracle.sent(self.now, from, Some(sender), frame);
+        self.checker.sent(self.now, from, Some(sender), frame);
         if !is_lost {
             self.now += US;
-            self.oracle.received(self.now, 1 - from, frame);
+            self.checker.received(self.now, 1 - from, frame);
         }
     }
 
@@ -178,7 +178,7 @@ impl Talk {
 
     /// Rules that adapter 0 has violated.
     pub(crate) fn of_requester(&self) -> Vec<Rule> {
-        let violations = self.oracle.violations().iter();
+        let violations = self.checker.violations().iter();
         let own = violations.filter(|violation| violation.adapter == Some(0));
         own.map(|violation| violation.rule).collect()
     }
@@ -186,7 +186,7 @@ impl Talk {
     #[track_caller]
     pub(crate) fn clean(&self) {
         let found: Vec<String> = self
-            .oracle
+            .checker
             .violations()
             .iter()
             .map(ToString::to_string)
@@ -197,7 +197,7 @@ impl Talk {
     /// Exactly this rule was violated.
     #[track_caller]
     pub(crate) fn violates(&self, rule: Rule) {
-        let found = self.oracle.violations();
+        let found = self.checker.violations();
         assert!(
             !found.is_empty() && found.iter().all(|violation| violation.rule == rule),
             "{found:#?}"
@@ -207,7 +207,7 @@ impl Talk {
 
 /// On a link whose sender is known, as in a running process, whose MTU may not be.
 pub(crate) struct Link {
-    pub(crate) oracle: Oracle,
+    pub(crate) checker: Checker,
     /// The sending queue pairs of responses are passed, too.
     pub(crate) knows_responder: bool,
     pub(crate) read_limit: Option<u32>,
@@ -216,7 +216,7 @@ pub(crate) struct Link {
 impl Link {
     pub(crate) fn new() -> Self {
         Self {
-            oracle: Oracle::new(Place::Link),
+            checker: Checker::new(Place::Link),
             knows_responder: true,
             read_limit: None,
         }
@@ -230,8 +230,8 @@ impl Link {
             read_limit: self.read_limit,
         });
         let frame = bytes(header, payload);
-        self.oracle.sent(0, from, sender, &frame);
-        self.oracle.received(0, 1 - from, &frame);
+        self.checker.sent(0, from, sender, &frame);
+        self.checker.received(0, 1 - from, &frame);
     }
 
     pub(crate) fn request(&mut self, opcode: Opcode, psn: u32, len: u32) {
@@ -245,7 +245,7 @@ impl Link {
     }
 
     pub(crate) fn found(&self) -> Vec<Rule> {
-        let violations = self.oracle.violations().iter();
+        let violations = self.checker.violations().iter();
         violations.map(|violation| violation.rule).collect()
     }
 }

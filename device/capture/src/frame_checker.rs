@@ -1,9 +1,9 @@
-//! Captured frames on their way to the oracle, and what it has found.
+//! Captured frames for the checker, and its findings.
 
 use std::collections::HashMap;
 
-use faultline_oracle::{
-    Finding, Frame, Oracle, Place, QueuePair, REMARK_LIMIT, Severity, VIOLATION_LIMIT,
+use faultline_checker::{
+    Checker, Finding, Frame, Place, QueuePair, REMARK_LIMIT, Severity, VIOLATION_LIMIT,
 };
 use faultline_wire::ip::PROTOCOL_TCP;
 use faultline_wire::packet::parse_trusted;
@@ -52,7 +52,7 @@ pub enum InterfaceKind {
 pub struct InterfaceFindings {
     /// Its name.
     pub name: String,
-    /// What is at it.
+    /// The kind of adapter at it.
     pub kind: InterfaceKind,
     /// Violations by frames that come from it.
     pub violations: u64,
@@ -72,7 +72,7 @@ pub struct Findings {
     /// have used its addresses and ports.
     #[serde(default)]
     pub unjudged_segments: u64,
-    /// Frames of which a file has a part only.
+    /// Frames that are cut in the file.
     pub cut: u64,
     /// Frames that the capture has lost.
     pub lost: u64,
@@ -214,10 +214,10 @@ struct Attributes {
     read_limit: Option<u32>,
 }
 
-/// Shows captured frames to the oracle.
+/// Shows captured frames to the checker.
 #[derive(Debug)]
-pub struct Judge {
-    oracle: Oracle,
+pub struct FrameChecker {
+    checker: Checker,
     /// The interfaces of the capture.
     pub interfaces: Vec<Interface>,
     /// By address: the interface where frames with this source were sent.
@@ -234,15 +234,15 @@ pub struct Judge {
     filled: Vec<u8>,
 }
 
-impl Judge {
-    /// `ready`: all adapters have agreed to exchange READY packets. Otherwise those of which [`Judge::agree_to_ready`] says so have.
+impl FrameChecker {
+    /// `ready`: all adapters have agreed to exchange READY packets; otherwise those named to [`FrameChecker::agree_to_ready`].
     pub fn new(interfaces: Vec<Interface>, ready: bool) -> Self {
-        let mut oracle = Oracle::new(Place::Link);
+        let mut checker = Checker::new(Place::Link);
         if ready {
-            oracle.set_all_ready();
+            checker.set_all_ready();
         }
-        let mut judge = Self {
-            oracle,
+        let mut frame_checker = Self {
+            checker,
             interfaces: Vec::new(),
             sources: HashMap::new(),
             counts: HashMap::new(),
@@ -255,34 +255,34 @@ impl Judge {
         };
         interfaces
             .into_iter()
-            .for_each(|interface| judge.add(interface));
-        judge
+            .for_each(|interface| frame_checker.add(interface));
+        frame_checker
     }
 
     /// For a file from an unknown source. `ready`: the adapters are Faultlines that exchange READY packets.
     pub(crate) fn of_file(ready: bool) -> Self {
-        let mut judge = Self::new(Vec::new(), ready);
-        judge.oracle.set_any_makers();
-        judge
+        let mut frame_checker = Self::new(Vec::new(), ready);
+        frame_checker.checker.set_any_makers();
+        frame_checker
     }
 
     /// One more interface of the capture.
     pub fn add(&mut self, interface: Interface) {
         // Before a port, bridges and sockets may lose frames.
         if interface.kind == InterfaceKind::Port {
-            self.oracle.set_remote(self.interfaces.len());
+            self.checker.set_remote(self.interfaces.len());
         }
         self.interfaces.push(interface);
     }
 
     /// The adapter of an interface has agreed to exchange READY packets with the others that have.
     pub fn agree_to_ready(&mut self, interface: usize) {
-        self.oracle.set_ready(interface, true);
+        self.checker.set_ready(interface, true);
     }
 
     /// Sets how many bytes all connections and findings may take.
     pub fn limit_memory(&mut self, bytes: usize) {
-        self.oracle.limit_memory(bytes);
+        self.checker.limit_memory(bytes);
     }
 
     /// Frames so far.
@@ -295,8 +295,8 @@ impl Judge {
         self.lost
     }
 
-    /// Judges a frame of `length` octets, of which `data` are known. Returns false if these are not all of its headers: nothing of it
-    /// is judged then.
+    /// Judges a frame of `length` octets, of which `data` are known. Returns false, and judges nothing of it, if its headers are
+    /// cut.
     pub fn frame(&mut self, at: u64, data: &[u8], length: usize, origin: Origin) -> bool {
         self.frames = self.frames.saturating_add(1);
         if length == data.len() {
@@ -307,13 +307,13 @@ impl Judge {
         let is_whole = fill(data, length, &mut filled);
         match is_whole {
             true => self.pass(at, Frame::cut(&filled, data.len()), origin),
-            false => self.oracle.skip(),
+            false => self.checker.skip(),
         }
         self.filled = filled;
         is_whole
     }
 
-    /// Counts a frame of which a file has a part only.
+    /// Counts a frame that is cut in the file.
     pub(crate) fn note_cut(&mut self) {
         self.cut = self.cut.saturating_add(1);
     }
@@ -323,7 +323,7 @@ impl Judge {
         self.tunnelled = self.tunnelled.saturating_add(1);
     }
 
-    /// The number of the next frame, which is judged later by [`Judge::show`].
+    /// The number of the next frame, which is judged later by [`FrameChecker::show`].
     pub(crate) fn number(&mut self) -> u64 {
         self.frames = self.frames.saturating_add(1);
         self.frames
@@ -331,19 +331,19 @@ impl Judge {
 
     /// Judges the frame with this number.
     pub(crate) fn show(&mut self, number: u64, at: u64, frame: Frame<'_>, origin: Origin) {
-        self.oracle.set_number(number);
+        self.checker.set_number(number);
         self.pass(at, frame, origin);
     }
 
     /// Notes that the frame that was judged last stands before the one that it presupposes.
     pub(crate) fn note_order(&mut self, at: u64, frame: Frame<'_>, later: u64) {
-        self.oracle.note_order(at, frame, later);
+        self.checker.note_order(at, frame, later);
     }
 
     fn pass(&mut self, at: u64, frame: Frame<'_>, origin: Origin) {
         let interface = origin.interface;
         if self.is_in_transit(origin, frame.octets()) {
-            self.oracle.skip();
+            self.checker.skip();
             return;
         }
         // What comes in through a port that leads elsewhere is sent by an adapter behind it.
@@ -358,7 +358,7 @@ impl Judge {
                     self.learn(source, interface);
                 }
                 if origin.is_raw {
-                    self.oracle.sent_by_software(at, interface, frame);
+                    self.checker.sent_by_software(at, interface, frame);
                     return;
                 }
                 let sender = origin.sender.map(|qpn| {
@@ -370,19 +370,19 @@ impl Judge {
                         read_limit,
                     }
                 });
-                self.oracle.sent(at, interface, sender, frame);
+                self.checker.sent(at, interface, sender, frame);
             }
             // It was judged where it was sent, or its source address is wrong, too.
-            Some(false) if origin.is_impaired => self.oracle.skip(),
+            Some(false) if origin.is_impaired => self.checker.skip(),
             Some(false) if source.is_some_and(|source| self.sources.contains_key(&source)) => {
-                self.oracle.skip();
+                self.checker.skip();
                 match origin.is_held {
-                    true => self.oracle.held(at, interface, frame),
-                    false => self.oracle.received(at, interface, frame),
+                    true => self.checker.held(at, interface, frame),
+                    false => self.checker.received(at, interface, frame),
                 }
             }
-            Some(false) => self.oracle.passed_to(at, interface, frame),
-            None => self.oracle.passed(at, frame),
+            Some(false) => self.checker.passed_to(at, interface, frame),
+            None => self.checker.passed(at, frame),
         }
     }
 
@@ -422,7 +422,7 @@ impl Judge {
     /// The capture has lost frames: connections are judged anew.
     pub fn lose(&mut self, frames: u64) {
         self.lost = self.lost.saturating_add(frames);
-        self.oracle.forget();
+        self.checker.forget();
     }
 
     /// Discards the attributes of queue pairs: some notices were lost.
@@ -432,14 +432,14 @@ impl Judge {
 
     /// A queue pair of the adapter at an interface begins another connection, with this path MTU; 0: it has none.
     pub fn restart_queue_pair(&mut self, interface: usize, qpn: u32, mtu: u32) {
-        self.oracle.restart_queue_pair(interface, qpn);
+        self.checker.restart_queue_pair(interface, qpn);
         self.pairs.remove(&(interface, qpn));
         if mtu > 0 {
             self.set_attribute(interface, qpn, |pair| pair.mtu = Some(mtu));
         }
     }
 
-    /// A queue pair of the adapter at an interface may have so many READs and atomics outstanding.
+    /// Sets how many READs and atomics a queue pair of the adapter at an interface may have outstanding.
     pub fn limit_reads(&mut self, interface: usize, qpn: u32, limit: u32) {
         self.set_attribute(interface, qpn, |pair| pair.read_limit = Some(limit));
     }
@@ -451,9 +451,9 @@ impl Judge {
         }
     }
 
-    /// The oracle.
-    pub fn oracle(&self) -> &Oracle {
-        &self.oracle
+    /// The checker.
+    pub fn checker(&self) -> &Checker {
+        &self.checker
     }
 
     /// What was found until now.
@@ -474,23 +474,23 @@ impl Judge {
         let interfaces = interfaces.map(|(number, interface)| InterfaceFindings {
             name: interface.name.clone(),
             kind: interface.kind,
-            violations: self.oracle.count_of(Some(number)),
+            violations: self.checker.count_of(Some(number)),
         });
         Findings {
             frames: self.frames,
-            packets: self.oracle.packets(),
-            segments: self.oracle.segments(),
-            unjudged_segments: self.oracle.unjudged_segments(),
+            packets: self.checker.packets(),
+            segments: self.checker.segments(),
+            unjudged_segments: self.checker.unjudged_segments(),
             cut: self.cut,
             lost: self.lost,
-            responses_without_requests: self.oracle.responses_without_flow(),
-            mixed: self.oracle.mixed(),
-            forgotten: self.oracle.forgotten(),
-            violations: self.oracle.violations().iter().map(found).collect(),
-            violation_count: self.oracle.count(Severity::Violation),
-            remarks: self.oracle.remarks().iter().map(found).collect(),
+            responses_without_requests: self.checker.responses_without_flow(),
+            mixed: self.checker.mixed(),
+            forgotten: self.checker.forgotten(),
+            violations: self.checker.violations().iter().map(found).collect(),
+            violation_count: self.checker.count(Severity::Violation),
+            remarks: self.checker.remarks().iter().map(found).collect(),
             remark_count: [Severity::Suspicious, Severity::Note]
-                .map(|severity| self.oracle.count(severity))
+                .map(|severity| self.checker.count(severity))
                 .iter()
                 .sum(),
             tunnelled: self.tunnelled,

@@ -1,7 +1,7 @@
 //! Rules about single packets: headers, iCRC and length.
 
 use Opcode::*;
-use faultline_oracle::{Frame, REMARK_LIMIT, Rule, Severity, VIOLATION_LIMIT};
+use faultline_checker::{Frame, REMARK_LIMIT, Rule, Severity, VIOLATION_LIMIT};
 use faultline_wire::packet::RoceHeader;
 use faultline_wire::{Gid, Ip, MULTICAST_QPN, MacAddr, Opcode, Reth};
 
@@ -94,12 +94,12 @@ fn suspicious_packets() {
         change(&mut header);
         talk.frame(0, &bytes(&header, 0), false);
         talk.clean();
-        let remarks = talk.oracle.remarks().iter();
+        let remarks = talk.checker.remarks().iter();
         let rules: Vec<Rule> = remarks.map(|remark| remark.rule).collect();
-        assert_eq!(rules, [rule], "{opcode:?} {:?}", talk.oracle.remarks());
+        assert_eq!(rules, [rule], "{opcode:?} {:?}", talk.checker.remarks());
         assert_eq!(rule.severity(), Severity::Suspicious);
-        assert_eq!(talk.oracle.count_of(Some(0)), 0);
-        assert_eq!(talk.oracle.count(Severity::Suspicious), 1);
+        assert_eq!(talk.checker.count_of(Some(0)), 0);
+        assert_eq!(talk.checker.count(Severity::Suspicious), 1);
     }
 }
 
@@ -112,8 +112,8 @@ fn remarks_of_a_rule_are_limited() {
     for _ in 0..2 * REMARK_LIMIT {
         talk.frame(0, &bytes(&marked, 0), false);
     }
-    assert_eq!(talk.oracle.remarks().len() as u64, REMARK_LIMIT);
-    assert_eq!(talk.oracle.count(Severity::Suspicious), 2 * REMARK_LIMIT);
+    assert_eq!(talk.checker.remarks().len() as u64, REMARK_LIMIT);
+    assert_eq!(talk.checker.count(Severity::Suspicious), 2 * REMARK_LIMIT);
 }
 
 #[test]
@@ -157,9 +157,9 @@ fn of_a_frame_without_payload_the_headers_are_judged() {
         let mut frame = bytes(&header, payload);
         let end = header.header_len();
         frame[end..].fill(0);
-        talk.oracle.sent(0, 0, None, Frame::cut(&frame, end));
-        let found: u64 = talk.oracle.counts().values().sum();
-        assert_eq!(found, expected, "{:?}", talk.oracle.violations());
+        talk.checker.sent(0, 0, None, Frame::cut(&frame, end));
+        let found: u64 = talk.checker.counts().values().sum();
+        assert_eq!(found, expected, "{:?}", talk.checker.violations());
     }
 }
 
@@ -212,14 +212,14 @@ fn violations_are_counted_and_kept_for_each_adapter() {
     }
     talk.frame(1, &wrong, true);
     let kept = |adapter| {
-        let violations = talk.oracle.violations().iter();
+        let violations = talk.checker.violations().iter();
         let of_adapter = violations.filter(|violation| violation.adapter == Some(adapter));
         of_adapter.count() as u64
     };
     assert_eq!((kept(0), kept(1)), (VIOLATION_LIMIT, 1));
-    assert_eq!(talk.oracle.count_of(Some(0)), VIOLATION_LIMIT + 1);
-    assert_eq!(talk.oracle.count_of(Some(1)), 1);
-    assert_eq!(talk.oracle.count_of(None), 0);
-    let all = talk.oracle.counts()[&Rule::InvariantCrc];
+    assert_eq!(talk.checker.count_of(Some(0)), VIOLATION_LIMIT + 1);
+    assert_eq!(talk.checker.count_of(Some(1)), 1);
+    assert_eq!(talk.checker.count_of(None), 0);
+    let all = talk.checker.counts()[&Rule::InvariantCrc];
     assert_eq!(all, VIOLATION_LIMIT + 2);
 }

@@ -1,7 +1,7 @@
 //! What a requester sends: PSNs, messages, repetitions and pauses.
 
 use Opcode::*;
-use faultline_oracle::{QueuePair, Rule};
+use faultline_checker::{QueuePair, Rule};
 use faultline_wire::{NakCode, Opcode, Psn, Syndrome};
 
 use crate::talk::{MTU, QPN, Talk, US, bytes, request, response};
@@ -25,8 +25,8 @@ fn a_connection_without_faults_is_clean() {
     talk.request(RcSendOnlyWithImmediate, 7, 0);
     talk.ack(7, 5);
     talk.clean();
-    assert_eq!(talk.oracle.packets(), 15);
-    assert_eq!(talk.oracle.responses_without_flow(), 0);
+    assert_eq!(talk.checker.packets(), 15);
+    assert_eq!(talk.checker.responses_without_flow(), 0);
 }
 
 #[test]
@@ -171,10 +171,10 @@ fn pauses() {
     talk.request(RcWriteOnly, 1, 8);
     talk.violates(Rule::SentAfterFailure);
     // After that it is another connection.
-    talk.oracle.restart_queue_pair(0, QPN[0]);
-    let before = talk.oracle.violations().len();
+    talk.checker.restart_queue_pair(0, QPN[0]);
+    let before = talk.checker.violations().len();
     talk.request(RcWriteOnly, 77, 8);
-    assert_eq!(talk.oracle.violations().len(), before);
+    assert_eq!(talk.checker.violations().len(), before);
 }
 
 /// The memory for the response of a READ is absent: the requester discards it, and the NAK after it.
@@ -227,7 +227,7 @@ fn another_queue_pair_has_another_connection() {
         read_limit: None,
     };
     let frame = bytes(&header, payload);
-    talk.oracle.sent(talk.now, 0, Some(other), &frame);
+    talk.checker.sent(talk.now, 0, Some(other), &frame);
     talk.clean();
     // The queue pair of the first connection continues with its own PSNs only.
     let mut talk = Talk::new();

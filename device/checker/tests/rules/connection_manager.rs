@@ -1,7 +1,7 @@
 //! Parameters in messages of the connection manager.
 
 use Opcode::*;
-use faultline_oracle::{Frame, Oracle, Place, QueuePair, Rule};
+use faultline_checker::{Checker, Frame, Place, QueuePair, Rule};
 use faultline_wire::packet::seal;
 use faultline_wire::{GSI_QKEY, GSI_QPN, Opcode, Syndrome};
 
@@ -63,14 +63,14 @@ fn rep() -> Vec<u8> {
 }
 
 /// Sends READs of adapter `from` without responses; the connection begins with PSN `first`. Returns the number of READs beyond the limit.
-fn excess_reads(oracle: &mut Oracle, from: usize, first: u32, count: u32) -> usize {
-    let before = oracle.violations().len();
+fn excess_reads(checker: &mut Checker, from: usize, first: u32, count: u32) -> usize {
+    let before = checker.violations().len();
     for psn in first..first + count {
         let mut read = header(from, RcReadRequest, psn);
         read.reth.as_mut().unwrap().len = 8;
-        oracle.sent(0, from, None, &bytes(&read, 0));
+        checker.sent(0, from, None, &bytes(&read, 0));
     }
-    let found = &oracle.violations()[before..];
+    let found = &checker.violations()[before..];
     assert!(found.iter().all(|found| found.rule == Rule::ReadLimit));
     found.len()
 }
@@ -78,65 +78,65 @@ fn excess_reads(oracle: &mut Oracle, from: usize, first: u32, count: u32) -> usi
 #[test]
 fn the_connection_manager_limits_reads() {
     let start = |messages: &[Vec<u8>]| {
-        let mut oracle = Oracle::new(Place::Adapter);
+        let mut checker = Checker::new(Place::Adapter);
         for message in messages {
-            oracle.sent(0, 0, None, message);
-            oracle.received(0, 1, message);
+            checker.sent(0, 0, None, message);
+            checker.received(0, 1, message);
         }
-        oracle
+        checker
     };
     let (asks, agrees) = (req(), rep());
     let connected = || start(&[asks.clone(), agrees.clone()]);
     let reads =
-        |oracle: &mut Oracle, from: usize| excess_reads(oracle, from, STARTING_PSN[from], 4);
-    let mut oracle = connected();
-    assert_eq!((reads(&mut oracle, 0), reads(&mut oracle, 1)), (3, 2));
+        |checker: &mut Checker, from: usize| excess_reads(checker, from, STARTING_PSN[from], 4);
+    let mut checker = connected();
+    assert_eq!((reads(&mut checker, 0), reads(&mut checker, 1)), (3, 2));
     // Messages that are sent again change nothing.
-    let mut oracle = start(&[asks.clone(), asks.clone(), agrees.clone(), agrees.clone()]);
-    assert_eq!((reads(&mut oracle, 0), reads(&mut oracle, 1)), (3, 2));
+    let mut checker = start(&[asks.clone(), asks.clone(), agrees.clone(), agrees.clone()]);
+    assert_eq!((reads(&mut checker, 0), reads(&mut checker, 1)), (3, 2));
     // The REQ is unknown, or the REP comes first, or too late.
     for messages in [vec![agrees.clone()], vec![agrees.clone(), asks.clone()]] {
         assert_eq!(reads(&mut start(&messages), 0), 0);
     }
-    let mut oracle = start(std::slice::from_ref(&asks));
-    assert_eq!(excess_reads(&mut oracle, 0, STARTING_PSN[0], 1), 0);
-    oracle.sent(0, 1, None, &agrees);
-    assert_eq!(excess_reads(&mut oracle, 0, STARTING_PSN[0] + 1, 4), 0);
+    let mut checker = start(std::slice::from_ref(&asks));
+    assert_eq!(excess_reads(&mut checker, 0, STARTING_PSN[0], 1), 0);
+    checker.sent(0, 1, None, &agrees);
+    assert_eq!(excess_reads(&mut checker, 0, STARTING_PSN[0] + 1, 4), 0);
     // Another connection of the same queue pairs: one that begins with another PSN, and one after the agreed one.
-    let mut oracle = connected();
-    assert_eq!(excess_reads(&mut oracle, 0, 1, 4), 0);
-    let mut oracle = connected();
+    let mut checker = connected();
+    assert_eq!(excess_reads(&mut checker, 0, 1, 4), 0);
+    let mut checker = connected();
     let sender = |read_limit| QueuePair {
         qpn: QPN[0],
         mtu: None,
         read_limit,
     };
     let (send, len) = request(RcSendOnly, STARTING_PSN[0], 8);
-    oracle.sent(0, 0, Some(sender(None)), &bytes(&send, len));
-    oracle.restart_queue_pair(0, QPN[0]);
-    assert_eq!(reads(&mut oracle, 0), 0);
+    checker.sent(0, 0, Some(sender(None)), &bytes(&send, len));
+    checker.restart_queue_pair(0, QPN[0]);
+    assert_eq!(reads(&mut checker, 0), 0);
     // Messages that another adapter sends or receives have no effect: they may be forged.
-    let mut oracle = start(std::slice::from_ref(&asks));
-    oracle.sent(0, 2, None, &agrees);
-    assert_eq!(reads(&mut oracle, 0), 0);
-    let mut oracle = start(&[]);
+    let mut checker = start(std::slice::from_ref(&asks));
+    checker.sent(0, 2, None, &agrees);
+    assert_eq!(reads(&mut checker, 0), 0);
+    let mut checker = start(&[]);
     for message in [&asks, &agrees] {
-        oracle.sent(0, 2, None, message);
-        oracle.received(0, 1, message);
+        checker.sent(0, 2, None, message);
+        checker.received(0, 1, message);
     }
-    assert_eq!((reads(&mut oracle, 0), reads(&mut oracle, 1)), (0, 2));
+    assert_eq!((reads(&mut checker, 0), reads(&mut checker, 1)), (0, 2));
     // After a loss, earlier messages are discarded.
-    let mut oracle = connected();
-    oracle.forget();
-    assert_eq!(reads(&mut oracle, 0), 0);
+    let mut checker = connected();
+    checker.forget();
+    assert_eq!(reads(&mut checker, 0), 0);
     // The smaller limit counts.
     for (own, excess) in [(0, 2), (1, 1), (2, 1)] {
-        let mut oracle = connected();
+        let mut checker = connected();
         for psn in [STARTING_PSN[0], STARTING_PSN[0] + 1] {
             let (read, _) = request(RcReadRequest, psn, 8);
-            oracle.sent(0, 0, Some(sender(Some(own))), &bytes(&read, 0));
+            checker.sent(0, 0, Some(sender(Some(own))), &bytes(&read, 0));
         }
-        let found = oracle.violations().iter();
+        let found = checker.violations().iter();
         assert_eq!(found.filter(|v| v.rule == Rule::ReadLimit).count(), excess);
     }
 }
@@ -145,14 +145,14 @@ fn the_connection_manager_limits_reads() {
 #[test]
 fn on_a_link_the_attribute_counts() {
     let mut link = Link::new();
-    let messages = |oracle: &mut Oracle| {
-        oracle.sent(0, 0, None, &req());
-        oracle.sent(0, 1, None, &rep());
-        oracle.received(0, 0, &rep());
+    let messages = |checker: &mut Checker| {
+        checker.sent(0, 0, None, &req());
+        checker.sent(0, 1, None, &rep());
+        checker.received(0, 0, &rep());
     };
     for (own, excess) in [(Some(3), 1), (None, 3)] {
-        link.oracle = Oracle::new(Place::Link);
-        messages(&mut link.oracle);
+        link.checker = Checker::new(Place::Link);
+        messages(&mut link.checker);
         link.read_limit = own;
         let first = STARTING_PSN[0];
         link.request(RcReadRequest, first, 8);
@@ -182,15 +182,15 @@ fn messages_that_do_not_arrive_at_the_connection_manager_are_not_read() {
         (Frame::cut(&agrees, 58), 0),
     ];
     for (frame, excess) in frames {
-        let mut oracle = Oracle::new(Place::Adapter);
-        oracle.sent(0, 0, None, &req());
-        oracle.sent(0, 1, None, frame);
-        oracle.received(0, 0, frame);
+        let mut checker = Checker::new(Place::Adapter);
+        checker.sent(0, 0, None, &req());
+        checker.sent(0, 1, None, frame);
+        checker.received(0, 0, frame);
         for psn in STARTING_PSN[0]..STARTING_PSN[0] + 4 {
             let (read, _) = request(RcReadRequest, psn, 8);
-            oracle.sent(0, 0, None, &bytes(&read, 0));
+            checker.sent(0, 0, None, &bytes(&read, 0));
         }
-        let found = oracle.violations().iter();
+        let found = checker.violations().iter();
         assert_eq!(found.filter(|v| v.rule == Rule::ReadLimit).count(), excess);
     }
 }

@@ -11,12 +11,12 @@ use crate::rule::{Rule, Severity};
 /// A packet that violates a rule. The severity is that of the rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Time of the packet in nanoseconds, as it was passed to the oracle.
+    /// Time of the packet in nanoseconds, as it was passed to the checker.
     pub at: u64,
-    /// Number of the frame among those that were passed to [`Oracle::sent`](crate::Oracle::sent),
-    /// [`Oracle::passed`](crate::Oracle::passed) or [`Oracle::skip`](crate::Oracle::skip), from 1.
+    /// Number of the frame among those that were passed to [`Checker::sent`](crate::Checker::sent),
+    /// [`Checker::passed`](crate::Checker::passed) or [`Checker::skip`](crate::Checker::skip), from 1.
     pub frame: u64,
-    /// Number of the sending adapter, as it was passed to the oracle; `None`: not known.
+    /// Number of the sending adapter, as it was passed to the checker; `None`: not known.
     pub adapter: Option<usize>,
     /// The rule.
     pub rule: Rule,

@@ -1,7 +1,7 @@
 //! The limit of outstanding READs and atomics.
 
 use Opcode::*;
-use faultline_oracle::Rule;
+use faultline_checker::Rule;
 use faultline_wire::{Opcode, Syndrome};
 
 use crate::talk::{Link, MTU, Talk, bytes, request, response};
@@ -34,7 +34,7 @@ fn outstanding_reads_are_limited() {
         talk.clean();
         talk.request(opcode, 5, 8);
         talk.violates(Rule::ReadLimit);
-        assert_eq!(talk.oracle.violations().len(), 1, "{opcode:?}");
+        assert_eq!(talk.checker.violations().len(), 1, "{opcode:?}");
     }
     let mut talk = with_read_limit(0);
     talk.request(RcWriteOnly, 0, 8);
@@ -82,7 +82,7 @@ fn reads_are_outstanding_until_their_last_response() {
 fn reads_of_a_remote_adapter_are_judged_as_on_a_link() {
     let start = |remote| {
         let mut talk = with_read_limit(2);
-        talk.oracle.set_remote(remote);
+        talk.checker.set_remote(remote);
         for psn in 0..4 {
             talk.request(RcReadRequest, psn, 8);
         }
@@ -129,7 +129,7 @@ fn reads_on_a_link_are_outstanding_until_their_responses_pass() {
     assert_eq!(link.found(), []);
     // The responses to the first two READs were not seen; that to the third comes after them.
     let mut link = start();
-    link.oracle.set_remote(1);
+    link.checker.set_remote(1);
     read(&mut link, 2);
     link.request(RcReadRequest, 3, 8);
     link.request(RcReadRequest, 4, 8);
@@ -139,7 +139,7 @@ fn reads_on_a_link_are_outstanding_until_their_responses_pass() {
     // After a gap, the requests that were answered meanwhile are unknown.
     let mut link = start();
     read(&mut link, 0);
-    link.oracle.forget();
+    link.checker.forget();
     for psn in 1..9 {
         link.request(RcReadRequest, psn, 8);
         read(&mut link, 0);

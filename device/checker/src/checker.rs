@@ -1,4 +1,4 @@
-//! The oracle: finds the connection of a packet, and keeps the violations.
+//! The checker: finds the connection of a packet, and keeps the violations.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::RangeInclusive;
@@ -29,7 +29,7 @@ const FINDINGS: usize = 4;
 const STREAMS: usize = 16;
 const RESERVE: usize = 32;
 
-/// Maximum number of responses to a queue pair for which the oracle searches the flow.
+/// Maximum number of responses to a queue pair for which the checker searches the flow.
 const ATTEMPT_LIMIT: u32 = 64;
 
 /// The flow of a response.
@@ -56,7 +56,7 @@ impl Headers {
 
 /// Checks packets.
 #[derive(Debug)]
-pub struct Oracle {
+pub struct Checker {
     place: Place,
     tracks: Tracks,
     streams: Streams,
@@ -81,8 +81,8 @@ pub struct Oracle {
     findings: Findings,
 }
 
-impl Oracle {
-    /// Creates an oracle without packets.
+impl Checker {
+    /// Creates a checker without packets.
     pub fn new(place: Place) -> Self {
         Self {
             place,
@@ -739,8 +739,8 @@ mod tests {
         const QPN: u32 = 1 << 21;
         /// Queue pairs of the other connection.
         const OTHER: [u32; 2] = [1 << 20, 18];
-        let mut oracle = Oracle::new(Place::Adapter);
-        let pass = |oracle: &mut Oracle, from: u8, opcode, dest_qp, sender: Option<u32>| {
+        let mut checker = Checker::new(Place::Adapter);
+        let pass = |checker: &mut Checker, from: u8, opcode, dest_qp, sender: Option<u32>| {
             let gid = |adapter: u8| Gid::from_ipv4([10, 0, 0, adapter]);
             let mac = |adapter: u8| MacAddr([2, 0, 0, 0, 0, adapter]);
             let ip = Ip::from_gids(gid(from), gid(1 - from), 0, 0, 64);
@@ -758,25 +758,25 @@ mod tests {
                 mtu: None,
                 read_limit: None,
             });
-            oracle.sent(0, from.into(), queue_pair, &frame);
+            checker.sent(0, from.into(), queue_pair, &frame);
         };
-        let request = |oracle: &mut Oracle, qpn, sender| {
-            pass(oracle, 0, Opcode::RcSendOnly, qpn, Some(sender));
+        let request = |checker: &mut Checker, qpn, sender| {
+            pass(checker, 0, Opcode::RcSendOnly, qpn, Some(sender));
         };
-        request(&mut oracle, OTHER[1], OTHER[0]);
+        request(&mut checker, OTHER[1], OTHER[0]);
         for number in 0..3 * u32::try_from(FLOW_LIMIT).unwrap() {
-            request(&mut oracle, QPN + number, number);
+            request(&mut checker, QPN + number, number);
             pass(
-                &mut oracle,
+                &mut checker,
                 1,
                 Opcode::RcAcknowledge,
                 number,
                 Some(QPN + number),
             );
         }
-        assert_eq!(oracle.tracks.counts(), [FLOW_LIMIT; 2]);
-        request(&mut oracle, OTHER[1], OTHER[0]);
-        pass(&mut oracle, 1, Opcode::RcAcknowledge, OTHER[0], None);
-        assert_eq!(oracle.responses_without_flow(), 0);
+        assert_eq!(checker.tracks.counts(), [FLOW_LIMIT; 2]);
+        request(&mut checker, OTHER[1], OTHER[0]);
+        pass(&mut checker, 1, Opcode::RcAcknowledge, OTHER[0], None);
+        assert_eq!(checker.responses_without_flow(), 0);
     }
 }

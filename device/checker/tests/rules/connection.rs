@@ -1,7 +1,7 @@
 //! Fields that are equal in all packets of a connection, and connections that a NAK has ended.
 
 use Opcode::*;
-use faultline_oracle::{Oracle, Place, Rule};
+use faultline_checker::{Checker, Place, Rule};
 use faultline_wire::packet::RoceHeader;
 use faultline_wire::{NakCode, Opcode, Syndrome, XrcEth};
 
@@ -9,7 +9,7 @@ use crate::talk::{Link, MTU, Talk, bytes, header, request, response};
 
 /// Packets of a connection whose MTU is not known, on a link.
 fn rules(packets: &[(Opcode, u32, usize)]) -> Vec<Rule> {
-    let mut oracle = Oracle::new(Place::Link);
+    let mut checker = Checker::new(Place::Link);
     for (at, (opcode, psn, payload)) in packets.iter().enumerate() {
         let from = usize::from(opcode.is_response());
         let mut header = match from {
@@ -19,9 +19,13 @@ fn rules(packets: &[(Opcode, u32, usize)]) -> Vec<Rule> {
         if let Some(reth) = &mut header.reth {
             reth.len = 2 * MTU;
         }
-        oracle.passed(at as u64, &bytes(&header, *payload));
+        checker.passed(at as u64, &bytes(&header, *payload));
     }
-    oracle.violations().iter().map(|found| found.rule).collect()
+    checker
+        .violations()
+        .iter()
+        .map(|found| found.rule)
+        .collect()
 }
 
 #[test]
@@ -146,7 +150,7 @@ fn a_distant_psn_is_found_when_the_connection_goes_on() {
     assert_eq!(link.found(), []);
 }
 
-/// The responses of a READ begin in the middle only if the READ was repeated from there, and none belongs to an atomic.
+/// Responses of a READ begin in the middle only if the READ was repeated from there. No such response belongs to an atomic.
 #[test]
 fn responses_with_data_are_whole_and_in_order() {
     let mtu = MTU as usize;

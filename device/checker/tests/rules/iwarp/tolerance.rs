@@ -6,7 +6,7 @@ impl Stream {
     /// An unknown sender has sent a segment, which arrives.
     fn arrives(&mut self, from: usize, tcp: &Tcp, data: &[u8]) {
         let octets = frame(from, tcp, data);
-        self.oracle.passed_to(0, 1 - from, &octets);
+        self.checker.passed_to(0, 1 - from, &octets);
     }
 
     /// The stream of an end is followed: a wrong MSN is found, and nothing else.
@@ -180,7 +180,7 @@ fn a_malformed_segment_of_another_adapter_is_not_charged() {
     let mut stream = Stream::open();
     let mut forged = frame(0, &stream.header(0), &[]);
     forged[34 + 12] = 0x10;
-    stream.oracle.sent(0, 7, None, &forged);
+    stream.checker.sent(0, 7, None, &forged);
     stream.send(0);
     stream.is_followed(0);
 }

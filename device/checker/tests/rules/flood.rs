@@ -2,7 +2,7 @@
 //! adapters.
 
 use Opcode::*;
-use faultline_oracle::{Oracle, Place, QueuePair, Rule};
+use faultline_checker::{Checker, Place, QueuePair, Rule};
 use faultline_wire::packet::RoceHeader;
 use faultline_wire::{Opcode, Syndrome};
 
@@ -18,7 +18,7 @@ const QUIET: [usize; 2] = [2, 3];
 
 /// Adapters of a running process, some of which flood the checker.
 struct Process {
-    oracle: Oracle,
+    checker: Checker,
     /// Memory of the checker.
     limit: usize,
     /// Maximum number of bytes in use.
@@ -27,10 +27,10 @@ struct Process {
 
 impl Process {
     fn new(limit: usize) -> Self {
-        let mut oracle = Oracle::new(Place::Link);
-        oracle.limit_memory(limit);
+        let mut checker = Checker::new(Place::Link);
+        checker.limit_memory(limit);
         Self {
-            oracle,
+            checker,
             limit,
             most: 0,
         }
@@ -53,9 +53,9 @@ impl Process {
             mtu: Some(1024),
             read_limit: None,
         };
-        self.oracle.sent(0, from, Some(sender), &frame);
+        self.checker.sent(0, from, Some(sender), &frame);
         self.check();
-        self.oracle.received(0, to, &frame);
+        self.checker.received(0, to, &frame);
         self.check();
     }
 
@@ -70,14 +70,14 @@ impl Process {
     }
 
     fn check(&mut self) {
-        let bytes = self.oracle.bytes();
+        let bytes = self.checker.bytes();
         assert!(bytes <= self.limit, "{bytes} bytes");
         self.most = self.most.max(bytes);
     }
 
     #[track_caller]
     fn found(&self, expected: &[Rule]) {
-        let found = self.oracle.violations();
+        let found = self.checker.violations();
         let rules: Vec<Rule> = found.iter().map(|violation| violation.rule).collect();
         let first: Vec<String> = found.iter().take(5).map(ToString::to_string).collect();
         assert!(rules == expected, "{} found: {first:#?}", rules.len());
@@ -103,7 +103,7 @@ fn requests_of_many_connections_respect_the_memory_budget() {
             process.request(NOISY, pair(connection), RcReadRequest, psn);
         }
     }
-    let forgotten = process.oracle.forgotten();
+    let forgotten = process.checker.forgotten();
     assert!(forgotten > u64::from(CONNECTIONS), "{forgotten}");
     assert!(process.most > LIMIT / 8 * 5, "{} bytes", process.most);
     // They continue, some with repetitions of discarded requests, and are answered.
@@ -124,7 +124,7 @@ fn requests_of_many_connections_respect_the_memory_budget() {
     process.ack(QUIET, pair(0), 30, 31);
     process.request(QUIET, pair(0), RcWriteOnly, 3);
     process.found(&[Rule::AckOrder, Rule::ResponsePsn, Rule::Repetition]);
-    let of_noisy = NOISY.map(|adapter| process.oracle.count_of(Some(adapter)));
+    let of_noisy = NOISY.map(|adapter| process.checker.count_of(Some(adapter)));
     assert_eq!(of_noisy, [0, 0]);
 }
 
@@ -133,11 +133,11 @@ fn requests_of_many_connections_respect_the_memory_budget() {
 fn many_connections_replace_no_neighbour() {
     let mut process = Process::new(32 * LIMIT);
     process.request(QUIET, pair(0), RcReadRequest, 0);
-    for connection in 0..2 * u32::try_from(faultline_oracle::FLOW_LIMIT).unwrap() {
+    for connection in 0..2 * u32::try_from(faultline_checker::FLOW_LIMIT).unwrap() {
         process.request(NOISY, pair(connection), RcSendOnly, 0);
         process.ack(NOISY, pair(connection), 0, 1);
     }
-    assert!(process.oracle.forgotten() > 0);
+    assert!(process.checker.forgotten() > 0);
     process.found(&[]);
     process.ack(QUIET, pair(0), 7, 1);
     process.found(&[Rule::ResponsePsn]);
@@ -156,7 +156,7 @@ fn answered_requests_are_discarded_first() {
             process.pass([1, 0], [other, own], (read, 8));
         }
     }
-    assert!(process.oracle.forgotten() > 0);
+    assert!(process.checker.forgotten() > 0);
     // The network duplicates an old request that was discarded, and the responder answers it again, or refuses it.
     let old = request(RcReadRequest, 5, 8);
     let [own, other] = pair(0);
@@ -190,8 +190,8 @@ fn violations_respect_the_memory_budget() {
         }
     }
     for from in 0..8 {
-        assert_eq!(process.oracle.count_of(Some(from)), 400);
-        let violations = process.oracle.violations().iter();
+        assert_eq!(process.checker.count_of(Some(from)), 400);
+        let violations = process.checker.violations().iter();
         let kept = violations.filter(|of| of.adapter == Some(from)).count();
         assert!((100..400).contains(&kept), "{kept} of adapter {from}");
     }
@@ -203,19 +203,19 @@ fn discarded_data_causes_no_findings() {
     for stream in Stream::all() {
         for knows_senders in [false, true] {
             for at in 0..stream.packets.len() {
-                let mut oracle = Oracle::new(Place::Link);
+                let mut checker = Checker::new(Place::Link);
                 for (number, sent) in stream.packets.iter().enumerate() {
-                    oracle.limit_memory(if number == at { 0 } else { LIMIT });
+                    checker.limit_memory(if number == at { 0 } else { LIMIT });
                     let from = usize::from(sent.header.ethernet.src != mac(0));
                     match knows_senders {
-                        false => oracle.passed(0, &sent.frame),
+                        false => checker.passed(0, &sent.frame),
                         true => {
-                            oracle.sent(0, from, None, &sent.frame);
-                            oracle.received(0, 1 - from, &sent.frame);
+                            checker.sent(0, from, None, &sent.frame);
+                            checker.received(0, 1 - from, &sent.frame);
                         }
                     }
                 }
-                let found = oracle.violations();
+                let found = checker.violations();
                 assert!(found.is_empty(), "{} at {at}: {found:#?}", stream.name);
             }
         }

@@ -1,7 +1,7 @@
 //! Packets of a responder: acknowledgements, NAKs, responses with data, READY.
 
 use Opcode::*;
-use faultline_oracle::Rule;
+use faultline_checker::Rule;
 use faultline_wire::{AtomicAckEth, NakCode, Opcode, Syndrome};
 
 use crate::talk::{MTU, Talk, bytes, response};
@@ -122,7 +122,7 @@ fn atomics_are_carried_out_once() {
 fn refused_and_ready(agreed: &[usize], ready_psn: u32) -> Talk {
     let mut talk = Talk::new();
     for adapter in agreed {
-        talk.oracle.set_ready(*adapter, true);
+        talk.checker.set_ready(*adapter, true);
     }
     talk.request(RcSendOnly, 5, 8);
     talk.rnr(5, 0);
@@ -150,7 +150,7 @@ fn ready_needs_the_agreement_of_both_adapters() {
     talk.request(RcSendOnly, 5, 8);
     talk.violates(Rule::RnrWait);
     let mut talk = Talk::new();
-    talk.oracle.set_all_ready();
+    talk.checker.set_all_ready();
     talk.request(RcSendOnly, 5, 8);
     talk.rnr(5, 0);
     talk.respond(Ready, 5, Syndrome::ACK, 0, 0);
@@ -162,7 +162,7 @@ fn ready_is_about_a_request_that_got_an_rnr_nak() {
     refused_and_ready(&[0, 1], 4).violates(Rule::Ready);
     refused_and_ready(&[0, 1], 6).violates(Rule::Ready);
     let mut talk = Talk::new();
-    talk.oracle.set_all_ready();
+    talk.checker.set_all_ready();
     talk.request(RcSendOnly, 5, 8);
     talk.respond(Ready, 5, Syndrome::ACK, 0, 0);
     talk.violates(Rule::Ready);

@@ -17,7 +17,7 @@ mod responder;
 mod streams;
 mod talk;
 
-use faultline_oracle::Rule;
+use faultline_checker::Rule;
 
 /// Names are distinct, each rule has a source, and the documentation lists all rules.
 #[test]
