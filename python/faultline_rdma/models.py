@@ -462,7 +462,7 @@ class LinkChange(TypedDict):
     up: NotRequired[bool | None]
 
 
-class LinkLineView(TypedDict):
+class LinkModelView(TypedDict):
     """One direction of a link that has a model."""
 
     #: Frames of which a bit was flipped.

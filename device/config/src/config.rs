@@ -20,7 +20,7 @@ use crate::control::ControlSettings;
 use crate::dcqcn;
 use crate::engine::{EngineCount, EngineLayout, EngineName};
 use crate::file::{self, ConfigText, Malformed};
-use crate::line;
+use crate::link_model;
 use crate::pci_id::PciId;
 use crate::port::PortEntry;
 use crate::vlan;
@@ -234,10 +234,10 @@ nic_settings! {
     #[serde(deserialize_with = "vlan::vlans")]
     vlans: VlanSet,
     /// Model of the link from the NIC to the switch.
-    #[serde(deserialize_with = "line::line")]
+    #[serde(deserialize_with = "link_model::link_model")]
     link_tx: LinkModel,
     /// Model of the link from the switch to the NIC.
-    #[serde(deserialize_with = "line::line")]
+    #[serde(deserialize_with = "link_model::link_model")]
     link_rx: LinkModel,
     /// Profile: the name of one that comes with Faultline, or the path of a file, relative to the configuration file.
     profile: NamedProfile,

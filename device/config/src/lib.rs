@@ -24,7 +24,7 @@ pub mod control;
 mod dcqcn;
 pub mod engine;
 mod file;
-mod line;
+mod link_model;
 pub mod pci_id;
 pub mod port;
 mod vlan;

@@ -95,9 +95,9 @@ struct PortTable {
     pvid: Option<u16>,
     #[serde(default, deserialize_with = "vlan::vlans")]
     vlans: Option<VlanSet>,
-    #[serde(default, deserialize_with = "line::line")]
+    #[serde(default, deserialize_with = "link_model::link_model")]
     link_tx: Option<LinkModel>,
-    #[serde(default, deserialize_with = "line::line")]
+    #[serde(default, deserialize_with = "link_model::link_model")]
     link_rx: Option<LinkModel>,
 }
 

@@ -13,7 +13,7 @@ use crate::access::Access;
 use crate::error::ApiError;
 use crate::extract::NoQuery;
 use crate::view::{Direction, ErrorBody};
-use faultline_daemon::observe::{ExternalState, LineState};
+use faultline_daemon::observe::{ExternalState, LinkModelState};
 use faultline_fabric::link_model::LinkModelCounts;
 
 /// A port that leads out of the process.
@@ -64,7 +64,7 @@ impl From<ExternalState> for PortView {
 
 /// One direction of a link that has a model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct LinkLineView {
+pub struct LinkModelView {
     /// Name of the NIC or of the port.
     pub port: String,
     /// `tx`: from the NIC, or to the peer of the port.
@@ -98,8 +98,8 @@ pub struct PriorityView {
     pub paused_ns: u64,
 }
 
-impl From<LineState> for LinkLineView {
-    fn from(state: LineState) -> Self {
+impl From<LinkModelState> for LinkModelView {
+    fn from(state: LinkModelState) -> Self {
         let priorities = state.pauses_by_priority();
         let priorities = priorities.map(|(priority, counts)| PriorityView {
             priority,
@@ -143,14 +143,14 @@ pub(crate) fn router() -> OpenApiRouter<Access> {
 
 /// The directions of links that have a model, with what they have done.
 #[utoipa::path(get, path = "/v1/links", tag = "ports", operation_id = "list_links",
-    responses((status = 200, body = Vec<LinkLineView>), (status = "4XX", body = ErrorBody)))]
+    responses((status = 200, body = Vec<LinkModelView>), (status = "4XX", body = ErrorBody)))]
 async fn list_links(
     State(access): State<Access>,
     _: NoQuery,
-) -> Result<Json<Vec<LinkLineView>>, ApiError> {
-    let lines = access.call_all(|engine| engine.line_states()).await?;
+) -> Result<Json<Vec<LinkModelView>>, ApiError> {
+    let lines = access.call_all(|engine| engine.link_model_states()).await?;
     let lines = lines.into_iter().flatten();
-    Ok(Json(lines.map(LinkLineView::from).collect()))
+    Ok(Json(lines.map(LinkModelView::from).collect()))
 }
 
 /// All ports that lead out of the process.

@@ -88,7 +88,7 @@ pub struct NicState {
 
 /// A direction of a link that has a model.
 #[derive(Clone, Debug)]
-pub struct LineState {
+pub struct LinkModelState {
     /// Name of the NIC or of the external port.
     pub port: String,
     /// From the NIC, or to the peer of an external port.
@@ -99,7 +99,7 @@ pub struct LineState {
     pub(crate) pfc: PrioritySet,
 }
 
-impl LineState {
+impl LinkModelState {
     /// Pauses of the priorities that the link pauses singly.
     pub fn pauses_by_priority(&self) -> impl Iterator<Item = (u8, PauseCounts)> {
         let counts = |priority| {
@@ -184,12 +184,12 @@ fn queue_depths(nic: &Nic) -> Vec<(&'static str, u64)> {
 
 impl Engine {
     /// The directions of links that have a model.
-    pub fn line_states(&self) -> Vec<LineState> {
+    pub fn link_model_states(&self) -> Vec<LinkModelState> {
         let state = |(id, dir, line): (PortId, trigger::Direction, &ModelledLink<Mark>)| {
             let external = id.checked_sub(self.fabric.nics.ports());
             let external = external.and_then(|index| self.fabric.externals.get(index));
             let nic = self.io.nics.get(id).map(NicIo::name);
-            LineState {
+            LinkModelState {
                 port: nic
                     .or(external.map(ExternalPort::name))
                     .unwrap_or_default()
@@ -235,7 +235,7 @@ impl Engine {
                 name: state.name,
             }
         });
-        let links = self.line_states().into_iter().map(|state| {
+        let links = self.link_model_states().into_iter().map(|state| {
             let pauses = state.pauses_by_priority();
             let pauses = pauses.map(|(priority, counts)| PrioritySnapshot {
                 priority,

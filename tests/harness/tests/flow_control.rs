@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use faultline_config::{Config, PollMode};
-use faultline_control::ports::{LinkLineView, PriorityView};
+use faultline_control::ports::{LinkModelView, PriorityView};
 use faultline_harness::testbed::{Fabric, Node};
 use faultline_harness::traffic::exchange_over;
 use faultline_harness::{Link, Qp, QpType, Rng, SendWr, connect};
@@ -51,11 +51,11 @@ impl Stage {
     }
 
     /// The link to this NIC.
-    fn link_to(&self, nic: &str) -> LinkLineView {
+    fn link_to(&self, nic: &str) -> LinkModelView {
         let text = request(&self.socket(), "GET", "/v1/links", "");
-        let links: Vec<LinkLineView> = serde_json::from_str(&text).unwrap();
+        let links: Vec<LinkModelView> = serde_json::from_str(&text).unwrap();
         let mut links = links.into_iter();
-        let is_it = |link: &LinkLineView| {
+        let is_it = |link: &LinkModelView| {
             link.port == nic && serde_json::to_value(link.direction).unwrap() == "rx"
         };
         links.find(is_it).unwrap()

@@ -7,7 +7,7 @@ use clap::Subcommand;
 use faultline_control::objects::{
     ContextView, FaultView, Page, Policy, PolicyChange, QueuePairView, RegionView,
 };
-use faultline_control::ports::{LinkLineView, PortView, PriorityView};
+use faultline_control::ports::{LinkModelView, PortView, PriorityView};
 use faultline_control::view::{
     Action, ClientView, Direction, EngineChange, EngineThreadView, EngineView, LinkChange,
     LinkView, NicName, NicSummary, NicView, Step, Stepped,
@@ -434,12 +434,12 @@ fn ports(ports: &[PortView]) -> String {
     table(&head, &rows)
 }
 
-fn links(links: &[LinkLineView]) -> String {
+fn links(links: &[LinkModelView]) -> String {
     let priority = |paused: &PriorityView| {
         let time = duration(paused.paused_ns);
         format!("{}: {} ({time})", paused.priority, paused.pauses)
     };
-    let row = |link: &LinkLineView| {
+    let row = |link: &LinkModelView| {
         let priorities: Vec<_> = link.priorities.iter().map(priority).collect();
         vec![
             link.port.clone(),

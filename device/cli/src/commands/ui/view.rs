@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use faultline_control::diagnostics::DiagnosticView;
 use faultline_control::pages::PageMapView;
-use faultline_control::ports::{LinkLineView, PortView};
+use faultline_control::ports::{LinkModelView, PortView};
 use faultline_control::rules::LiveRuleView;
 use faultline_control::scenario::ScenarioView;
 use faultline_control::view::{ClientView, EngineView, LinkView, NicView};
@@ -31,7 +31,7 @@ pub(super) struct Live {
     pub(super) rows: Rows,
     pub(super) nics: Vec<NicDetails>,
     pub(super) ports: Vec<PortView>,
-    pub(super) links: Vec<LinkLineView>,
+    pub(super) links: Vec<LinkModelView>,
     /// `null`: none runs.
     pub(super) scenario: Option<ScenarioView>,
     /// Live rules.

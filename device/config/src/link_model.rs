@@ -17,7 +17,7 @@ use crate::file::{self, Misfit};
     expecting = "a table of a link's direction"
 )]
 #[derive(Default)]
-struct LineTable {
+struct LinkModelTable {
     #[serde(deserialize_with = "file::number")]
     rate_mbps: u32,
     #[serde(deserialize_with = "file::number")]
@@ -43,10 +43,10 @@ struct LineTable {
 }
 
 /// Reads a table of a direction, for a key that may be absent.
-pub(crate) fn line<'de, D: Deserializer<'de>>(
+pub(crate) fn link_model<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<LinkModel>, D::Error> {
-    let table = LineTable::deserialize(deserializer)?;
+    let table = LinkModelTable::deserialize(deserializer)?;
     if !table.pfc.is_empty() {
         check_priorities(&table).map_err(D::Error::custom)?;
     }
@@ -66,7 +66,7 @@ pub(crate) fn line<'de, D: Deserializer<'de>>(
 }
 
 /// Checks the limits of the queues of priorities.
-fn check_priorities(table: &LineTable) -> Result<(), Misfit> {
+fn check_priorities(table: &LinkModelTable) -> Result<(), Misfit> {
     let queue = match table.queue_bytes {
         0 => MAX_PRIORITY_OCTETS,
         bytes => bytes as usize,
