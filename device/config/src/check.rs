@@ -17,22 +17,26 @@ use crate::engine::MOST_ENGINES;
 use crate::port::{PortEntry, PortKind};
 
 impl Config {
-    /// Refuses configurations that can't work.
+    /// Refuses configurations that can't work, with all problems.
     pub fn check(&self) -> Result<(), ConfigError> {
+        let mut problems = Vec::new();
         if self.nics.is_empty() {
-            return Err(self.refused(
-                Place::Text(problem::Path::root()),
-                "no NIC is configured: give --nic NAME=SOCKET, or [[nic]] sections in the file"
-                    .to_owned(),
-            ));
+            problems.push(
+                self.refused(
+                    Place::Text(problem::Path::root()),
+                    "no NIC is configured: give --nic NAME=SOCKET, or [[nic]] sections in the file"
+                        .to_owned(),
+                ),
+            );
         }
         if let Err(error) = self.control.check() {
             let listen = problem::Path::root().key("control").key("listen");
-            return Err(self.refused(Place::Text(listen), error.to_string()));
+            problems.push(self.refused(Place::Text(listen), error.to_string()));
         }
-        self.check_sockets()?;
-        self.check_engines()?;
-        self.check_claims()
+        problems.extend(self.missing_sockets());
+        problems.extend(self.too_many_engines());
+        problems.extend(self.taken_claims());
+        ConfigError::all(problems).map_or(Ok(()), Err)
     }
 
     fn refused(&self, place: Place, what: String) -> ConfigError {
@@ -42,39 +46,39 @@ impl Config {
         }
     }
 
-    /// Each NIC has a socket.
-    fn check_sockets(&self) -> Result<(), ConfigError> {
-        let mut nics = self.nics.iter();
-        match nics.find(|nic| nic.socket.as_os_str().is_empty()) {
-            None => Ok(()),
-            Some(nic) => Err(self.refused(
+    /// NICs without a socket.
+    fn missing_sockets(&self) -> impl Iterator<Item = ConfigError> {
+        let nics = self.nics.iter();
+        let without = nics.filter(|nic| nic.socket.as_os_str().is_empty());
+        without.map(|nic| {
+            self.refused(
                 Place::of_nic(nic, "socket"),
                 format!(
                     "the NIC has no socket: give it the path of one here, or --nic {}=SOCKET",
                     nic.name
                 ),
-            )),
-        }
+            )
+        })
     }
 
-    fn check_engines(&self) -> Result<(), ConfigError> {
+    /// The first NIC with an engine beyond those that a process can have.
+    fn too_many_engines(&self) -> Option<ConfigError> {
         let layout = self.engine_layout();
         let mut nics = self.nics.iter().zip(&layout.of_nics);
-        match nics.find(|(_, engine)| **engine >= MOST_ENGINES) {
-            None => Ok(()),
-            Some((nic, _)) => Err(self.refused(
-                Place::of_nic(nic, "engine"),
-                format!(
-                    "the NICs are on {} engines, but a process has at most {MOST_ENGINES}: give fewer names with the key `engine`",
-                    layout.names.len()
-                ),
-            )),
-        }
+        let (nic, _) = nics.find(|(_, engine)| **engine >= MOST_ENGINES)?;
+        Some(self.refused(
+            Place::of_nic(nic, "engine"),
+            format!(
+                "the NICs are on {} engines, but a process has at most {MOST_ENGINES}: give fewer names with the key `engine`",
+                layout.names.len()
+            ),
+        ))
     }
 
-    /// Refuses resources with one user that two entries claim.
-    fn check_claims(&self) -> Result<(), ConfigError> {
+    /// Resources with one user that a further entry claims.
+    fn taken_claims(&self) -> Vec<ConfigError> {
         let mut users: HashMap<Claim, Place> = HashMap::new();
+        let mut taken = Vec::new();
         for (claim, place) in self.claims() {
             match users.entry(claim) {
                 Entry::Vacant(entry) => {
@@ -86,11 +90,11 @@ impl Config {
                     let problem = format!(
                         "the {what} {claim} is taken by {user}: each NIC and port needs its own"
                     );
-                    return Err(self.refused(place, problem));
+                    taken.push(self.refused(place, problem));
                 }
             }
         }
-        Ok(())
+        taken
     }
 
     /// A place as others refer to it.
@@ -112,12 +116,16 @@ impl Config {
         let listen = control.listen.and_then(Claim::address);
         let of_control = [socket, listen].into_iter().flatten();
         let of_control = of_control.map(|claim| (claim, Place::Named("the control server".into())));
-        let of_nics = self.nics.iter().flat_map(|nic| {
-            [
-                (Claim::Name(nic.name.clone()), Place::of_nic(nic, "name")),
-                (Claim::socket(&nic.socket), Place::of_nic(nic, "socket")),
-                (Claim::Mac(nic.mac_address()), Place::of_nic(nic, "mac")),
-            ]
+        let of_nics = self.nics.iter().enumerate().flat_map(|(index, nic)| {
+            let name = (Claim::Name(nic.name.clone()), Place::of_nic(nic, "name"));
+            let has_socket = !nic.socket.as_os_str().is_empty();
+            let socket = || (Claim::socket(&nic.socket), Place::of_nic(nic, "socket"));
+            // An address that is made of a name which is taken would be a second problem with one cause.
+            let mut before = self.nics.iter().take(index);
+            let is_taken = nic.mac.is_none() && before.any(|other| other.name == nic.name);
+            let mac = || (Claim::Mac(nic.mac_address()), Place::of_nic(nic, "mac"));
+            let claims = [Some(name), has_socket.then(socket), (!is_taken).then(mac)];
+            claims.into_iter().flatten()
         });
         let ports = problem::Path::root().key("port");
         let of_ports = self
@@ -237,6 +245,26 @@ mod tests {
     fn with_port(keys: &str) -> String {
         let nics = nics(["a", "b"], ["/run/a", "/run/b"]);
         format!("{nics}[[port]]\nname = \"p\"\n{keys}")
+    }
+
+    #[test]
+    fn all_problems_are_named() {
+        let text = "[[nic]]\nname = \"a\"\n\n[[nic]]\nname = \"a\"\nsocket = \"/run/b\"\n\n[[port]]\nname = \"p\"\nkind = \"stream\"\nconnect = \"unix:/run/b\"\n\
+            [[port]]\nname = \"p\"\nkind = \"stream\"\nlisten = \"unix:/run/b\"\n";
+        let error = Config::from_toml(text).unwrap().check().unwrap_err();
+        let each = "each NIC and port needs its own";
+        let expected = [
+            "1:1: nic[0].socket: the NIC has no socket: give it the path of one here, or --nic a=SOCKET"
+                .to_owned(),
+            format!("5:8: nic[1].name: the name a is taken by nic[0].name in line 2: {each}"),
+            format!("13:8: port[1].name: the name p is taken by port[0].name in line 9: {each}"),
+            format!(
+                "15:10: port[1].listen: the socket /run/b is taken by nic[1].socket in line 6: {each}"
+            ),
+        ];
+        assert_eq!(error.to_string(), expected.join("\n"));
+        let error = Config::from_toml("poll = 3\n[[nic]]\nname = 1\nready = true\n").unwrap_err();
+        assert_eq!(error.to_string().lines().count(), 3, "{error}");
     }
 
     #[test]

@@ -44,6 +44,9 @@ pub enum ConfigError {
         /// Position, key and reason.
         error: Malformed,
     },
+    /// Several problems, each in a line of its own.
+    #[error("{}", .0.iter().map(Self::to_string).collect::<Vec<_>>().join("\n"))]
+    Several(Vec<Self>),
     /// As [`ConfigError::Malformed`], without a text: the origin of the value, and the problem.
     #[error("{0}")]
     Refused(String),
@@ -67,6 +70,14 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
+    /// All of these problems. `None`: there is none.
+    pub(crate) fn all(mut problems: Vec<Self>) -> Option<Self> {
+        match problems.len() {
+            0 | 1 => problems.pop(),
+            _ => Some(Self::Several(problems)),
+        }
+    }
+
     /// A wrong value, or a key that is missing, at this path of the text.
     pub(crate) fn at(source: Option<&ConfigText>, path: problem::Path, what: String) -> Self {
         match source {
@@ -572,11 +583,7 @@ impl Config {
             path: path.to_owned(),
             error,
         })?;
-        let mut config = Self::from_toml(&text).map_err(|error| ConfigError::Malformed {
-            path: Some(path.to_owned()),
-            error,
-        })?;
-        config.source = Some(ConfigText::new(Some(path), &text));
+        let mut config = Self::from_text(Some(path), &text)?;
         config.load_profiles(path.parent().unwrap_or(Path::new("")))?;
         Ok(config)
     }
@@ -610,12 +617,22 @@ impl Config {
     }
 
     /// Reads the text of a TOML file.
-    pub fn from_toml(text: &str) -> Result<Self, Malformed> {
-        let mut config: Self = file::parse(text)?;
+    pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
+        Self::from_text(None, text)
+    }
+
+    fn from_text(path: Option<&Path>, text: &str) -> Result<Self, ConfigError> {
+        let mut config: Self = file::parse(text).map_err(|problems| {
+            let of_file = |error| ConfigError::Malformed {
+                path: path.map(Path::to_owned),
+                error,
+            };
+            ConfigError::Several(problems.into_iter().map(of_file).collect())
+        })?;
         for (table, nic) in config.nics.iter_mut().enumerate() {
             nic.table = Some(table);
         }
-        config.source = Some(ConfigText::new(None, text));
+        config.source = Some(ConfigText::new(path, text));
         Ok(config)
     }
 

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use faultline_scenario::problem::{Problem, position};
+use faultline_scenario::whole::read_whole;
 use serde::de::{DeserializeOwned, Deserializer, Error, Unexpected, Visitor};
 
 /// A configuration file that can't be used: position, key, and problem.
@@ -119,10 +120,10 @@ impl fmt::Display for Misfit {
     }
 }
 
-/// Reads a value from TOML.
-pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Malformed> {
-    toml::from_str(text)
-        .map_err(|error| Malformed::new(text, Misfit::find(Problem::of_toml(text, &error))))
+/// Reads a value from TOML. The error has all problems of the text, at least one.
+pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Vec<Malformed>> {
+    let located = |problem| Malformed::new(text, problem);
+    read_whole(text, Misfit::find).map_err(|problems| problems.into_iter().map(located).collect())
 }
 
 /// Reads an unsigned number. The largest number of TOML is 2^63 - 1.
@@ -234,8 +235,12 @@ mod tests {
     /// `text` is refused at `line`, `column`, with this message.
     #[track_caller]
     fn refused(text: &str, line: usize, column: usize, message: &str) {
-        let error = parse::<Config>(text).unwrap_err();
-        assert_eq!(error.to_string(), format!("{line}:{column}: {message}"));
+        let errors = parse::<Config>(text).unwrap_err();
+        let errors = errors.iter().map(Malformed::to_string);
+        assert_eq!(
+            errors.collect::<Vec<_>>(),
+            [format!("{line}:{column}: {message}")]
+        );
     }
 
     #[test]
@@ -265,7 +270,10 @@ mod tests {
     #[test]
     fn a_deep_table_is_found_at_once() {
         let key = format!("pol{}", ".a".repeat(60));
-        let error = parse::<Config>(&format!("[{key}]\n")).unwrap_err();
+        let errors = parse::<Config>(&format!("[{key}]\n")).unwrap_err();
+        let [error] = errors.as_slice() else {
+            panic!("{errors:?}");
+        };
         let place = (error.line, error.column, error.key.as_deref());
         assert_eq!(place, (1, 2, Some(key.as_str())));
     }

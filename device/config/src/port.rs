@@ -10,7 +10,7 @@ use faultline_ports::address::StreamAddress;
 use serde::Deserialize;
 
 use crate::file::{self, Misfit};
-use crate::{line, vlan};
+use crate::{link_model, vlan};
 
 /// Pause between two attempts to connect unless another one is set.
 const RECONNECT: Duration = Duration::from_secs(1);

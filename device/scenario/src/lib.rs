@@ -3,7 +3,7 @@
 //! - [`mod@file`]: the format of scenario files
 //! - [`trigger`], [`action`], [`expectation`], [`traffic`]: its tables
 //! - [`value`]: times, ranges, probabilities
-//! - [`mod@read`]: reads a file; [`problem`]: what is wrong in it, drawn with its source line
+//! - [`mod@read`]: reads a file; [`problem`]: its problems, drawn with their source lines; [`whole`]: finds all of them
 //! - [`plan`]: a checked scenario, in which names are numbers and defaults are filled in
 //! - [`profile`]: profiles of NICs
 //! - [`schema`]: the JSON schema of the files; [`mod@reference`]: the part of the documentation that is made from the code
@@ -41,3 +41,4 @@ pub mod traffic;
 pub mod trigger;
 pub mod value;
 pub mod verdict;
+pub mod whole;

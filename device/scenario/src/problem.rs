@@ -44,6 +44,12 @@ impl Path {
         self.with(Step::Index(index))
     }
 
+    /// The table or array of the last step.
+    pub(crate) fn parent(&self) -> Option<Self> {
+        let (_, steps) = self.0.split_last()?;
+        Some(Self(steps.to_vec()))
+    }
+
     fn with(&self, step: Step) -> Self {
         let mut steps = self.0.clone();
         steps.push(step);
@@ -179,7 +185,7 @@ impl Problem {
     }
 
     /// As [`Problem::span`], in a document that has been parsed.
-    fn span_in(&self, table: &DeTable<'_>) -> Range<usize> {
+    pub(crate) fn span_in(&self, table: &DeTable<'_>) -> Range<usize> {
         match &self.place {
             Place::File => 0..0,
             Place::Span(span) => span.clone(),
@@ -358,7 +364,7 @@ fn path_to(value: &Spanned<DeValue<'_>>, span: &Range<usize>) -> Option<Path> {
     inner.or_else(|| contains(&value.span(), span).then(Path::root))
 }
 
-fn contains(outer: &Range<usize>, inner: &Range<usize>) -> bool {
+pub(crate) fn contains(outer: &Range<usize>, inner: &Range<usize>) -> bool {
     outer.start <= inner.start && inner.end <= outer.end
 }
 

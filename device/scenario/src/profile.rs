@@ -5,12 +5,12 @@
 use faultline_nic::{FaultPolicy, Latency, Limits, NicConfig, Pitfalls, ReadyMode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use toml::de::DeTable;
 
 use crate::plan::names;
 use crate::problem::{Path, Problem, Problems};
 use crate::suggestion;
 use crate::value::Time;
+use crate::whole::read_whole;
 
 /// Largest file.
 pub const MAX_BYTES: usize = 1 << 16;
@@ -254,13 +254,9 @@ pub fn read(name: &str, text: &str) -> Result<Profile, Problems> {
         let message = format!("the file has {size} bytes, at most {MAX_BYTES} are allowed");
         return wrong(vec![Problem::of_file(message)]);
     }
-    let table = match DeTable::parse(text) {
-        Ok(table) => table,
-        Err(error) => return wrong(vec![Problem::of_toml(text, &error)]),
-    };
-    let profile = match Profile::deserialize(toml::de::Deserializer::from(table)) {
+    let profile: Profile = match read_whole(text, |problem| problem) {
         Ok(profile) => profile,
-        Err(error) => return wrong(vec![Problem::of_toml(text, &error)]),
+        Err(problems) => return wrong(problems),
     };
     match profile.problems() {
         problems if problems.is_empty() => Ok(profile),

@@ -1,12 +1,13 @@
 //! Reads scenario files.
 
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use toml::de::{DeTable, DeValue, ValueDeserializer};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
 use crate::file::Scenario;
 use crate::plan::Plan;
 use crate::problem::{Path, Problem, Problems};
+use crate::whole::read_part;
 
 /// Largest file.
 pub const MAX_BYTES: usize = 1 << 20;
@@ -49,9 +50,8 @@ fn read_text(text: &str) -> Result<Scenario, Vec<Problem>> {
     let rules = take_all(&whole, root, "rule", MAX_RULES, &mut problems);
     let timed = take_all(&whole, root, "at", MAX_TIMED, &mut problems);
     let expectations = take_all(&whole, root, "expect", MAX_EXPECTATIONS, &mut problems);
-    let rest = toml::de::Deserializer::from(table);
-    let rest = Scenario::deserialize(rest);
-    match rest {
+    let rest = Spanned::new(table.span(), DeValue::Table(table.into_inner()));
+    match read_part(&whole, rest, |problem| problem) {
         Ok(scenario) if problems.is_empty() => Ok(Scenario {
             traffic,
             rules,
@@ -60,8 +60,8 @@ fn read_text(text: &str) -> Result<Scenario, Vec<Problem>> {
             ..scenario
         }),
         Ok(_) => Err(problems),
-        Err(error) => {
-            problems.push(Problem::of_type(&whole, &error));
+        Err(further) => {
+            problems.extend(further);
             Err(problems)
         }
     }
@@ -92,10 +92,12 @@ fn take_all<T: DeserializeOwned>(
         problems.push(Problem::of_value(path.index(most), message));
         return Vec::new();
     }
-    let read = elements.into_iter().map(|element| {
-        let value = ValueDeserializer::from(element);
-        T::deserialize(value).map_err(|error| Problem::of_type(whole, &error))
-    });
-    read.filter_map(|result| result.map_err(|problem| problems.push(problem)).ok())
-        .collect()
+    let mut read = Vec::new();
+    for element in elements {
+        match read_part(whole, element, |problem| problem) {
+            Ok(value) => read.push(value),
+            Err(further) => problems.extend(further),
+        }
+    }
+    read
 }
