@@ -18,7 +18,7 @@ use crate::nic::{Nic, NicOptions};
 use crate::qp::{Link, Qp, QpOptions, QpType, Srq, connect};
 use crate::ram::Buf;
 
-pub use crate::patience::{LONG, until};
+pub use crate::patience::{LONG, SetOnDrop, until};
 
 /// All rights.
 pub const ALL_ACCESS: u32 =

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use faultline_harness::testbed::SetOnDrop;
 use serde_json::Value;
 
 use crate::observed::request;
@@ -45,13 +46,6 @@ impl<'a> HeldClock<'a> {
 
     /// Lets the NICs work while the clock stands still, for something that waits for them.
     pub fn standing<R>(&self, work: impl FnOnce() -> R) -> R {
-        /// Ends the thread also if `work` panics.
-        struct Ended<'b>(&'b AtomicBool);
-        impl Drop for Ended<'_> {
-            fn drop(&mut self) {
-                self.0.store(true, Ordering::Relaxed);
-            }
-        }
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -59,7 +53,7 @@ impl<'a> HeldClock<'a> {
                     let _ = self.advance(Duration::ZERO);
                 }
             });
-            let _ended = Ended(&is_over);
+            let _ended = SetOnDrop(&is_over);
             work()
         })
     }
