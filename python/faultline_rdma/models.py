@@ -368,7 +368,7 @@ class FaultView(TypedDict):
 class Findings(TypedDict):
     """What was found in captured frames."""
 
-    #: Frames of which a file has a part only.
+    #: Frames that are cut in the file.
     cut: int
 
     #: Times that old requests or connections were forgotten, because the checker may keep no more: these connections were judged anew.
@@ -439,7 +439,7 @@ class Found(TypedDict):
 class InterfaceFindings(TypedDict):
     """An interface, and what the adapters at it have violated."""
 
-    #: What is at it.
+    #: The kind of adapter at it.
     kind: InterfaceKind
 
     #: Its name.
@@ -465,7 +465,7 @@ class LinkChange(TypedDict):
 class LinkModelView(TypedDict):
     """One direction of a link that has a model."""
 
-    #: Frames of which a bit was flipped.
+    #: Frames with a flipped bit.
     corrupted: int
 
     #: `tx`: from the NIC, or to the peer of the port.
@@ -539,7 +539,7 @@ class LiveRuleStart(TypedDict):
     #: It acts at most so often at each NIC, whatever the rule says.
     count: NotRequired[int | None]
 
-    #: It ends after so many milliseconds of the device clock, at most a day.
+    #: It ends after this number of milliseconds of the device clock, at most a day.
     for_ms: NotRequired[int | None]
 
     #: The rule.

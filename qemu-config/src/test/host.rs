@@ -156,8 +156,8 @@ pub const TESTS: &[Row<Step>] = &[
     ),
     one(
         "browser",
-        "A browser shows a recorded run and a running process as the page of `faultline ui`: rows, heat map, names of controls, contrast, no \
-         error, no request to elsewhere.",
+        "A browser shows a recorded run and a running process: rows, heat map, names of controls, contrast, no error, no \
+         request to elsewhere.",
         When::Beside,
         |workspace, dir| {
             crate::host::ensure_chromium(workspace)?;

@@ -145,7 +145,7 @@ pub const TESTS: &[Row<Test>] = &[
     // In guests of their own.
     row::<Test>(
         "nic_fails_over",
-        "A stream goes on over the second NIC when the first has a port error or its retries end, and returns; each byte arrives once.",
+        "A stream goes on over the second NIC after a port error or the end of retries, and returns; each byte arrives once.",
         failover::nic_fails_over,
     ),
     row::<Test>(
@@ -170,7 +170,7 @@ pub const TESTS: &[Row<Test>] = &[
     )),
     row::<Test>(
         "neighbours_address_is_of_no_use",
-        "A guest with its neighbour's IP address reaches no connection of its neighbour; with port security it gets no GID for it, and its software sends no frame from it.",
+        "A guest with its neighbour's IP address reaches no connection of its neighbour; with port security it gets no GID, and sends no frame from it.",
         spoofing::neighbours_address_is_of_no_use,
     ),
     row::<Test>(

@@ -19,8 +19,8 @@ pub const SUITE: GuestSuite = suite(
 const RPING: &str = "SENDs, READs and WRITEs return rping's data.";
 const DISK: &str = "fio verifies a disk over NVMe.";
 const NFS: &str = "Files over NFS are verified.";
-const TCP: &str = "A program with a socket exchanges rping's messages with the NIC, and `ss` \
-    shows no anomaly of its connection.";
+const TCP: &str =
+    "A program with a socket exchanges rping's messages with the NIC; `ss` shows no anomaly.";
 
 /// One of perftest's programs. Its server listens for the second connection when its last message on the first one is complete, and its
 /// client connects when that has arrived. `siw` reports at once that a connection is refused, and the client crashes where it would try again

@@ -31,8 +31,7 @@ pub(super) const BW: &str = "The operation completes, many at a time.";
 const MSG: &str = "fi_pingpong verifies its data.";
 const DISK: &str = "What fio writes to a disk of the other guest, it reads again.";
 const NFS: &str = "Files on NFS over RDMA are right.";
-const ISER: &str =
-    "open-iscsi logs in to LIO over iSER, at the port of a socket; fio verifies the disk.";
+const ISER: &str = "fio verifies a disk over iSER.";
 const STORY: &str = "Absent pages that a peer wrote are swapped out and read back.";
 const TORTURE: &str = "Verified traffic stays right while memory changes.";
 
