@@ -93,6 +93,20 @@ impl Responder {
         })
     }
 
+    /// True if a request may have arrived before the first one that was seen: the first ones may be repetitions.
+    fn may_have_come_before(&self, psn: Psn) -> bool {
+        let is_near = |first| psn.diff(first).unsigned_abs() <= FAR;
+        self.has_unseen_start && self.first.is_some_and(is_near)
+    }
+
+    /// Number of arrivals of a request; maximal if it is not known.
+    fn arrivals(&self, psn: Psn) -> u32 {
+        match self.log.find(psn) {
+            Some(request) if !self.may_have_come_before(psn) => request.arrivals,
+            _ => u32::MAX,
+        }
+    }
+
     /// PSN of the next request that can be executed.
     fn next(&self) -> Option<Psn> {
         self.log.next().or(self.acked)
@@ -220,7 +234,6 @@ impl Responder {
         syndrome: Syndrome,
         report: &mut dyn FnMut(Report),
     ) {
-        let arrivals = |log: &Log, psn| log.find(psn).map_or(u32::MAX, |request| request.arrivals);
         let ends = match syndrome {
             Syndrome::RnrNak { .. } => false,
             Syndrome::Nak(code) if code != NakCode::PsnSequenceError => true,
@@ -230,7 +243,7 @@ impl Responder {
                     return;
                 };
                 self.refusal = None;
-                let has_come_again = arrivals(&self.log, refusal.psn) > refusal.count;
+                let has_come_again = self.arrivals(refusal.psn) > refusal.count;
                 // On a link, the next packets may be of another connection of the same queue pairs.
                 if seen.may_have_gaps || has_come_again && !(refusal.ends && seen.is_exact) {
                     return;
@@ -254,7 +267,7 @@ impl Responder {
         }
         let before = self.refusal.filter(|refusal| refusal.psn == psn);
         let count = before.map_or(0, |refusal| refusal.count).saturating_add(1);
-        let count = count.min(arrivals(&self.log, psn));
+        let count = count.min(self.arrivals(psn));
         self.refusal = Some(Refusal { psn, count, ends });
     }
 

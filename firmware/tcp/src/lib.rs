@@ -1,8 +1,8 @@
 //! TCP as an offload engine has it: connections as state machines.
 //!
 //! A [`Connection`] has no thread, clock or socket, and owns no payload. The data to send stays where it is, in guest memory, until the
-//! peer has acknowledged it; a segment that leaves is a header, an offset in the stream and a length, so that a retransmission reads
-//! the memory again. The owner of a connection decides about data that arrives, segment by segment ([`Receiver`]): it takes octets,
+//! peer has acknowledged it; a segment that leaves is a header, an offset in the stream and a length, and the owner
+//! provides the octets again for a retransmission. The owner of a connection decides about data that arrives, segment by segment ([`Receiver`]): it takes octets,
 //! refuses them without an acknowledgment, or holds them while the window closes.
 //!
 //! Where to look:

@@ -130,7 +130,7 @@ fn segments_have_the_mac_address_that_the_address_has_now() {
 }
 
 /// Takes all memory that a guest may take, for page tables.
-fn spend_memory(world: &mut World, host: usize) {
+pub fn spend_memory(world: &mut World, host: usize) {
     let pd = world.hosts[host].pd;
     let driver = &mut world.hosts[host].driver;
     let page = driver.alloc(4096).unwrap() | tq::READ | tq::WRITE;

@@ -32,6 +32,7 @@ mod iwarp_faults;
 mod iwarp_idle;
 mod iwarp_many;
 mod iwarp_memory;
+mod iwarp_reads;
 mod iwarp_refusals;
 mod iwarp_tshark;
 mod iwarp_view;

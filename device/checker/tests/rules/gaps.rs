@@ -189,6 +189,41 @@ fn repetition_that_ends_early(knows_responder: bool) {
     assert_eq!(link.found(), [Rule::RequestPsn, Rule::Msn]);
 }
 
+/// A READ is repeated after a gap, and refused because a page is absent. The first READ, which was not seen, has arrived too, so it may be
+/// answered when the page is present. A request that is so much later has arrived as often as was seen.
+#[test]
+fn a_request_that_is_refused_after_a_gap_may_have_arrived_before() {
+    /// More requests than are outstanding at a time.
+    const MANY: u32 = (1 << 16) + 1;
+    let mut link = Link::new();
+    let refuse = |link: &mut Link, psn, msn| {
+        let refused = response(RcAcknowledge, psn, Syndrome::RnrNak { timer: 1 }, msn);
+        link.pass(1, &refused, 0);
+    };
+    for psn in [4, 5] {
+        link.request(RcReadRequest, psn, 8);
+    }
+    link.checker.forget();
+    for psn in [4, 5] {
+        link.request(RcReadRequest, psn, 8);
+    }
+    for (psn, msn) in [(4, 1), (5, 2)] {
+        refuse(&mut link, psn, msn - 1);
+        let answer = response(RcReadResponseOnly, psn, Syndrome::ACK, msn);
+        link.pass(1, &answer, 8);
+    }
+    assert_eq!(link.found(), []);
+    for psn in 6..=4 + MANY {
+        link.request(RcSendOnly, psn, 8);
+        if psn % 1000 == 0 {
+            link.ack(psn, psn - 3);
+        }
+    }
+    refuse(&mut link, 4 + MANY, MANY);
+    link.ack(4 + MANY, MANY + 1);
+    assert_eq!(link.found(), [Rule::AckAfterNak]);
+}
+
 /// After a gap, an acknowledgement from an adapter behind a port may leave before the first request that is seen, and arrive after it:
 /// it is of the connection of the queue pair to which it goes.
 #[test]

@@ -79,11 +79,7 @@ impl Inbound {
 
     /// Memory for kept octets.
     fn room<'a>(&self, core: &'a Core) -> KeptRoom<'a> {
-        KeptRoom {
-            nic: &core.budget,
-            shared: &core.kept_budget,
-            reserve: self.reserve.into(),
-        }
+        KeptRoom::new(&core.budget, &core.kept_budget, self.reserve.into())
     }
 
     /// True if the FPDU at this offset was refused because of another fault.

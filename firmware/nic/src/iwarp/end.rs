@@ -184,6 +184,7 @@ impl StreamQp {
         if std::mem::replace(&mut stream.is_reported, true) {
             return;
         }
+        stream.sender.forget_copies();
         let kind = match stream.was_open {
             true => event::CONNECTION_CLOSED,
             false => event::CONNECT_FAILED,

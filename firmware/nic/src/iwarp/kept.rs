@@ -26,21 +26,43 @@ impl Piece {
     }
 }
 
-/// Memory for kept octets.
+/// Memory for octets that a connection keeps: those that have arrived, and copies of those that leave. Of either kind a connection keeps at
+/// most as many as all connections together may keep in addition, so a connection leaves a quarter of the memory to the others, or half if
+/// it keeps one kind.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeptRoom<'a> {
     /// Of the NIC.
-    pub nic: &'a Budget,
+    nic: &'a Budget,
     /// Of all connections of the NIC.
-    pub shared: &'a Budget,
+    shared: &'a Budget,
     /// Octets that a connection keeps also if there is no memory, from the first one on that was not taken. So a stream whose segments do not
     /// begin with an FPDU makes progress.
-    pub reserve: usize,
+    reserve: usize,
+}
+
+impl<'a> KeptRoom<'a> {
+    /// Memory of these budgets, and of the reserve.
+    pub(super) fn new(nic: &'a Budget, shared: &'a Budget, reserve: usize) -> Self {
+        Self {
+            nic,
+            shared,
+            reserve,
+        }
+    }
+
+    /// True if a connection that holds `own` bytes may hold `cost` more.
+    pub(super) fn fits(self, own: usize, cost: usize) -> bool {
+        cost <= self.nic.left() && own.saturating_add(cost) <= self.shared.left()
+    }
+
+    /// Reservations of no bytes.
+    pub(super) fn none(self) -> [Held; 2] {
+        [self.nic.none(), self.shared.none()]
+    }
 }
 
 /// Kept octets by offset in the stream. Pieces that adjoin are one, so there are few: a connection has few ranges. Their memory is the
-/// guest's: it counts in the budget of the NIC. A connection keeps at most as many as all connections together may keep in addition, so
-/// one peer leaves half of the memory to the others, and n peers leave 1/(n + 1).
+/// guest's: it counts in the budget of the NIC.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     pieces: BTreeMap<u64, Piece>,
@@ -65,7 +87,7 @@ impl Kept {
     fn has_room(&self, room: KeptRoom<'_>, offset: u64, len: usize) -> bool {
         let cost = len.saturating_add(OVERHEAD);
         let own = self.held.as_ref().map_or(0, |[held, _]| held.bytes());
-        let fits = cost <= room.nic.left() && own.saturating_add(cost) <= room.shared.left();
+        let fits = room.fits(own, cost);
         let end = self.front_end();
         let front = end.saturating_sub(self.next).saturating_add(len as u64);
         fits || (end == offset && front <= room.reserve as u64)
@@ -160,8 +182,7 @@ impl Kept {
         let bytes = costs
             .map(|piece| piece.octets.len().saturating_add(OVERHEAD))
             .fold(0, usize::saturating_add);
-        let none = || [room.nic.none(), room.shared.none()];
-        let held = self.held.get_or_insert_with(none);
+        let held = self.held.get_or_insert_with(|| room.none());
         held.iter_mut().for_each(|held| held.set(bytes));
     }
 }
@@ -238,11 +259,7 @@ mod tests {
 
     /// Memory with a reserve of 50 octets.
     fn room<'a>(nic: &'a Budget, shared: &'a Budget) -> KeptRoom<'a> {
-        KeptRoom {
-            nic,
-            shared,
-            reserve: 50,
-        }
+        KeptRoom::new(nic, shared, 50)
     }
 
     fn zeros(len: usize) -> Payload<'static, NoMemory> {

@@ -2,13 +2,14 @@
 //!
 //! - `qp`: the queue pair and its states; `stream`: its connection; `begin`: work requests become messages; `transmit`: segments; `end`: ends
 //! - `work`: the send queue; `receives`: the receive queue
-//! - `send`: the stream that leaves; `deliver`, `kept`: the stream that arrives; `execute`: DDP segments; `refusal`: Terminate
+//! - `send`, `copies`: the stream that leaves; `deliver`, `kept`: the stream that arrives; `execute`: DDP segments; `refusal`: Terminate
 //! - `setup`: MPA requests and replies; `connections`: listeners, requests, owners of connections
 //! - `page_wait`: pages of data that leaves; `path`, `arrived`: headers; `view`: for operators
 
 mod arrived;
 mod begin;
 mod connections;
+mod copies;
 mod deliver;
 mod end;
 mod execute;

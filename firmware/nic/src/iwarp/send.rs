@@ -1,8 +1,7 @@
 //! The stream that leaves: messages, their FPDUs, and the octets of these.
 //!
 //! A message is one entry, whatever its length: all of its FPDUs but the last are equally long, so the FPDU at an offset of the stream is
-//! found by arithmetic. Its payload is read from guest memory whenever a segment leaves. An FPDU that leaves in pieces is copied first,
-//! so that its CRC fits all of them.
+//! found by arithmetic. Its payload is read from guest memory whenever a segment leaves, or from a copy.
 
 use std::collections::VecDeque;
 
@@ -11,6 +10,8 @@ use faultline_wire::mpa::{Crc32c, Fpdu};
 use faultline_wire::rdmap::{RdmapControl, RdmapOpcode};
 use smallvec::SmallVec;
 
+use super::copies::Copies;
+use super::kept::KeptRoom;
 use super::page_wait::PageOf;
 use super::work::SendQueue;
 use crate::budget::{Budget, Held};
@@ -97,6 +98,8 @@ pub(super) enum Blocked {
     Source(Miss),
     /// The work request has been completed, because the connection ends.
     Completed,
+    /// There is no memory for a copy, until the peer has acknowledged others.
+    NoRoom,
 }
 
 /// An FPDU to send, or the rest of a setup frame.
@@ -106,20 +109,23 @@ pub(super) struct Part {
     pub start: u64,
     /// Its length in octets.
     pub len: u32,
-    /// A copy, if it has left in pieces.
-    is_cut: bool,
+    origin: PartOrigin,
     header: SmallVec<[u8; 20]>,
     own: Octets,
     segments: Segments,
-    /// It has no length and no CRC.
-    is_setup: bool,
 }
 
-/// A copy of an FPDU that has left in pieces.
-#[derive(Debug)]
-struct Cut {
-    start: u64,
-    octets: Vec<u8>,
+/// The origin of the octets of a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PartOrigin {
+    /// A setup frame, which has no length and no CRC.
+    Setup,
+    /// A copy.
+    Copied,
+    /// Octets that do not change before they are acknowledged.
+    Stable,
+    /// Memory that a READ names.
+    Source,
 }
 
 /// The stream that leaves.
@@ -130,7 +136,7 @@ pub(super) struct Sender {
     pushed: u64,
     /// Octets that have been sent at least once.
     sent: u64,
-    cuts: Vec<Cut>,
+    copies: Copies,
     /// Messages begun in each queue.
     msns: [u32; 4],
     /// Answers to READs and atomics that the peer has not acknowledged.
@@ -268,30 +274,34 @@ impl Sender {
         if self.messages.is_empty() {
             self.messages.shrink_to(1);
         }
-        if !self.cuts.is_empty() {
-            let end = |cut: &Cut| cut.start.saturating_add(cut.octets.len() as u64);
-            self.cuts.retain(|cut| end(cut) > acknowledged);
-        }
+        self.copies.release(acknowledged);
         self.account(budget);
     }
 
     fn account(&mut self, budget: &Budget) {
-        let of_cuts = self.cuts.iter().map(|cut| cut.octets.capacity());
-        let of_messages = self
-            .messages
-            .capacity()
-            .saturating_mul(size_of::<Message>());
-        let bytes = of_cuts.fold(of_messages, usize::saturating_add);
+        let messages = self.messages.capacity();
+        let bytes = messages.saturating_mul(size_of::<Message>());
         let held = self.held.get_or_insert_with(|| budget.none());
         if held.bytes() != bytes {
             held.set(bytes);
         }
     }
 
-    /// Keeps a copy of an FPDU that leaves in parts.
-    pub(super) fn keep_cut(&mut self, budget: &Budget, start: u64, octets: Vec<u8>) {
-        self.cuts.push(Cut { start, octets });
-        self.account(budget);
+    /// Drops all copies: nothing is sent any more.
+    pub(super) fn forget_copies(&mut self) {
+        self.copies = Copies::default();
+    }
+
+    /// Keeps a copy of an FPDU of which `sent` octets leave, if it must be the same when it is sent again.
+    pub(super) fn keep_copy(&mut self, core: &Core, part: &Part, octets: &[u8], sent: usize) {
+        let is_needed = match part.origin {
+            PartOrigin::Setup | PartOrigin::Copied => false,
+            PartOrigin::Stable => sent < octets.len(),
+            PartOrigin::Source => true,
+        };
+        if is_needed {
+            self.copies.add(room(core), part.start, octets.to_vec());
+        }
     }
 
     /// The FPDU at an offset of the stream, with the guest memory of its payload.
@@ -327,14 +337,13 @@ impl Sender {
         let mut part = Part {
             start,
             len: fpdu_len(header, len),
-            is_cut: false,
+            origin: PartOrigin::Stable,
             header: SmallVec::new(),
             own: Octets::new(),
             segments: Segments::new(),
-            is_setup: false,
         };
-        if self.cuts.iter().any(|cut| cut.start == start) {
-            part.is_cut = true;
+        if self.copies.get(start).is_some() {
+            part.origin = PartOrigin::Copied;
             return Ok(part);
         }
         let ddp = Ddp {
@@ -357,6 +366,10 @@ impl Sender {
                     .map_err(|error| error.blocked(*index, part.end()))?;
             }
             Content::Source { key, addr } => {
+                part.origin = PartOrigin::Source;
+                if !self.copies.has_room(room(core), part.len as usize) {
+                    return Err(Blocked::NoRoom);
+                }
                 let range = KeyRange {
                     key: *key,
                     user: qp.key_user(),
@@ -381,9 +394,8 @@ impl Sender {
         out: &mut Vec<u8>,
     ) -> Result<(), DmaError> {
         out.clear();
-        if part.is_cut {
-            let cut = self.cuts.iter().find(|cut| cut.start == part.start);
-            out.extend_from_slice(cut.map_or(&[], |cut| &cut.octets));
+        if part.origin == PartOrigin::Copied {
+            out.extend_from_slice(self.copies.get(part.start).unwrap_or_default());
             return Ok(());
         }
         out.extend_from_slice(&part.header);
@@ -393,7 +405,7 @@ impl Sender {
             out.resize(at.saturating_add(segment.len as usize), 0);
             mem.read(segment.addr, out.get_mut(at..).unwrap_or_default())?;
         }
-        if !part.is_setup {
+        if part.origin != PartOrigin::Setup {
             // The padding is zero.
             out.resize((part.len as usize).saturating_sub(Fpdu::CRC_LEN), 0);
             let mut crc = Crc32c::default();
@@ -436,11 +448,10 @@ impl Part {
         Self {
             start,
             len: 0,
-            is_cut: false,
+            origin: PartOrigin::Setup,
             header: SmallVec::new(),
             own: Octets::new(),
             segments: Segments::new(),
-            is_setup: true,
         }
     }
 
@@ -455,11 +466,6 @@ impl Part {
         self.len.saturating_sub(done).clamp(1, max.max(1))
     }
 
-    /// True if a copy has to be made when it leaves in pieces.
-    pub(super) fn is_cuttable(&self) -> bool {
-        !self.is_cut && !self.is_setup
-    }
-
     fn set_header(&mut self, ddp: &Ddp, ulpdu_len: u32) {
         let len = Fpdu::HEADER_LEN.saturating_add(ddp.header_len());
         self.header.resize(len, 0);
@@ -472,6 +478,11 @@ impl Part {
             let _ = ddp.emit(rest);
         }
     }
+}
+
+/// Memory for copies.
+fn room(core: &Core) -> KeptRoom<'_> {
+    KeptRoom::new(&core.budget, &core.kept_budget, 0)
 }
 
 fn header_len(target: DdpTarget) -> u32 {

@@ -124,11 +124,9 @@ impl StreamQp {
             data = rest.get(..transmit.len as usize).unwrap_or(rest);
             let end = transmit.offset.saturating_add(transmit.len.into());
             stream.sender.note_sent(end);
-            if data.len() < buffers.fpdu.len() && part.is_cuttable() {
-                let budget = &cx.core.budget;
-                let copy = buffers.fpdu.clone();
-                stream.sender.keep_cut(budget, part.start, copy);
-            }
+            stream
+                .sender
+                .keep_copy(cx.core, &part, &buffers.fpdu, data.len());
         }
         cx.core.charge(work::of_frames(0, data.len()));
         stream.path.write(&transmit, data, &mut buffers.frame);
@@ -153,6 +151,7 @@ impl StreamQp {
             return;
         };
         let code = match why {
+            Blocked::NoRoom => return,
             Blocked::Absent(..) if stream.page.is_some() => return,
             Blocked::Absent(need, of, until) => match self.await_data(cx, &need, of, until) {
                 Ok(()) => return,
