@@ -7,7 +7,8 @@ use faultline_abi::admin::Counter;
 use faultline_abi::cqe;
 use faultline_abi::qp::{QPS_ERR, QPS_RTS};
 use faultline_abi::wqe as wr;
-use faultline_simulation::Send;
+use faultline_simulation::driver::ALL_ACCESS;
+use faultline_simulation::{Pager, Send};
 use faultline_simulator::{HostPager, World};
 use faultline_wire::{Ethernet, Ip};
 
@@ -109,6 +110,25 @@ fn an_answer_that_is_lost_arrives_although_its_region_is_gone() {
     for host in 0..2 {
         assert_eq!(state(&mut world, host, &link.qp[host]), QPS_RTS);
     }
+}
+
+/// The peer learns which READ was refused, although the answer before it is lost, and its memory is gone, too.
+#[test]
+fn a_refused_read_behind_a_lost_answer_has_its_status() {
+    let mut world = world(96);
+    let mut link = connect(&mut world, false);
+    let pd = world.hosts[1].pd;
+    let driver = &mut world.hosts[1].driver;
+    let mr = driver.reg_mr(pd, VA, 2 * PAGE, ALL_ACCESS).unwrap();
+    lose_first_answer(&world);
+    read(&mut world, &mut link, 0, LEN, (VA, mr.key));
+    world.run_for(MS);
+    Pager::deregister(&mut world.hosts[1].driver, mr.key).unwrap();
+    read(&mut world, &mut link, PAGE, LEN, (VA + PAGE, mr.key));
+    world.run();
+    let done = completed(&mut world, 0, &mut link);
+    let statuses: Vec<u8> = done.iter().map(|(_, status, _)| *status).collect();
+    assert_eq!(statuses, [cqe::SUCCESS, cqe::REM_ACCESS_ERR]);
 }
 
 /// Removes the second half of the data of a segment.
