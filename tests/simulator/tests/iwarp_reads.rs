@@ -7,8 +7,9 @@ use faultline_abi::admin::Counter;
 use faultline_abi::cqe;
 use faultline_abi::qp::{QPS_ERR, QPS_RTS};
 use faultline_abi::wqe as wr;
-use faultline_simulation::Send;
-use faultline_simulator::{HostPager, World};
+use faultline_simulation::driver::ALL_ACCESS;
+use faultline_simulation::{Pager, Send};
+use faultline_simulator::{HostPager, Impairment, World};
 use faultline_wire::{Ethernet, Ip};
 
 use crate::common::{counter, pattern, state};
@@ -111,6 +112,25 @@ fn an_answer_that_is_lost_arrives_although_its_region_is_gone() {
     }
 }
 
+/// The peer learns which READ was refused, although the answer before it is lost, and its memory is gone, too.
+#[test]
+fn a_refused_read_behind_a_lost_answer_has_its_status() {
+    let mut world = world(96);
+    let mut link = connect(&mut world, false);
+    let pd = world.hosts[1].pd;
+    let driver = &mut world.hosts[1].driver;
+    let mr = driver.reg_mr(pd, VA, 2 * PAGE, ALL_ACCESS).unwrap();
+    lose_first_answer(&world);
+    read(&mut world, &mut link, 0, LEN, (VA, mr.key));
+    world.run_for(MS);
+    Pager::deregister(&mut world.hosts[1].driver, mr.key).unwrap();
+    read(&mut world, &mut link, PAGE, LEN, (VA + PAGE, mr.key));
+    world.run();
+    let done = completed(&mut world, 0, &mut link);
+    let statuses: Vec<u8> = done.iter().map(|(_, status, _)| *status).collect();
+    assert_eq!(statuses, [cqe::SUCCESS, cqe::REM_ACCESS_ERR]);
+}
+
 /// Removes the second half of the data of a segment.
 fn halve(mut frame: Vec<u8>) -> Vec<u8> {
     let (_, at_ip) = Ethernet::parse(&frame).unwrap();
@@ -198,4 +218,43 @@ fn the_copies_of_answers_end_with_the_connection() {
     world.hosts[1].driver.set_state(qpn, QPS_ERR).unwrap();
     let left = counter(&mut world, 1, Counter::table_bytes) - before;
     assert!(left + u64::from(LEN) <= held, "{left} of {held}");
+}
+
+/// Each word of a region is the number of the last change, and READs follow each other on a bad wire: what they return never decreases.
+#[test]
+fn reads_on_a_bad_wire_show_memory_in_order() {
+    const READS: u64 = 80;
+    const WORDS: u64 = 1500;
+    let mut world = world(97);
+    let mut link = connect(&mut world, false);
+    world.impair(Impairment {
+        loss: 100,
+        duplication: 10,
+        reordering: 30,
+        ..Impairment::default()
+    });
+    let (mr, len) = (link.mr[1], u32::try_from(WORDS * 8).unwrap());
+    for n in 0..READS {
+        let at = n * u64::from(len);
+        read(&mut world, &mut link, at, len, (mr.va, mr.key));
+    }
+    let (mut done, mut change) = (0, 0u64);
+    while done < READS {
+        change += 1;
+        let octets = change.to_le_bytes().repeat(WORDS as usize);
+        world.hosts[1].driver.write_mr(&mr, 0, &octets);
+        assert!(world.step(u64::MAX), "{done} READs are complete");
+        let found = completed(&mut world, 0, &mut link);
+        assert!(found.iter().all(|(_, status, _)| *status == cqe::SUCCESS));
+        done += found.len() as u64;
+    }
+    let all = usize::try_from(READS * WORDS * 8).unwrap();
+    let octets = world.hosts[0].driver.read_mr(&link.mr[0], 0, all);
+    let (words, _) = octets.as_chunks::<8>();
+    let words = words.iter().map(|word| u64::from_le_bytes(*word));
+    assert!(
+        words.is_sorted(),
+        "a READ shows an earlier state than the one before it"
+    );
+    assert!(counter(&mut world, 1, Counter::retransmitted_packets) > 0);
 }
