@@ -184,17 +184,19 @@ impl Connection {
     /// again: a new connection may have the same ports (RFC 9293 section 3.10.7.4). In state [`State::Closed`] none is.
     pub fn receives(&self, segment: &Segment) -> bool {
         use TcpFlags as F;
-        let is_old = || {
-            let start = self.receive.pos(segment.header.seq);
-            let end = start.map(|start| start + segment.sequence_len());
-            let (nxt, window) = (self.receive.nxt(), u64::from(self.config.receive_window));
-            end.is_some_and(|end| end <= nxt && end + window >= nxt)
-        };
         match self.state {
             State::Closed => false,
-            State::TimeWait => !segment.header.flags.contains(F::SYN) && is_old(),
+            State::TimeWait => !segment.header.flags.contains(F::SYN) && self.has_arrived(segment),
             _ => true,
         }
+    }
+
+    /// True if everything in a segment has arrived before, within the last window.
+    fn has_arrived(&self, segment: &Segment) -> bool {
+        let start = self.receive.pos(segment.header.seq);
+        let end = start.map(|start| start + segment.sequence_len());
+        let (nxt, window) = (self.receive.nxt(), u64::from(self.config.receive_window));
+        end.is_some_and(|end| end <= nxt && end + window >= nxt)
     }
 
     /// True if the owner holds data ([`Verdict::Held`](crate::Verdict::Held)).

@@ -236,3 +236,25 @@ fn segments_go_to_the_mac_address_from_which_the_peer_sends() {
     assert_eq!(seen.get(), Some(new));
     assert_eq!(completed(&mut world, 1, &mut link).len(), 1);
 }
+
+/// The acknowledgments of one segment go to a wrong MAC address, which a segment has got on its way. The peer sends the data again, and its
+/// address is right again.
+#[test]
+fn a_segment_that_is_sent_again_corrects_the_mac_address() {
+    let mut world = world(69);
+    let mut link = connect(&mut world, false);
+    let wrong = Rc::new(Cell::new(0));
+    let changes = Rc::clone(&wrong);
+    world.change(0, move |mut frame| {
+        let has_data = frame.len() > 150;
+        if has_data && changes.replace(1) == 0 {
+            frame[11] ^= 0x80;
+        }
+        Some(frame)
+    });
+    post(&mut world, &mut link, wr::WR_WRITE, 100, |_| {});
+    world.run();
+    assert_eq!(wrong.get(), 1);
+    assert_eq!(completed(&mut world, 0, &mut link).len(), 1);
+    assert!(world.now() > 1_000_000, "the data was sent again");
+}

@@ -24,7 +24,8 @@ const STAMP_LIFETIME: Nanos = Nanos::from_millis(24 * 24 * 3600 * 1000);
 
 impl Connection {
     /// Handles a segment. The caller has verified its checksum. Returns true if the peer has sent it, as far as a third party cannot know
-    /// what it says: it lies in the window, and acknowledges what this end has sent lately (RFC 5961 section 5.2).
+    /// what it says: it lies in the window, or in the one before (it was sent again), and acknowledges what this end has sent lately (RFC 5961
+    /// section 5.2).
     pub fn receive(&mut self, segment: &Segment, now: Instant, owner: &mut impl Receiver) -> bool {
         let is_of_peer = match self.state {
             State::Closed => return false,
@@ -84,7 +85,7 @@ impl Connection {
     ) -> bool {
         let header = &segment.header;
         let Some((start, stamps)) = self.accept_sequence(segment, now) else {
-            return false;
+            return self.is_sent_again(segment, now);
         };
         if header.flags.contains(F::RST) {
             self.receive_reset(start, now);
@@ -189,6 +190,16 @@ impl Connection {
         let (nxt, edge) = (self.receive.nxt(), self.receive.edge());
         let end = start + segment.sequence_len();
         start == nxt || (start < edge && (start > nxt || end > nxt))
+    }
+
+    /// True if the peer sends a segment again that has arrived.
+    fn is_sent_again(&self, segment: &Segment, now: Instant) -> bool {
+        let header = &segment.header;
+        let ack = self.send.pos(header.ack);
+        header.flags & (F::ACK | F::RST | F::SYN) == F::ACK
+            && self.has_arrived(segment)
+            && self.check_stamp(segment, now).is_ok()
+            && ack.is_some_and(|ack| self.send.acceptable().contains(&ack))
     }
 
     /// True if a segment without data asks whether this end is alive: one of the peer, with its last number or a later one. A third party
