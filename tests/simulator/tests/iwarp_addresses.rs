@@ -15,7 +15,7 @@ use faultline_wire::{Ethernet, Gid, Ip, MacAddr, Tcp, TcpFlags};
 
 use crate::common::{counter, pattern, state};
 use crate::iwarp::{
-    any, completed, connect, events, iwarp, path, post, qp_in_init, segment, world,
+    any, completed, connect, events, iwarp, path, post, qp_in_init, segment, statuses, world,
 };
 
 /// An address that no host has at first.
@@ -232,15 +232,15 @@ fn segments_go_to_the_mac_address_from_which_the_peer_sends() {
         ..Default::default()
     };
     world.hosts[1].driver.post_send(&mut link.qp[1], &send);
-    world.run_for(100_000);
+    // The acknowledgment of the first one goes to the old address.
+    world.run_for(2_000_000_000);
     assert_eq!(seen.get(), Some(new));
     assert_eq!(completed(&mut world, 1, &mut link).len(), 1);
 }
 
-/// The acknowledgments of one segment go to a wrong MAC address, which a segment has got on its way. The peer sends the data again, and its
-/// address is right again.
+/// A MAC address that changes on its way misleads nobody, also if the peer has nothing more to say.
 #[test]
-fn a_segment_that_is_sent_again_corrects_the_mac_address() {
+fn the_mac_address_of_one_segment_is_not_followed() {
     let mut world = world(69);
     let mut link = connect(&mut world, false);
     let wrong = Rc::new(Cell::new(0));
@@ -253,8 +253,8 @@ fn a_segment_that_is_sent_again_corrects_the_mac_address() {
         Some(frame)
     });
     post(&mut world, &mut link, wr::WR_WRITE, 100, |_| {});
-    world.run();
+    world.run_for(100_000);
     assert_eq!(wrong.get(), 1);
-    assert_eq!(completed(&mut world, 0, &mut link).len(), 1);
-    assert!(world.now() > 1_000_000, "the data was sent again");
+    let done = completed(&mut world, 0, &mut link);
+    assert_eq!(statuses(&done), [cqe::SUCCESS]);
 }

@@ -32,6 +32,8 @@ pub(crate) struct StreamPath {
     pub source: Source,
     smac: MacAddr,
     dmac: MacAddr,
+    /// Another one, from which the last segment of the peer has come.
+    next_dmac: Option<MacAddr>,
     vlan: Option<VlanTag>,
     /// Traffic class without ECN bits.
     class: u8,
@@ -81,6 +83,7 @@ impl StreamPath {
                 remote_port,
             },
             dmac,
+            next_dmac: None,
             vlan: tagged.map(|vid| VlanTag {
                 pcp: path.sl,
                 dei: false,
@@ -111,6 +114,7 @@ impl StreamPath {
             source,
             smac: arrived.ethernet.dst,
             dmac: arrived.ethernet.src,
+            next_dmac: None,
             vlan: arrived.ethernet.vlan,
             class: arrived.class & !3,
             hop_limit: DEFAULT_HOP_LIMIT,
@@ -146,11 +150,17 @@ impl StreamPath {
         }
     }
 
-    /// Takes over the MAC address of a segment that the peer has sent, as far as its sequence numbers tell. The peer may have another one
-    /// since the connection was opened: another host has its address now, or another router leads to it.
+    /// Takes over the MAC address of segments that the peer has sent, as far as their sequence numbers tell. The peer may have another one
+    /// since the connection was opened: another host has its address now, or another router leads to it. One segment is not enough, because
+    /// no checksum of the NIC covers its address. The second one may be the first one again, which nobody has acknowledged.
     pub(super) fn follow_peer(&mut self, mac: MacAddr) {
-        if !mac.is_multicast() && mac != MacAddr([0; 6]) {
+        if mac == self.dmac || mac.is_multicast() || mac == MacAddr([0; 6]) {
+            self.next_dmac = None;
+        } else if self.next_dmac == Some(mac) {
             self.dmac = mac;
+            self.next_dmac = None;
+        } else {
+            self.next_dmac = Some(mac);
         }
     }
 
