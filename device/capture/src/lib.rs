@@ -8,7 +8,7 @@
 //! - `sight`: what captures take of the frames that a fabric shows
 //! - [`share`]: what the engines and the reader of a capture share
 //! - [`pcapng`]: records as a pcapng stream
-//! - [`judge`]: captured frames on their way to the checker
+//! - [`frame_checker`]: captured frames on their way to the checker
 //! - [`checker`]: the packet checker of a running process
 //! - `tunnel`: frames in tunnels of a file
 //! - `window`: frames of a file in the order in which they were sent
