@@ -7,7 +7,7 @@
  *     writers: restore_pair [OPTION]... ADDRESS
  *
  * With a lease no write fails and no byte is lost. The two functions of the
- * handshake, answer_lease() and obey(), are for other programs to copy:
+ * handshake, answer() and obey(), are for other programs to copy:
  *
  *   thread that maps           thread of events                     writer
  *
@@ -22,6 +22,10 @@
  * the write fails that reaches lost memory, and the connection is made anew;
  * an on-demand region follows the mapping, and writers learn nothing of it.
  *
+ * The kernel takes pages of a file away for a moment also when nobody maps
+ * anything, to move or to reclaim them (FAULTLINEDV_REASON_CLEAR). The owner
+ * answers this in the same way.
+ *
  * The region is one half of a file in memory, and in turn the other one. So the
  * owner sees both halves: each write is in the half that was mapped when it was
  * made, and none is in the other one.
@@ -34,6 +38,7 @@
 #include <infiniband/faultlinedv.h>
 #include <infiniband/verbs.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdarg.h>
@@ -63,6 +68,8 @@
  */
 #define LEASES_MS 7000
 #define LEASES_PERIOD_S 61
+/* A fence: time in which a writer meets the lost memory. */
+#define PATIENCE_MS 1000
 /* A change that takes as long is worth a message: a lease may have ended without an answer. */
 #define SLOW_MS 1000
 
@@ -124,19 +131,24 @@ static void fill(uint64_t *part, unsigned int writer, uint64_t generation)
 }
 
 /*
- * Returns true if a part has the content of a write of `first` to `last`, or of
- * several, and a later one may have replaced the beginning of an earlier one.
+ * A part has the content of a write of `first` to `last`, or of several, and a
+ * later one may have replaced the beginning of an earlier one.
  */
-static bool has_content(const uint64_t *part, unsigned int writer, uint64_t first, uint64_t last)
+static void check_content(const uint64_t *part, unsigned int writer, uint64_t first, uint64_t last,
+			  const char *when)
 {
+	uint64_t before = last;
+
 	for (size_t i = 0; i < WORDS; i++) {
 		uint64_t generation = generation_of(part[i], writer, i);
 
-		if (generation < first || generation > last)
-			return false;
-		last = generation;
+		if (generation < first || generation > before)
+			die("%s: writer %u has wrong bytes at %zu: write %llu behind %llu, in place of %llu to %llu",
+			    when, writer, i * sizeof(uint64_t), (unsigned long long)generation,
+			    (unsigned long long)before, (unsigned long long)first,
+			    (unsigned long long)last);
+		before = generation;
 	}
-	return true;
 }
 
 /* --- control connections ---------------------------------------------------- */
@@ -288,7 +300,10 @@ static void meet(struct endpoint *end, int fd)
 
 struct writer {
 	struct endpoint end;
-	/* Its last write before the last change: complete, or possibly begun. Not known if it is not asked. */
+	/* Its last write before it stopped: complete, or possibly begun. */
+	uint64_t stopped_done;
+	uint64_t stopped_begun;
+	/* The same of the stop for the last change of the mapping. Not known if it is not asked. */
 	uint64_t done;
 	uint64_t begun;
 };
@@ -303,10 +318,12 @@ static struct {
 	unsigned int mapped;
 	struct ibv_mr *mr;
 	struct faultlinedv_events *events;
+	/* Of the thread that stops the writers. */
+	pthread_mutex_t handshake;
 	/* A change has been answered, and writers go on. */
 	sem_t restored;
 	bool is_over;
-} owner;
+} owner = { .handshake = PTHREAD_MUTEX_INITIALIZER };
 
 static const uint64_t *part_of(const uint8_t *memory, unsigned int writer)
 {
@@ -319,71 +336,97 @@ static void tell_all(enum kind kind)
 		send_message(owner.writers[i].end.fd, &(struct message){ .kind = kind });
 }
 
-/* All writers have stopped, and nothing of theirs is outstanding. */
-static void stop_all(void)
+/* Stops a writer, unless it meets lost memory within `patience_ms`. Nothing of it is outstanding then. */
+static void stop(struct writer *writer, int patience_ms)
 {
-	tell_all(STOP);
-	for (unsigned int i = 0; i < options.writers; i++) {
-		struct writer *writer = &owner.writers[i];
+	struct pollfd failure = { .fd = writer->end.fd, .events = POLLIN };
+	struct message answer;
 
-		writer->done = receive_message(writer->end.fd, STOPPED).value;
-		writer->begun = writer->done;
-	}
+	if (!poll(&failure, 1, patience_ms))
+		send_message(writer->end.fd, &(struct message){ .kind = STOP });
+	answer = receive_any(writer->end.fd);
+	if (answer.kind != STOPPED && answer.kind != FAILED)
+		die("message %u after a stop", answer.kind);
+	writer->stopped_done = answer.value;
+	writer->stopped_begun = answer.value;
+	if (answer.kind == STOPPED)
+		return;
+	if (answer.number != IBV_WC_REM_OP_ERR)
+		die("a write ended with \"%s\"", ibv_wc_status_str(answer.number));
+	writer->stopped_begun += DEPTH;
+	connect_again(&writer->end);
 }
 
-/* The owner's part of the handshake: the change waits until the region is restored. */
-static void answer_lease(void)
+static void stop_all(int patience_ms)
 {
-	int error;
-
-	stop_all();
-	error = faultlinedv_restore_mr(owner.mr);
-	if (error)
-		die("cannot restore the region: %s", strerror(error));
-	tell_all(GO);
+	for (unsigned int i = 0; i < options.writers; i++)
+		stop(&owner.writers[i], patience_ms);
 }
 
-/* The change did not wait: each writer meets the lost memory, and is connected again. */
-static void repair(void)
+/* Returns true if the mapping changes, and false if pages only go for a moment. */
+static bool is_change(const struct faultlinedv_event *event)
 {
-	int error;
+	const uint32_t expected = options.mode == MODE_LEASE ? FAULTLINEDV_EVENT_LEASE :
+							       FAULTLINEDV_EVENT_MR;
 
-	for (unsigned int i = 0; i < options.writers; i++) {
-		struct writer *writer = &owner.writers[i];
-		struct message failed = receive_message(writer->end.fd, FAILED);
+	if (event->reason != FAULTLINEDV_REASON_UNMAP)
+		return false;
+	if (event->type != expected)
+		die("event %u in place of %u: the change does not wait", event->type, expected);
+	return true;
+}
 
-		if (failed.number != IBV_WC_REM_OP_ERR)
-			die("a write ended with \"%s\"", ibv_wc_status_str(failed.number));
-		writer->done = failed.value;
-		writer->begun = failed.value + DEPTH;
-		connect_again(&writer->end);
+/* Without waiting: true if there is an event. */
+static bool has_event(struct faultlinedv_event *event)
+{
+	struct pollfd events = { .fd = faultlinedv_events_fd(owner.events), .events = POLLIN };
+
+	return poll(&events, 1, 0) > 0 && faultlinedv_read_events(owner.events, event, 1) == 1;
+}
+
+/*
+ * The owner's part of the handshake. With a lease the change waits until the
+ * region is restored; with a fence each writer meets the lost memory.
+ */
+static void answer(struct faultlinedv_event *event)
+{
+	bool changed = is_change(event), again;
+
+	stop_all(changed && options.mode == MODE_FENCE ? PATIENCE_MS : 0);
+	do {
+		int error = faultlinedv_restore_mr(owner.mr);
+
+		if (error)
+			die("cannot restore the region: %s", strerror(error));
+		/* Another change while nobody writes is answered, too. */
+		again = has_event(event);
+		if (again)
+			changed |= is_change(event);
+	} while (again);
+	for (unsigned int i = 0; changed && i < options.writers; i++) {
+		owner.writers[i].done = owner.writers[i].stopped_done;
+		owner.writers[i].begun = owner.writers[i].stopped_begun;
 	}
-	error = faultlinedv_restore_mr(owner.mr);
-	if (error)
-		die("cannot restore the region: %s", strerror(error));
 	tell_all(GO);
+	if (changed)
+		sem_post(&owner.restored);
 }
 
 static void *serve_events(void *unused)
 {
-	const uint32_t expected = options.mode == MODE_LEASE ? FAULTLINEDV_EVENT_LEASE :
-							       FAULTLINEDV_EVENT_MR;
 	struct faultlinedv_event event;
 
 	(void)unused;
 	while (faultlinedv_read_events(owner.events, &event, 1) == 1) {
-		if (__atomic_load_n(&owner.is_over, __ATOMIC_ACQUIRE)) {
+		pthread_mutex_lock(&owner.handshake);
+		if (owner.is_over) {
 			/* The memory may go: no writer is left. */
 			faultlinedv_release_mr(owner.mr);
+			pthread_mutex_unlock(&owner.handshake);
 			return NULL;
 		}
-		if (event.type != expected)
-			die("event %u in place of %u: the change does not wait", event.type, expected);
-		if (options.mode == MODE_LEASE)
-			answer_lease();
-		else
-			repair();
-		sem_post(&owner.restored);
+		answer(&event);
+		pthread_mutex_unlock(&owner.handshake);
 	}
 	die("cannot read events: %m");
 }
@@ -480,7 +523,11 @@ static uint64_t change(unsigned int round, uint8_t *left)
 {
 	unsigned int old = owner.mapped;
 	uint64_t start = now_ms(), took;
+	char when[32];
 
+	snprintf(when, sizeof(when), "change %u, old memory", round);
+	while (!sem_trywait(&owner.restored))
+		;
 	map_half(!old);
 	took = now_ms() - start;
 	if (took >= SLOW_MS)
@@ -492,8 +539,7 @@ static uint64_t change(unsigned int round, uint8_t *left)
 	for (unsigned int i = 0; i < options.writers; i++) {
 		struct writer *writer = &owner.writers[i];
 
-		if (!has_content(part_of(owner.halves[old], i), i, writer->done, writer->begun))
-			die("round %u: writer %u has wrong bytes in the old memory", round, i);
+		check_content(part_of(owner.halves[old], i), i, writer->done, writer->begun, when);
 	}
 	memcpy(left, owner.halves[old], owner.length);
 	/* A write that was under way during the change is in both halves, the next one is not. */
@@ -537,14 +583,18 @@ static void own(void)
 		if (took > longest)
 			longest = took;
 	}
-	stop_all();
+	pthread_mutex_lock(&owner.handshake);
+	stop_all(0);
 	for (unsigned int i = 0; i < options.writers; i++) {
-		if (!has_content(part_of(owner.region, i), i, owner.writers[i].done, owner.writers[i].done))
-			die("writer %u has wrong bytes at the end", i);
-		printf("writer %u: %llu writes\n", i, (unsigned long long)owner.writers[i].done);
+		struct writer *writer = &owner.writers[i];
+
+		check_content(part_of(owner.region, i), i, writer->stopped_done,
+			      writer->stopped_begun, "at the end");
+		printf("writer %u: %llu writes\n", i, (unsigned long long)writer->stopped_done);
 	}
 	/* The memory goes, and with it the thread of events: it reads one more. */
-	__atomic_store_n(&owner.is_over, true, __ATOMIC_RELEASE);
+	owner.is_over = true;
+	pthread_mutex_unlock(&owner.handshake);
 	munmap(owner.region, owner.length);
 	if (owner.events)
 		pthread_join(thread, NULL);
@@ -604,6 +654,19 @@ static enum ibv_wc_status complete(void)
 	return wc.status;
 }
 
+/* Waits until the region is restored or gone. A stop may have crossed the failure of a write. */
+static void await_go(void)
+{
+	struct message answer;
+
+	do
+		answer = receive_any(me.end.fd);
+	while (answer.kind == STOP);
+	me.is_over = answer.kind == END;
+	if (answer.kind != GO && !me.is_over)
+		die("message %u after a stop", answer.kind);
+}
+
 /* A write has failed: tells the owner, and goes on when the region is restored. */
 static void fail(enum ibv_wc_status status)
 {
@@ -615,7 +678,9 @@ static void fail(enum ibv_wc_status status)
 	for (uint64_t rest = me.posted - me.done - 1; rest;)
 		rest -= ibv_poll_cq(me.end.cq, 1, &wc) == 1;
 	send_message(me.end.fd, &(struct message){ .kind = FAILED, .number = status, .value = me.done });
-	receive_message(me.end.fd, GO);
+	await_go();
+	if (me.is_over)
+		return;
 	connect_again(&me.end);
 	me.posted = me.done + DEPTH;
 	me.done = me.posted;
@@ -625,20 +690,17 @@ static void fail(enum ibv_wc_status status)
 /* The writer's part of the handshake: stops when the owner asks for it, until the region is restored or gone. */
 static void obey(void)
 {
-	struct message answer;
-
 	receive_message(me.end.fd, STOP);
 	while (me.done < me.posted) {
 		enum ibv_wc_status status = complete();
 
-		if (status != IBV_WC_SUCCESS)
-			die("a write failed before the stop: %s", ibv_wc_status_str(status));
+		if (status != IBV_WC_SUCCESS) {
+			fail(status);
+			return;
+		}
 	}
 	send_message(me.end.fd, &(struct message){ .kind = STOPPED, .value = me.done });
-	answer = receive_any(me.end.fd);
-	me.is_over = answer.kind == END;
-	if (answer.kind != GO && !me.is_over)
-		die("message %u after a stop", answer.kind);
+	await_go();
 }
 
 static int connect_to(const char *host)
@@ -661,15 +723,12 @@ static void write_to(const char *host)
 	me.mr = ibv_reg_mr(pd, me.buffers, sizeof(me.buffers), IBV_ACCESS_LOCAL_WRITE);
 	if (!me.mr)
 		die("cannot register: %m");
-	for (;;) {
+	while (!me.is_over) {
 		enum ibv_wc_status status;
 
-		if (has_message(me.end.fd)) {
+		if (has_message(me.end.fd))
 			obey();
-			if (me.is_over)
-				break;
-		}
-		if (me.posted < me.done + DEPTH)
+		else if (me.posted < me.done + DEPTH)
 			post_write();
 		status = complete();
 		if (status != IBV_WC_SUCCESS)
