@@ -64,7 +64,7 @@ fn write_round((node, qp): (&mut Node, &mut Qp), peer: &Node) {
 
 #[test]
 fn a_snapshot_is_whole_at_full_rate_and_a_flood_leaves_the_records_of_others() {
-    const KEPT: usize = 3 * 5000;
+    const KEPT: usize = 3 * 2000;
     let process = Process::start(
         &["a", "b", "quiet"],
         Config {
