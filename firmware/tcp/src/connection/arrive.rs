@@ -194,22 +194,25 @@ impl Connection {
 
     /// True if the peer sends a segment again that has arrived.
     fn is_sent_again(&self, segment: &Segment, now: Instant) -> bool {
-        let header = &segment.header;
-        let ack = self.send.pos(header.ack);
-        header.flags & (F::ACK | F::RST | F::SYN) == F::ACK
+        segment.header.flags & (F::ACK | F::RST | F::SYN) == F::ACK
             && self.has_arrived(segment)
             && self.check_stamp(segment, now).is_ok()
-            && ack.is_some_and(|ack| self.send.acceptable().contains(&ack))
+            && self.acceptable_ack(&segment.header).is_some()
     }
 
     /// True if a segment without data asks whether this end is alive: one of the peer, with its last number or a later one. A third party
     /// has to guess the acknowledgment.
     fn is_liveness_probe(&self, start: Pos, segment: &Segment) -> bool {
         let header = &segment.header;
-        let ack = self.send.pos(header.ack);
         header.flags.contains(F::ACK)
             && start + 1 >= self.receive.nxt()
-            && ack.is_some_and(|ack| self.send.acceptable().contains(&ack))
+            && self.acceptable_ack(header).is_some()
+    }
+
+    /// The acknowledged position, if it is acceptable.
+    fn acceptable_ack(&self, header: &Tcp) -> Option<Pos> {
+        let ack = self.send.pos(header.ack);
+        ack.filter(|ack| self.send.acceptable().contains(ack))
     }
 
     /// True if this segment acknowledges the SYN of a connection that a peer opens.
@@ -258,21 +261,20 @@ impl Connection {
     /// Handles the acknowledgment. Returns false if the segment is to be ignored.
     fn accept_ack(&mut self, segment: &Segment, start: Pos, now: Instant) -> bool {
         let header = &segment.header;
-        let ack = self.send.pos(header.ack);
         if self.send.una() == Pos(0) {
-            if ack != Some(Pos::DATA) || self.send.max() == Pos(0) {
+            if self.send.pos(header.ack) != Some(Pos::DATA) || self.send.max() == Pos(0) {
                 self.refuse(header);
                 return false;
             }
             self.open(segment, start, now);
             return true;
         }
-        match ack {
-            Some(ack) if self.send.acceptable().contains(&ack) => {
+        match self.acceptable_ack(header) {
+            Some(ack) => {
                 self.acknowledge(segment, ack, start, now);
                 true
             }
-            _ => {
+            None => {
                 self.challenge(now);
                 false
             }
