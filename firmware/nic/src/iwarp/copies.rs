@@ -11,11 +11,8 @@
 
 use std::collections::BTreeMap;
 
-use super::kept::KeptRoom;
+use super::kept::{KeptRoom, cost};
 use crate::budget::Held;
-
-/// What a copy costs besides its octets.
-const OVERHEAD: usize = 64;
 
 /// Copies of FPDUs by offset in the stream.
 #[derive(Debug, Default)]
@@ -34,12 +31,12 @@ impl Copies {
 
     /// True if there is memory for a copy of `len` octets. There is always memory for one, so that a stream makes progress.
     pub(super) fn has_room(&self, room: KeptRoom<'_>, len: usize) -> bool {
-        self.fpdus.is_empty() || room.fits(self.bytes, len.saturating_add(OVERHEAD))
+        self.fpdus.is_empty() || room.fits(self.bytes, cost(len))
     }
 
     /// Adds the copy of an FPDU, whether there is memory or not.
     pub(super) fn add(&mut self, room: KeptRoom<'_>, start: u64, octets: Vec<u8>) {
-        self.bytes = self.bytes.saturating_add(cost(&octets));
+        self.bytes = self.bytes.saturating_add(cost(octets.len()));
         let held = self.held.get_or_insert_with(|| room.none());
         self.fpdus.insert(start, octets);
         held.iter_mut().for_each(|held| held.set(self.bytes));
@@ -51,7 +48,7 @@ impl Copies {
         while let Some(first) = self.fpdus.first_entry()
             && first.key().saturating_add(first.get().len() as u64) <= acknowledged
         {
-            self.bytes = self.bytes.saturating_sub(cost(&first.remove()));
+            self.bytes = self.bytes.saturating_sub(cost(first.remove().len()));
         }
         if self.fpdus.is_empty() {
             self.held = None;
@@ -61,14 +58,11 @@ impl Copies {
     }
 }
 
-fn cost(octets: &[u8]) -> usize {
-    octets.len().saturating_add(OVERHEAD)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::budget::Budget;
+    use crate::iwarp::kept::OVERHEAD;
 
     #[test]
     fn a_copy_is_kept_until_its_last_octet_is_acknowledged() {

@@ -6,10 +6,15 @@ use crate::budget::{Budget, Held};
 use crate::dma::Dma;
 use crate::payload::Payload;
 
-/// What a piece costs besides its octets.
-const OVERHEAD: usize = 64;
+/// What a piece or a copy costs besides its octets.
+pub(super) const OVERHEAD: usize = 64;
 /// Octets in a piece that have been used, before they are removed.
 const COMPACT: usize = 32 << 10;
+
+/// What octets cost that are kept in one piece.
+pub(super) fn cost(len: usize) -> usize {
+    len.saturating_add(OVERHEAD)
+}
 
 /// Contiguous octets.
 #[derive(Debug, Default)]
@@ -85,9 +90,8 @@ impl Kept {
 
     /// True if there is memory for `len` octets that follow the octets before `offset`.
     fn has_room(&self, room: KeptRoom<'_>, offset: u64, len: usize) -> bool {
-        let cost = len.saturating_add(OVERHEAD);
         let own = self.held.as_ref().map_or(0, |[held, _]| held.bytes());
-        let fits = room.fits(own, cost);
+        let fits = room.fits(own, cost(len));
         let end = self.front_end();
         let front = end.saturating_sub(self.next).saturating_add(len as u64);
         fits || (end == offset && front <= room.reserve as u64)
@@ -180,7 +184,7 @@ impl Kept {
         }
         let costs = self.pieces.values();
         let bytes = costs
-            .map(|piece| piece.octets.len().saturating_add(OVERHEAD))
+            .map(|piece| cost(piece.octets.len()))
             .fold(0, usize::saturating_add);
         let held = self.held.get_or_insert_with(|| room.none());
         held.iter_mut().for_each(|held| held.set(bytes));
