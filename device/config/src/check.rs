@@ -36,7 +36,10 @@ impl Config {
         problems.extend(self.missing_sockets());
         problems.extend(self.too_many_engines());
         problems.extend(self.taken_claims());
-        ConfigError::all(problems).map_or(Ok(()), Err)
+        match problems.is_empty() {
+            true => Ok(()),
+            false => Err(ConfigError::Several(problems)),
+        }
     }
 
     fn refused(&self, place: Place, what: String) -> ConfigError {

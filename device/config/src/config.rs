@@ -44,7 +44,7 @@ pub enum ConfigError {
         /// Position, key and reason.
         error: Malformed,
     },
-    /// Several problems, each in a line of its own.
+    /// All problems of a configuration, each in a line of its own.
     #[error("{}", .0.iter().map(Self::to_string).collect::<Vec<_>>().join("\n"))]
     Several(Vec<Self>),
     /// As [`ConfigError::Malformed`], without a text: the origin of the value, and the problem.
@@ -70,14 +70,6 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// All of these problems. `None`: there is none.
-    pub(crate) fn all(mut problems: Vec<Self>) -> Option<Self> {
-        match problems.len() {
-            0 | 1 => problems.pop(),
-            _ => Some(Self::Several(problems)),
-        }
-    }
-
     /// A wrong value, or a key that is missing, at this path of the text.
     pub(crate) fn at(source: Option<&ConfigText>, path: problem::Path, what: String) -> Self {
         match source {
