@@ -77,6 +77,11 @@ fn time(random: &mut Rng, most: u64) -> String {
     format!("\"{}ns\"", between(random, 1, most))
 }
 
+/// An action that delays.
+fn delay(random: &mut Rng, most: u64) -> String {
+    format!("delay = {{ by = {} }}", time(random, most))
+}
+
 /// A rule that changes one packet.
 fn of_packet(random: &mut Rng, nic: usize, is_iwarp: bool) -> PlanRule {
     use RuleEffect::{Delays, Repeats, TakesRetry};
@@ -92,7 +97,7 @@ fn of_packet(random: &mut Rng, nic: usize, is_iwarp: bool) -> PlanRule {
             TakesRetry,
         ),
         1 => {
-            let action = format!("delay = {{ by = {} }}", time(random, 1_000_000));
+            let action = delay(random, 1_000_000);
             ("packets delayed by rules", dir, action, TakesRetry)
         }
         2 => {
@@ -138,7 +143,7 @@ fn of_event(random: &mut Rng, nic: usize) -> PlanRule {
     let of = |random: &mut Rng, all: &[&'static str]| one_of(random, all, "").to_owned();
     let (name, on, action, effect) = match random.below(10) {
         0 => {
-            let action = format!("delay = {{ by = {} }}", time(random, 300_000));
+            let action = delay(random, 300_000);
             ("faults delayed by rules", fault, action, Delays)
         }
         1 => (
@@ -149,7 +154,7 @@ fn of_event(random: &mut Rng, nic: usize) -> PlanRule {
         ),
         2 => ("faults failed by rules", fault, "fail = {}".into(), Fails),
         3 => {
-            let action = format!("delay = {{ by = {} }}", time(random, 50_000));
+            let action = delay(random, 50_000);
             (
                 "completions delayed by rules",
                 "completion = \"any\"".into(),
@@ -158,7 +163,7 @@ fn of_event(random: &mut Rng, nic: usize) -> PlanRule {
             )
         }
         4 => {
-            let action = format!("delay = {{ by = {} }}", time(random, 50_000));
+            let action = delay(random, 50_000);
             (
                 "events delayed by rules",
                 of(random, &events),
@@ -173,7 +178,7 @@ fn of_event(random: &mut Rng, nic: usize) -> PlanRule {
             Delays,
         ),
         6 => {
-            let action = format!("delay = {{ by = {} }}", time(random, 20_000));
+            let action = delay(random, 20_000);
             (
                 "commands delayed by rules",
                 of(random, &commands),
@@ -192,7 +197,7 @@ fn of_event(random: &mut Rng, nic: usize) -> PlanRule {
             )
         }
         8 => {
-            let action = format!("delay = {{ by = {} }}", time(random, 20_000));
+            let action = delay(random, 20_000);
             (
                 "look-ups delayed by rules",
                 "lookup = \"any\"".into(),
@@ -215,7 +220,7 @@ fn of_event(random: &mut Rng, nic: usize) -> PlanRule {
 fn of_doorbell(random: &mut Rng, nic: usize) -> PlanRule {
     let (name, action) = match random.chance(500) {
         true => {
-            let action = format!("delay = {{ by = {} }}", time(random, 100_000));
+            let action = delay(random, 100_000);
             ("doorbells delayed by rules", action)
         }
         false => ("doorbells doubled by rules", "duplicate = {}".into()),
