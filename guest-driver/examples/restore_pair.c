@@ -22,9 +22,9 @@
  * the write fails that reaches lost memory, and the connection is made anew;
  * an on-demand region follows the mapping, and writers learn nothing of it.
  *
- * The kernel takes pages of a file away for a moment also when nobody maps
- * anything, to move or to reclaim them (FAULTLINEDV_REASON_CLEAR). The owner
- * answers this in the same way.
+ * The kernel also unmaps pages of a file for a moment when it wants to move or
+ * to reclaim them (FAULTLINEDV_REASON_CLEAR). The owner answers this in the same
+ * way.
  *
  * The region is one half of a file in memory, and in turn the other one. So the
  * owner sees both halves: each write is in the half that was mapped when it was
@@ -398,7 +398,7 @@ static void answer(struct faultlinedv_event *event)
 
 		if (error)
 			die("cannot restore the region: %s", strerror(error));
-		/* Another change while nobody writes is answered, too. */
+		/* Changes that have come meanwhile are answered before anybody writes. */
 		again = has_event(event);
 		if (again)
 			changed |= is_change(event);

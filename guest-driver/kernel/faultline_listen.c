@@ -42,7 +42,7 @@
 
 #include "faultline_iwarp.h"
 
-/* A user gets the device's listeners, divided by this. */
+/* A user may have the device's listeners divided by this. */
 #define FAULTLINE_USER_LISTENERS	4
 
 struct faultline_listen;

@@ -295,7 +295,7 @@ impl FrameChecker {
         self.lost
     }
 
-    /// Judges a frame of `length` octets, of which `data` are known. Returns false, and judges nothing of it, if its headers are
+    /// Judges a frame of `length` octets; `data` are the known ones. Returns false, and judges nothing of it, if its headers are
     /// cut.
     pub fn frame(&mut self, at: u64, data: &[u8], length: usize, origin: Origin) -> bool {
         self.frames = self.frames.saturating_add(1);

@@ -1,8 +1,8 @@
-//! Pages that octets wait for which are to leave.
+//! Waits of outgoing data for pages.
 
 use crate::fault::Token;
 
-/// The memory of such a page.
+/// The memory of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PageOf {
     /// The buffer of a READ or atomic that has not begun.
@@ -13,7 +13,7 @@ pub(super) enum PageOf {
     Source,
 }
 
-/// A wait for such a page.
+/// A wait for a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PageWait {
     pub token: Token,

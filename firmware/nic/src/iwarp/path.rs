@@ -152,7 +152,7 @@ impl StreamPath {
 
     /// Takes over the MAC address of segments that the peer has sent, as far as their sequence numbers tell. The peer may have another one
     /// since the connection was opened: another host has its address now, or another router leads to it. One segment is not enough, because
-    /// no checksum of the NIC covers its address. The second one may be the first one again, which nobody has acknowledged.
+    /// no checksum of the NIC covers its address. The first one counts again when the peer sends it again.
     pub(super) fn follow_peer(&mut self, mac: MacAddr) {
         if mac == self.dmac || mac.is_multicast() || mac == MacAddr([0; 6]) {
             self.next_dmac = None;

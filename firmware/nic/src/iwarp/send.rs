@@ -292,7 +292,7 @@ impl Sender {
         self.copies = Copies::default();
     }
 
-    /// Keeps a copy of an FPDU of which `sent` octets leave, if it must be the same when it is sent again.
+    /// Keeps a copy of an FPDU if it must be the same when it is sent again. `sent` octets of it leave now.
     pub(super) fn keep_copy(&mut self, core: &Core, part: &Part, octets: &[u8], sent: usize) {
         let is_needed = match part.origin {
             PartOrigin::Setup | PartOrigin::Copied => false,

@@ -40,7 +40,7 @@ pub(super) struct Stream {
     pub peer: Offer,
     /// This end has opened the connection.
     pub is_active: bool,
-    /// The page that segments wait for which are to leave.
+    /// The page that outgoing segments wait for.
     pub page: Option<PageWait>,
     /// End of the setup or of the close, or the time at which RTR is repeated.
     pub deadline: Option<Instant>,
