@@ -8,7 +8,7 @@
 //! - [`control`]: the control server
 //! - `dcqcn`: the congestion control of a NIC
 //! - [`engine`]: the division of NICs among engines
-//! - `line`: models of links
+//! - `link_model`: models of links
 //! - [`pci_id`]: the PCI identity of a NIC
 //! - [`port`]: ports that lead out of the process
 //! - `vlan`: the VLANs of a NIC or port

@@ -61,6 +61,19 @@ impl Fabric {
         )
     }
 
+    /// As [`Fabric::start`]. Frames of the NICs `slow` leave at 1 Gb/s, and the NIC waits for the link: a burst takes its time on any
+    /// machine, and a test can act in the midst of it.
+    pub fn start_slow(names: &[&str], slow: &[&str]) -> anyhow::Result<Self> {
+        let nics = slow.iter().map(|name| {
+            format!("[[nic]]\nname = \"{name}\"\nlink_tx = {{ rate_mbps = 1000, queue_bytes = 400000, pause_bytes = 40000 }}\n")
+        });
+        let config = Config {
+            poll: PollMode::Adaptive,
+            ..Config::from_toml(&nics.collect::<String>())?
+        };
+        Self::start_with(config, names)
+    }
+
     /// As [`Fabric::start`], with everything else of a configuration: also settings of NICs of these names.
     pub fn start_with(config: Config, names: &[&str]) -> anyhow::Result<Self> {
         Self::start_in(tempfile::tempdir()?, config, names)

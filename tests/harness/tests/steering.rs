@@ -335,7 +335,7 @@ fn taken_in_the_midst(
 
 #[test]
 fn buffers_of_frames_may_go_while_frames_arrive() {
-    let fabric = Fabric::start(PollMode::Adaptive, &["a", "b"]).unwrap();
+    let fabric = Fabric::start_slow(&["a", "b"], &["a"]).unwrap();
     let (mut a, b) = (fabric.node("a").unwrap(), fabric.node("b").unwrap());
     let mut qa = raw_qp(&a, &a.cq, 10).unwrap();
     let lent = Ram::new(DISTINCT * STEP, 0x77_0000_0000).unwrap();
@@ -351,7 +351,7 @@ fn buffers_of_frames_may_go_while_frames_arrive() {
     }
     let mut rng = Rng::new(2);
     let mut cut_short = 0;
-    // On a busy machine a round may be over before anything is taken from under it. Further rounds follow then.
+    // A test that gets no processor may see the end of a round before it takes anything. Further rounds follow then.
     let mut round = 0;
     while round < 60 || cut_short <= 5 {
         assert!(round < 600, "{cut_short} times only");
@@ -401,7 +401,7 @@ fn buffers_of_frames_may_go_while_frames_arrive() {
 
 #[test]
 fn frames_may_go_while_they_are_sent() {
-    let fabric = Fabric::start(PollMode::Adaptive, &["a", "b"]).unwrap();
+    let fabric = Fabric::start_slow(&["a", "b"], &["a"]).unwrap();
     let (mut a, b) = (fabric.node("a").unwrap(), fabric.node("b").unwrap());
     let lent = Ram::new(DISTINCT * STEP, 0x77_0000_0000).unwrap();
     a.nic.lend(&lent).unwrap();
@@ -410,7 +410,7 @@ fn frames_may_go_while_they_are_sent() {
     let frames = burst(&b);
     let mut rng = Rng::new(3);
     let mut cut_short = 0;
-    // On a busy machine a round may be over before anything is taken from under it. Further rounds follow then.
+    // A test that gets no processor may see the end of a round before it takes anything. Further rounds follow then.
     let mut round = 0;
     while round < 60 || cut_short <= 5 {
         assert!(round < 600, "{cut_short} times only");
@@ -443,9 +443,11 @@ fn frames_may_go_while_they_are_sent() {
             assert!(found[well + 1..].iter().all(flushed), "{found:?}");
         }
         cut_short += usize::from((1..BURST).contains(&well));
-        // Sent frames have arrived, unchanged.
-        let arrived = std::iter::from_fn(|| cq.poll()).filter(Wc::is_ok).count();
-        assert_eq!(arrived, well);
+        // Sent frames arrive, unchanged; nothing follows them.
+        for _ in 0..well {
+            assert!(cq.poll_for(LONG).expect("a frame").is_ok());
+        }
+        assert!(cq.poll().is_none());
         for (n, frame) in frames.iter().enumerate().take(well) {
             let bytes = b.buf.to_vec(n * STEP, frame.len());
             assert!(bytes == *frame, "frame {n} of {well}");
