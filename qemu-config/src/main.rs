@@ -10,6 +10,7 @@ mod command;
 mod counts;
 mod debug_kernel;
 mod demo;
+mod disk_space;
 mod driver;
 mod durations;
 mod emulator;

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
+use crate::disk_space;
+
 /// Runs whose logs are kept; older ones are removed when a new one starts.
 const KEPT_RUNS: usize = 40;
 
@@ -61,10 +63,11 @@ impl Workspace {
         Ok(dir)
     }
 
-    /// Makes a new numbered folder under `target/lab/` for one run's logs and removes the oldest ones.
+    /// Makes a new numbered folder under `target/lab/` for one run's logs and removes the oldest ones. Fails if the disk is nearly full.
     pub fn new_run(&self, name: &str) -> Result<PathBuf> {
         let parent = self.root.join("target/lab");
         fs::create_dir_all(&parent).with_context(|| format!("creating {}", parent.display()))?;
+        disk_space::ensure(&parent)?;
         let mut runs = numbered(&parent)?;
         let mut next = runs.last().map_or(1, |(number, _)| number + 1);
         while runs.len() >= KEPT_RUNS {
