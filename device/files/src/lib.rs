@@ -1,4 +1,4 @@
-//! Files that command lines name.
+//! Files of command lines.
 //!
 //! Input is read up to a limit of bytes, and for a scenario only in its folder. Paths of results are checked before the work.
 
