@@ -5,9 +5,9 @@ use faultline_abi::admin::{SET_GID, SetGid};
 use faultline_abi::cqe::RETRY_EXC_ERR;
 use faultline_abi::qp::QPT_RC;
 use faultline_fabric::vlan::VlanMembership;
-use faultline_simulation::process::{NicShape, PortShape, ProcessShape};
+use faultline_simulation::process::{NicShape, PortShape, ProcessShape, Processes};
 
-use crate::common::{Connect, TIMEOUT_10, US, World, connected, exchange};
+use crate::common::{Connect, Expect, TIMEOUT_10, US, connected, exchange, process};
 use crate::stations::{BROADCAST, Frame, Station};
 
 /// Indices of the NICs: access ports of VLANs 10 and 20, and a NIC with tagged frames of both.
@@ -23,7 +23,7 @@ fn members(pvid: Option<u16>, tagged: &[u16]) -> Option<VlanMembership> {
     Some(VlanMembership::new(pvid, tagged))
 }
 
-fn world(engines: usize, ports: Vec<PortShape>) -> World {
+fn world(engines: usize, ports: Vec<PortShape>) -> Processes {
     let vlans = [
         members(Some(10), &[]),
         members(Some(20), &[]),
@@ -34,7 +34,7 @@ fn world(engines: usize, ports: Vec<PortShape>) -> World {
         vlans,
         ..NicShape::default()
     });
-    World::new(&ProcessShape {
+    process(&ProcessShape {
         engines,
         nics: nics.collect(),
         ports,
@@ -43,12 +43,12 @@ fn world(engines: usize, ports: Vec<PortShape>) -> World {
     })
 }
 
-fn stations(world: &mut World) -> [Station; 3] {
+fn stations(world: &mut Processes) -> [Station; 3] {
     [A, B, C].map(|nic| Station::new(world, (0, nic)))
 }
 
 /// Packets of a NIC that were dropped because of their VLAN.
-fn dropped(world: &World) -> [u64; 3] {
+fn dropped(world: &Processes) -> [u64; 3] {
     [A, B, C].map(|nic| {
         let port = world.all[0].with_port(nic, |port| port.faults.counts.vlan);
         port.unwrap()
@@ -106,8 +106,8 @@ fn nics_of_two_vlans_do_not_reach_each_other_and_both_reach_a_third() {
 }
 
 /// The entry of the GID table decides about the tag.
-fn use_vlan(world: &mut World, nic: usize, vlan: u16) {
-    let host = world.host((0, nic));
+fn use_vlan(world: &mut Processes, nic: usize, vlan: u16) {
+    let host = world.at((0, nic));
     let gid = SetGid {
         gid: host.gid.0,
         mac: host.mac.0,
@@ -164,7 +164,7 @@ fn frames_of_an_external_port_have_the_tag_of_their_vlan() {
         let frame = Frame::new(BROADCAST, PEER);
         let [untagged, of_10, of_20, of_30] =
             [None, Some(10), Some(20), Some(30)].map(|vlan| frame.with_tag(vlan).bytes());
-        let mut receive = |world: &mut World| {
+        let mut receive = |world: &mut Processes| {
             world.settle();
             stations.each_mut().map(|station| station.received(world))
         };
