@@ -1,13 +1,15 @@
 //! Frames reach members of their VLAN only, with the tag that the port has for it.
 
 use faultline_abi::U16;
-use faultline_abi::admin::{SET_GID, SetGid};
 use faultline_abi::cqe::RETRY_EXC_ERR;
+use faultline_abi::iwarp::ConnectionPath;
 use faultline_abi::qp::QPT_RC;
 use faultline_fabric::vlan::VlanMembership;
+use faultline_nic::Transport;
+use faultline_simulation::open_stream;
 use faultline_simulation::process::{NicShape, PortShape, ProcessShape, Processes};
 
-use crate::common::{Connect, Expect, TIMEOUT_10, US, connected, exchange, process};
+use crate::common::{Connect, End, Expect, TIMEOUT_10, US, connected, exchange, process};
 use crate::stations::{BROADCAST, Frame, Station};
 
 /// Indices of the NICs: access ports of VLANs 10 and 20, and a NIC with tagged frames of both.
@@ -24,6 +26,10 @@ fn members(pvid: Option<u16>, tagged: &[u16]) -> Option<VlanMembership> {
 }
 
 fn world(engines: usize, ports: Vec<PortShape>) -> Processes {
+    world_of(Transport::Roce, engines, ports)
+}
+
+fn world_of(transport: Transport, engines: usize, ports: Vec<PortShape>) -> Processes {
     let vlans = [
         members(Some(10), &[]),
         members(Some(20), &[]),
@@ -32,6 +38,7 @@ fn world(engines: usize, ports: Vec<PortShape>) -> Processes {
     let nics = (0..).zip(vlans).map(|(nic, vlans)| NicShape {
         engine: nic % engines,
         vlans,
+        transport,
         ..NicShape::default()
     });
     process(&ProcessShape {
@@ -105,17 +112,41 @@ fn nics_of_two_vlans_do_not_reach_each_other_and_both_reach_a_third() {
     }
 }
 
+/// Opens an iWARP connection from one NIC to another. Frames of a NIC have the tag of its VLAN, if it has one.
+fn stream(world: &mut Processes, nics: [(usize, Option<u16>); 2]) -> [End; 2] {
+    let ends = nics.map(|(nic, _)| End::new(world, (0, nic), QPT_RC, (4, 20_000)));
+    let hosts = world.all[0]
+        .hosts
+        .get_disjoint_mut(nics.map(|(nic, _)| nic));
+    let qpns = ends.each_ref().map(|end| end.qp.qpn);
+    let in_vlan = |end: usize, path: ConnectionPath| ConnectionPath {
+        vlan: nics[end].1.map_or(path.vlan, U16::new),
+        ..path
+    };
+    open_stream(hosts.unwrap(), qpns, 40_000, in_vlan).unwrap();
+    ends
+}
+
+#[test]
+fn iwarp_connects_an_access_port_and_a_trunk() {
+    for engines in [1, 2, 3] {
+        let mut world = world_of(Transport::Iwarp, engines, Vec::new());
+        use_vlan(&mut world, C, 10);
+        for nics in [[(A, None), (C, Some(10))], [(C, Some(10)), (A, None)]] {
+            let [mut own, mut other] = stream(&mut world, nics);
+            exchange(&mut world, &mut own, &other, 1);
+            exchange(&mut world, &mut other, &own, 2);
+        }
+        assert_eq!(dropped(&world), [0; 3]);
+        world.expect_legal();
+    }
+}
+
 /// The entry of the GID table decides about the tag.
 fn use_vlan(world: &mut Processes, nic: usize, vlan: u16) {
     let host = world.at((0, nic));
-    let gid = SetGid {
-        gid: host.gid.0,
-        mac: host.mac.0,
-        vlan: U16::new(vlan),
-        valid: 1,
-        ..SetGid::default()
-    };
-    host.driver.command(SET_GID, 0, &gid).unwrap();
+    let (gid, mac) = (host.gid, host.mac);
+    host.driver.set_gid_in(0, (gid, vlan), mac).unwrap();
 }
 
 #[test]
