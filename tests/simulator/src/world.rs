@@ -21,7 +21,6 @@ use faultline_wire::{Gid, MacAddr, PrioritySet};
 use crate::around::Around;
 use crate::fabrics::{END_OF_TIME_NS, Fabrics};
 use crate::memory::{GuestMemory, Persisting};
-use crate::wire::Impairment;
 
 /// Memory of each guest.
 const RAM: usize = 16 << 20;
@@ -183,9 +182,14 @@ impl World {
         around
     }
 
-    /// Faults of the wire from now on.
-    pub fn impair(&self, impairment: Impairment) {
-        self.between_fabrics().wire.impairment = impairment;
+    /// Sets the model of the wire from each host to the others, for frames from now on. Its seed is that of the world.
+    pub fn impair(&self, model: LinkModel) {
+        self.between_fabrics().wire.set_model(model);
+    }
+
+    /// Sets how many of 1000 frames on the wire get the mark of congestion, if their senders react to it (RFC 3168).
+    pub fn mark(&self, frames: u32) {
+        self.between_fabrics().wire.marking = frames;
     }
 
     /// Moves all NICs to one fabric, where frames pass by reference and at once.
@@ -457,7 +461,7 @@ impl World {
         state
             .around
             .wire
-            .send(now, (host, None), Origin::Unknown, bytes);
+            .send(now, (host, None, Origin::Unknown), bytes);
     }
 
     /// The path from one host to the other: IPv4, 1024-byte packets.
