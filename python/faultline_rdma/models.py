@@ -43,7 +43,7 @@ class ActionLoseInterrupts(TypedDict):
 Action = ActionReset | ActionFatal | ActionFailFaults | ActionDropFrames | ActionLoseInterrupts
 
 
-#: Direction, from the NIC's point of view.
+#: Direction of packets, as the NIC sees it.
 Direction = Literal['tx', 'rx']
 
 

@@ -57,12 +57,12 @@ const LEAST_MIB_PER_SECOND: u64 = 5;
 
 /// The direction of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Direction {
+enum StreamDirection {
     ToSecond,
     ToFirst,
 }
 
-impl Direction {
+impl StreamDirection {
     const BOTH: [Self; 2] = [Self::ToSecond, Self::ToFirst];
 
     fn name(self) -> &'static str {
@@ -110,21 +110,21 @@ pub fn run(
     let mut runs = Vec::new();
     for _ in 0..amount.rounds {
         for (number, (network, cluster)) in NETWORKS.iter().zip(&clusters).enumerate() {
-            for direction in Direction::BOTH {
+            for direction in StreamDirection::BOTH {
                 let value = iperf(cluster, direction, amount.seconds)
                     .with_context(|| format!("{}, {}", network.name, direction.name()))?;
                 runs.push((number, direction, value));
             }
         }
     }
-    let median = |number: usize, direction: Direction| {
+    let median = |number: usize, direction: StreamDirection| {
         let of = runs
             .iter()
             .filter(|run| (run.0, run.1) == (number, direction));
         median(of.map(|run| run.2).collect())
     };
     let mut records = Vec::new();
-    for direction in Direction::BOTH {
+    for direction in StreamDirection::BOTH {
         println!(
             "\nTCP {} (MiB/s, median of {}):",
             direction.name(),
@@ -141,7 +141,7 @@ pub fn run(
     if let Some(json) = json {
         bench::write_records(json, &records)?;
     }
-    for direction in Direction::BOTH {
+    for direction in StreamDirection::BOTH {
         let checked = checked(&clusters[0], direction, amount.checked_mib)?;
         println!("{}, {}: {checked}", NETWORKS[0].name, direction.name());
     }
@@ -160,7 +160,7 @@ fn verdict(ratio: Option<f64>) -> String {
 }
 
 /// A figure as `cargo lab bench` writes its own.
-fn record(network: &str, direction: Direction, value: f64, ratio: Option<f64>) -> Value {
+fn record(network: &str, direction: StreamDirection, value: f64, ratio: Option<f64>) -> Value {
     let reference = NETWORKS[NETWORKS.len() - 1].name;
     json!({
         "name": format!("TCP {}, {network}", direction.name()),
@@ -191,7 +191,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// MiB per second that iperf3 has received in this number of seconds.
-fn iperf(cluster: &Cluster, direction: Direction, seconds: u32) -> Result<f64> {
+fn iperf(cluster: &Cluster, direction: StreamDirection, seconds: u32) -> Result<f64> {
     let server = format!("iperf3 -s -1 -p {PORT}");
     // With an amount of data instead of a time, iperf3 3.18 rounds the time up to seconds.
     let client = format!("iperf3 -c $PEER_IP -p {PORT} -t {seconds} --json");
@@ -207,7 +207,7 @@ fn received(report: &str) -> Option<f64> {
 }
 
 /// Sends a stream and compares every byte. Returns the output of the sender.
-fn checked(cluster: &Cluster, direction: Direction, mib: u32) -> Result<String> {
+fn checked(cluster: &Cluster, direction: StreamDirection, mib: u32) -> Result<String> {
     let server = format!("lab stream-receive {PORT}");
     let bytes = u64::from(mib) << 20;
     let client = format!("lab stream-send $PEER_IP:{PORT} {bytes}");
@@ -218,7 +218,7 @@ fn checked(cluster: &Cluster, direction: Direction, mib: u32) -> Result<String> 
 
 fn stream(
     cluster: &Cluster,
-    direction: Direction,
+    direction: StreamDirection,
     seconds: u64,
     server: String,
     client: String,

@@ -227,48 +227,9 @@ fn entries_below(dir: &Path, wanted: fn(&FileType) -> bool) -> Result<Vec<PathBu
     Ok(found)
 }
 
-/// Checks that a result can be written to this path, before anything is built or booted for it. The file does not change.
-pub fn check_writable(path: Option<&Path>) -> Result<()> {
-    let Some(path) = path else {
-        return Ok(());
-    };
-    let shown = path.display();
-    // Not followed: opening a link whose target is absent would make it.
-    let found = path.symlink_metadata();
-    let opened = match (&found, path.metadata()) {
-        (Ok(_), Ok(file)) if file.is_dir() => bail!("can't write {shown}: it is a directory"),
-        (Ok(_), Ok(file)) if file.is_file() => fs::OpenOptions::new().append(true).open(path),
-        // Opening a FIFO waits for its reader.
-        (Ok(_), _) => return Ok(()),
-        (Err(_), _) => fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .open(path),
-    };
-    opened.with_context(|| format!("can't write {shown}"))?;
-    if found.is_err() {
-        fs::remove_file(path).with_context(|| format!("can't write {shown}"))?;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_path_for_results_is_checked_and_not_changed() {
-        let dir = tempfile::tempdir().unwrap();
-        let new = dir.path().join("new.xml");
-        check_writable(Some(&new)).unwrap();
-        assert!(!new.exists());
-        fs::write(&new, "old").unwrap();
-        check_writable(Some(&new)).unwrap();
-        assert_eq!(fs::read_to_string(&new).unwrap(), "old");
-        check_writable(None).unwrap();
-        let error = check_writable(Some(&dir.path().join("absent/new.xml"))).unwrap_err();
-        assert!(format!("{error:#}").contains("absent/new.xml"), "{error:#}");
-    }
 
     #[test]
     fn fingerprint_keeps_neighbours_apart() {

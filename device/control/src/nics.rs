@@ -6,7 +6,6 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use faultline_nic::inspect::CqFill;
-use faultline_scenario::trigger::Direction;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -195,10 +194,6 @@ async fn act(
             }
         }
         Action::DropFrames { direction, count } => {
-            let direction = match direction {
-                view::Direction::Tx => Direction::Tx,
-                view::Direction::Rx => Direction::Rx,
-            };
             let work = move |engine: &mut Engine| {
                 if let Some(port) = engine.fabric.nics.get_mut(id) {
                     port.faults.drop_frames(direction, count);

@@ -12,9 +12,10 @@ use utoipa_axum::routes;
 use crate::access::Access;
 use crate::error::ApiError;
 use crate::extract::NoQuery;
-use crate::view::{Direction, ErrorBody};
+use crate::view::ErrorBody;
 use faultline_daemon::observe::{ExternalState, LinkModelState};
 use faultline_fabric::link_model::LinkModelCounts;
+use faultline_telemetry::Direction;
 
 /// A port that leads out of the process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -119,10 +120,7 @@ impl From<LinkModelState> for LinkModelView {
         } = state.counts;
         Self {
             port: state.port,
-            direction: match state.is_tx {
-                true => Direction::Tx,
-                false => Direction::Rx,
-            },
+            direction: state.direction,
             lost,
             queue_full,
             duplicated,

@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 use faultline_config::PollMode;
 use faultline_daemon::nic::io::Client;
 use faultline_daemon::observe;
+pub use faultline_telemetry::Direction;
 
 /// What every refused request is answered with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -327,16 +328,6 @@ pub struct LinkChange {
     /// Speed that is reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speed_mbps: Option<u32>,
-}
-
-/// Direction, from the NIC's point of view.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Direction {
-    /// Packets that it sends.
-    Tx,
-    /// Packets that it receives.
-    Rx,
 }
 
 /// Something to do to a NIC.

@@ -11,7 +11,6 @@ use faultline_fabric::PortId;
 use faultline_fabric::link_model::{LinkModelCounts, ModelledLink, PauseCounts};
 use faultline_nic::inspect::CqFill;
 use faultline_nic::{Nic, NicConfig, ObjectCounts};
-use faultline_scenario::trigger;
 use faultline_telemetry::{
     Direction, EngineSnapshot, FabricSnapshot, LinkSnapshot, NicGauges, NicSnapshot, PortCounts,
     PortSnapshot, PrioritySnapshot,
@@ -91,8 +90,8 @@ pub struct NicState {
 pub struct LinkModelState {
     /// Name of the NIC or of the external port.
     pub port: String,
-    /// From the NIC, or to the peer of an external port.
-    pub is_tx: bool,
+    /// `Tx`: from the NIC, or to the peer of an external port.
+    pub direction: Direction,
     /// Effects of the link model.
     pub counts: LinkModelCounts,
     /// Priorities that it pauses singly.
@@ -185,7 +184,7 @@ fn queue_depths(nic: &Nic) -> Vec<(&'static str, u64)> {
 impl Engine {
     /// The directions of links that have a model.
     pub fn link_model_states(&self) -> Vec<LinkModelState> {
-        let state = |(id, dir, line): (PortId, trigger::Direction, &ModelledLink<Mark>)| {
+        let state = |(id, dir, line): (PortId, Direction, &ModelledLink<Mark>)| {
             let external = id.checked_sub(self.fabric.nics.ports());
             let external = external.and_then(|index| self.fabric.externals.get(index));
             let nic = self.io.nics.get(id).map(NicIo::name);
@@ -194,7 +193,7 @@ impl Engine {
                     .or(external.map(ExternalPort::name))
                     .unwrap_or_default()
                     .to_owned(),
-                is_tx: dir == trigger::Direction::Tx,
+                direction: dir,
                 counts: line.counts(),
                 pfc: line.pfc(),
             }
@@ -246,7 +245,7 @@ impl Engine {
             let counts = state.counts;
             LinkSnapshot {
                 port: state.port,
-                direction: if state.is_tx { "tx" } else { "rx" },
+                direction: state.direction,
                 effects: counts.effects().into(),
                 pauses: counts.pauses,
                 pauses_by_priority,
@@ -355,8 +354,8 @@ impl Engine {
             mtu: link.mtu(),
             speed_mbps: port.nic.link_speed(),
             counts: link.counts,
-            tx_drops: link.pending_drops(trigger::Direction::Tx),
-            rx_drops: link.pending_drops(trigger::Direction::Rx),
+            tx_drops: link.pending_drops(Direction::Tx),
+            rx_drops: link.pending_drops(Direction::Rx),
             interrupt_losses: link.pending_interrupt_losses(),
         };
         Some(NicState {

@@ -94,22 +94,12 @@ impl<O: Outside> Fabric<O> {
         (0..self.nics.ports()).any(|nic| takes(nic, Direction::Tx) || takes(nic, Direction::Rx))
     }
 
-    /// Advances the time of the rules. Returns true if they have pending work: the owner then calls [`Fabric::poll_request`] until it
-    /// returns `None`, and [`Fabric::pass_kept`].
-    pub fn advance_rules(&mut self, now: Instant) -> bool {
-        let has_work = self.rules.has_work(now);
-        if has_work {
-            self.rules.advance(now);
-        }
-        has_work
-    }
-
-    /// Executes the next request of the rules.
-    pub fn poll_request(&mut self, now: Instant) -> Option<Requested> {
+    /// Takes the next request of the rules and executes the part that a fabric can execute. Returns its set of rules, its NIC, and the
+    /// part for the owner or an error.
+    fn poll_request(&mut self, now: Instant) -> Option<(u16, PortId, Executed)> {
         let (set, id, request) = self.rules.poll_request()?;
-        let requested = |left| Requested { set, nic: id, left };
         let (Some(port), Some(memory)) = (self.nics.get_mut(id), self.memories.get(id)) else {
-            return Some(requested(Ok(None)));
+            return Some((set, id, Ok(None)));
         };
         let result = match request.accesses_memory() && !port.bus_master {
             true => Err(format!(
@@ -127,18 +117,58 @@ impl<O: Outside> Fabric<O> {
             Ok(Some(CallerRequest::Mtu(mtu))) => port.faults.set_mtu(mtu),
             Ok(_) | Err(_) => {}
         }
-        Some(requested(result))
+        Some((set, id, result))
     }
 }
 
-/// A request of rules that was executed as far as a fabric can.
-#[derive(Debug)]
-pub struct Requested {
-    /// The set of rules that it belongs to (`RuleSets::note_problem`).
-    pub set: u16,
-    /// Its NIC.
-    pub nic: PortId,
-    /// The part for the owner: a request that only the owner can execute, a completed request about the port (link, speed, MTU), or
-    /// an error to be reported.
-    pub left: Result<Option<CallerRequest>, String>,
+/// The part of a request that is left for the owner, or an error.
+type Executed = Result<Option<CallerRequest>, String>;
+
+/// The owner of a fabric, which executes requests of its rules.
+pub trait RulesOwner {
+    /// Its implementation of the calls of the fabric.
+    type Outside: Outside;
+
+    /// The fabric, and the receiver of its calls.
+    fn fabric(&mut self) -> (&mut Fabric<Self::Outside>, &mut Self::Outside);
+
+    /// Executes a request that a fabric cannot execute. Requests about the port (link, speed, MTU) are completed before.
+    ///
+    /// # Errors
+    /// The text for the results.
+    fn carry_out(
+        &mut self,
+        now: Instant,
+        set: u16,
+        nic: PortId,
+        request: CallerRequest,
+    ) -> Result<(), String>;
+
+    /// Notes that a request of this set of rules to a NIC has failed.
+    fn note_problem(&mut self, set: u16, nic: PortId, problem: String);
+
+    /// Executes all requests of the rules, and passes the frames that rules have kept and released. Returns true if there were any.
+    fn run_rules(&mut self, now: Instant) -> bool {
+        let (fabric, _) = self.fabric();
+        if !fabric.rules.has_work(now) {
+            return false;
+        }
+        fabric.rules.advance(now);
+        let mut worked = false;
+        while let Some((set, nic, executed)) = self.fabric().0.poll_request(now) {
+            worked = true;
+            let result = match executed {
+                Ok(None) => Ok(()),
+                Ok(Some(request)) => self.carry_out(now, set, nic, request),
+                Err(problem) => Err(problem),
+            };
+            if let Err(problem) = result {
+                self.note_problem(set, nic, problem);
+            }
+        }
+        let (fabric, out) = self.fabric();
+        worked |= fabric.pass_kept(out, now);
+        fabric.rules.sweep(now);
+        worked
+    }
 }

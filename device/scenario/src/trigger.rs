@@ -1,5 +1,6 @@
 //! Triggers of rules: the key `on`.
 
+pub use faultline_telemetry::Direction;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -123,18 +124,6 @@ pub struct Trigger {
     /// The probability that a match counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chance: Option<Chance>,
-}
-
-/// Direction of packets, as the NIC sees it.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum Direction {
-    /// It sends them.
-    Tx,
-    /// It receives them.
-    Rx,
 }
 
 /// A moment of a page fault.

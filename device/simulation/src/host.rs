@@ -24,6 +24,8 @@ pub struct Host<B> {
     pub gid: Gid,
     /// A protection domain.
     pub pd: u32,
+    /// The user context of [`Host::cq`] and [`Host::qp_config`]: at first the kernel's, 0.
+    pub uctx: u32,
     /// Event queue of completion notices, on vector 1.
     pub eq: Eq,
 }
@@ -44,6 +46,7 @@ impl<B: Bus> Host<B> {
             mac,
             gid,
             pd,
+            uctx: 0,
             eq,
         })
     }
@@ -56,7 +59,7 @@ impl<B: Bus> Host<B> {
         self.driver.create_cq(CqConfig {
             log_depth,
             eqn: self.eq.eqn,
-            uctx: 0,
+            uctx: self.uctx,
         })
     }
 
@@ -82,7 +85,7 @@ impl<B: Bus> Host<B> {
         QpConfig {
             kind,
             pd: self.pd,
-            uctx: 0,
+            uctx: self.uctx,
             send_cqn: cq.cqn,
             recv_cqn: cq.cqn,
             srqn: None,

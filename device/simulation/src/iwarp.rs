@@ -6,6 +6,7 @@ use faultline_abi::admin::{
     ACCEPT, CONNECT, CREATE_LISTENER, DESTROY_LISTENER, QUERY_CONNECTION, QUERY_REQUEST, REJECT,
 };
 use faultline_abi::caps::{Caps, IWARP};
+use faultline_abi::event::{CONNECT_FAILED, CONNECTED, CONNECTION_CLOSED, CONNECTION_REQUEST};
 use faultline_abi::iwarp::{
     Accept, Connect, ConnectionInfo, ConnectionParam, ConnectionPath, CreateListener,
     QueryConnection,
@@ -16,7 +17,8 @@ use faultline_wire::{Gid, MacAddr};
 use zerocopy::FromBytes;
 
 use crate::bus::Bus;
-use crate::driver::{Driver, Error};
+use crate::driver::{ALL_ACCESS, Driver, Error};
+use crate::host::Host;
 
 /// Most octets of private data.
 const MAX_PRIVATE: u16 = MpaSetup::MAX_PRIVATE_DATA;
@@ -141,6 +143,26 @@ impl<B: Bus> Driver<B> {
         self.query(QUERY_CONNECTION, qpn)
     }
 
+    /// Waits for an event of a connection or listener. Returns its token. Other events are discarded.
+    fn await_connection(&mut self, kind: u8, object: u32) -> Result<u32> {
+        loop {
+            for event in self.whole_events() {
+                let is_own = event.object.get() == object;
+                if is_own && event.kind == kind {
+                    return Ok(u32::try_from(event.token.get()).unwrap_or(u32::MAX));
+                }
+                // Listeners have other numbers than queue pairs.
+                let has_failed = matches!(event.kind, CONNECT_FAILED | CONNECTION_CLOSED);
+                if is_own && kind == CONNECTED && has_failed {
+                    return Err(Error::Silent);
+                }
+            }
+            if !self.bus.wait() {
+                return Err(Error::Silent);
+            }
+        }
+    }
+
     fn query(&mut self, opcode: u16, handle: u32) -> Result<(ConnectionInfo, Vec<u8>)> {
         let body = QueryConnection {
             addr: U64::new(self.scratch),
@@ -155,4 +177,45 @@ impl<B: Bus> Driver<B> {
         self.bus.read(self.scratch, &mut data);
         Ok((info, data))
     }
+}
+
+/// TCP port of the listener of [`open_stream`].
+const LISTENER: u16 = 4791;
+
+/// Opens an iWARP connection from the first of two hosts to the other, for queue pairs in RESET with these numbers. `change` completes the
+/// path of each end by its index: that of the connection, and that of the listener, which has any address. Reads the asynchronous events of
+/// both drivers.
+///
+/// # Errors
+/// A NIC refuses a command, or an end reports that the connection has failed or ended, or nothing more: [`Error::Silent`].
+pub fn open_stream<B: Bus>(
+    [active, passive]: [&mut Host<B>; 2],
+    qpns: [u32; 2],
+    local_port: u16,
+    change: impl Fn(usize, ConnectionPath) -> ConnectionPath,
+) -> Result<()> {
+    // A queue pair may have the number of an earlier one.
+    for driver in [&mut active.driver, &mut passive.driver] {
+        driver.whole_events();
+    }
+    active.driver.to_init(qpns[0], ALL_ACCESS)?;
+    passive.driver.to_init(qpns[1], ALL_ACCESS)?;
+    let any = listener_path(Gid::from_ipv4([0; 4]), LISTENER);
+    let (own, remote) = ((active.gid, local_port), (passive.gid, LISTENER));
+    let path = change(0, connection_path(own, remote, passive.mac));
+    let listener = passive.driver.listen(change(1, any), 1)?;
+    active.driver.open(qpns[0], path, &Private::default())?;
+    let request = passive
+        .driver
+        .await_connection(CONNECTION_REQUEST, listener)?;
+    passive
+        .driver
+        .accept(qpns[1], request, &Private::default())?;
+    passive.driver.unlisten(listener)?;
+    for (host, qpn) in [active, passive].into_iter().zip(qpns) {
+        host.driver.await_connection(CONNECTED, qpn)?;
+        // The NIC learns that they have been read.
+        host.driver.arm_events();
+    }
+    Ok(())
 }

@@ -47,7 +47,7 @@ pub use driver::{Connect, Cq, CqConfig, Driver, Error, Mr, Qp, QpConfig, Send, S
 pub use error::{SimulationError, Stuck};
 pub use faultline_scenario::random::Rng;
 pub use host::Host;
-pub use iwarp::{Private, connection_path, listener_path};
+pub use iwarp::{Private, connection_path, listener_path, open_stream};
 pub use memory::Memory;
 pub use pager::{FaultService, Pager};
 pub use record::FaultTimes;

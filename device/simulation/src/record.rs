@@ -29,8 +29,8 @@ pub struct FaultTimes {
 pub(crate) struct Record {
     start: u64,
     pub trace: Trace,
-    /// RoCE packets by NIC, direction (true: sent) and BTH opcode.
-    pub packets: BTreeMap<(usize, bool, u8), u64>,
+    /// RoCE packets by NIC, direction and BTH opcode.
+    pub packets: BTreeMap<(usize, Direction, u8), u64>,
     /// Diagnostics by NIC and kind.
     pub diagnostics: BTreeMap<(usize, &'static str), u64>,
     /// Page faults whose accesses were executed, in this order.
@@ -72,17 +72,14 @@ impl Record {
     /// A packet at a NIC. Counts packets that it sends, also those that are dropped, and packets that it receives.
     pub(crate) fn packet<M>(&mut self, now: u64, sight: &Sight<'_, M>, bytes: &[u8]) {
         let ((nic, dir), fate) = (sight.place, sight.fate);
-        let name = match dir {
-            Direction::Tx => "tx",
-            Direction::Rx => "rx",
-        };
+        let name = dir.name();
         let (len, end) = (bytes.len(), Ending(fate));
         let Ok(packet) = parse(bytes) else {
             return self.note(now, nic, format_args!("{name} raw {len} bytes{end}"));
         };
         let header = packet.header;
         if dir == Direction::Tx || fate == Fate::Passed {
-            let class = (nic, dir == Direction::Tx, header.bth.opcode.to_u8());
+            let class = (nic, dir, header.bth.opcode.to_u8());
             let count = self.packets.entry(class).or_default();
             *count = count.saturating_add(1);
         }

@@ -626,10 +626,9 @@ impl Run {
 
     fn packets(&self, record: &Record) -> Vec<BTreeMap<String, u64>> {
         let mut packets = vec![BTreeMap::new(); self.hosts.len()];
-        for ((nic, is_sent, opcode), count) in &record.packets {
+        for ((nic, dir, opcode), count) in &record.packets {
             if let Some(packets) = packets.get_mut(*nic) {
-                let dir = if *is_sent { "tx" } else { "rx" };
-                packets.insert(format!("{dir} {}", opcode_name(*opcode)), *count);
+                packets.insert(format!("{} {}", dir.name(), opcode_name(*opcode)), *count);
             }
         }
         packets

@@ -5,10 +5,10 @@ use faultline_abi::Status;
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe::RETRY_EXC_ERR;
 use faultline_abi::qp::QPT_RC;
-use faultline_simulation::process::ProcessShape;
+use faultline_simulation::process::{ProcessShape, Processes};
 use faultline_wire::MacAddr;
 
-use crate::common::{Connect, End, Error, World, connected, exchange, nics};
+use crate::common::{Connect, End, Error, Expect, connected, exchange, nics, process};
 use crate::stations::{BROADCAST, Frame, Station};
 
 const A: usize = 0;
@@ -21,7 +21,7 @@ const LEN: u64 = 20_000;
 const ATTEMPTS: u64 = 4;
 
 /// NICs a, b and c, whose guests may give them other addresses. The NICs in `unchecked` may send from any address.
-fn with_mac_changes(engines: usize, unchecked: &[usize]) -> World {
+fn with_mac_changes(engines: usize, unchecked: &[usize]) -> Processes {
     let mut nics = nics(3, |nic| nic % engines);
     for nic in unchecked {
         nics[*nic].is_unchecked = true;
@@ -32,16 +32,16 @@ fn with_mac_changes(engines: usize, unchecked: &[usize]) -> World {
         seed: 6,
         ..ProcessShape::default()
     };
-    World::with_config(&shape, &|config| config.mac_change = true)
+    Processes::with_config(&shape, &|config| config.mac_change = true).unwrap()
 }
 
-fn stations(world: &mut World) -> [Station; 3] {
+fn stations(world: &mut Processes) -> [Station; 3] {
     [A, B, C].map(|nic| Station::new(world, (0, nic)))
 }
 
 /// As `ip link set address`.
-fn use_address(world: &mut World, nic: usize, mac: [u8; 6]) {
-    let driver = &mut world.host((0, nic)).driver;
+fn use_address(world: &mut Processes, nic: usize, mac: [u8; 6]) {
+    let driver = &mut world.at((0, nic)).driver;
     driver.set_netdev(MacAddr(mac), 1500, 0).unwrap();
     world.settle();
 }
@@ -49,7 +49,7 @@ fn use_address(world: &mut World, nic: usize, mac: [u8; 6]) {
 /// Number of arrivals of a frame that one NIC sends.
 #[track_caller]
 fn passes(
-    world: &mut World,
+    world: &mut Processes,
     stations: &mut [Station; 3],
     (from, to): (usize, usize),
     (src, dst): ([u8; 6], [u8; 6]),
@@ -64,7 +64,7 @@ fn passes(
 /// The same; no other NIC gets the frame, and neither does its sender.
 #[track_caller]
 fn passes_only(
-    world: &mut World,
+    world: &mut Processes,
     stations: &mut [Station; 3],
     way: (usize, usize),
     addresses: ([u8; 6], [u8; 6]),
@@ -76,7 +76,7 @@ fn passes_only(
     found
 }
 
-fn forged(world: &mut World, nic: usize) -> u64 {
+fn forged(world: &mut Processes, nic: usize) -> u64 {
     world.counter((0, nic), Counter::tx_bad_source)
 }
 
@@ -108,14 +108,14 @@ fn frames_in_the_name_of_a_neighbour_are_dropped_and_counted() {
         let at = [(0, A), (0, B)];
         let [mut own, mut peer] = connected(&mut world, at, QPT_RC, (4, LEN), |path| path);
         exchange(&mut world, &mut own, &peer, 1);
-        let gid = world.host((0, B)).gid;
-        let driver = &mut world.host((0, C)).driver;
+        let gid = world.at((0, B)).gid;
+        let driver = &mut world.at((0, C)).driver;
         driver.set_gid(0, gid, MacAddr(mac_b)).unwrap();
         use_address(&mut world, C, mac_b);
         let mut thief = End::new(&mut world, (0, C), QPT_RC, (4, LEN));
         let path = impatient(own.path(&mut world));
         thief.connect(&mut world, &path);
-        let received = |world: &mut World| {
+        let received = |world: &mut Processes| {
             [Counter::rx_packets, Counter::rx_roce_packets]
                 .map(|counter| world.counter((0, A), counter))
         };
@@ -142,11 +142,11 @@ fn frames_in_the_name_of_a_neighbour_are_dropped_and_counted() {
 
 #[test]
 fn a_guest_does_not_change_the_mac_address_by_default() {
-    let mut world = World::new(&ProcessShape {
+    let mut world = process(&ProcessShape {
         nics: nics(1, |_| 0),
         ..ProcessShape::default()
     });
-    let host = world.host((0, A));
+    let host = world.at((0, A));
     let refused = host.driver.set_netdev(MacAddr(OTHER), 1500, 0);
     assert_eq!(refused, Err(Error::Refused(Status::NotSupported)));
     let own = host.mac;
@@ -157,15 +157,15 @@ fn a_guest_does_not_change_the_mac_address_by_default() {
 #[test]
 fn a_guest_with_the_ip_address_of_its_neighbour_is_no_peer_of_its_connections() {
     for engines in [1, 2, 3] {
-        let mut world = World::new(&ProcessShape {
+        let mut world = process(&ProcessShape {
             engines,
             nics: nics(3, |nic| nic % engines),
             ..ProcessShape::default()
         });
         let [own, mut peer] =
             connected(&mut world, [(0, A), (0, B)], QPT_RC, (4, LEN), |path| path);
-        let gid = world.host((0, B)).gid;
-        let host = world.host((0, C));
+        let gid = world.at((0, B)).gid;
+        let host = world.at((0, C));
         host.driver.set_gid(0, gid, host.mac).unwrap();
         // Before and after the first packet of the peer.
         for seed in 0..2 {
@@ -192,8 +192,9 @@ fn a_nic_that_uses_another_address_has_both() {
         let mut stations = stations(&mut world);
         let [mac_a, mac_b, mac_c] = stations.each_ref().map(|station| station.mac);
         use_address(&mut world, A, OTHER);
-        let mut count =
-            |world: &mut World, way, addresses| passes_only(world, &mut stations, way, addresses);
+        let mut count = |world: &mut Processes, way, addresses| {
+            passes_only(world, &mut stations, way, addresses)
+        };
         // Both directions, with the new address.
         assert_eq!(count(&mut world, (A, B), (OTHER, mac_b)), 1);
         assert_eq!(count(&mut world, (B, A), (mac_b, OTHER)), 1);
@@ -222,7 +223,7 @@ fn a_released_address_goes_to_the_nic_that_waits_for_it() {
         use_address(&mut world, A, OTHER);
         use_address(&mut world, C, OTHER);
         let mut count =
-            |world: &mut World, way, addresses| passes(world, &mut stations, way, addresses);
+            |world: &mut Processes, way, addresses| passes(world, &mut stations, way, addresses);
         assert_eq!(count(&mut world, (B, A), (mac_b, OTHER)), 1);
         use_address(&mut world, A, mac_a);
         assert_eq!(count(&mut world, (B, A), (OTHER, mac_a)), 0);
@@ -238,7 +239,7 @@ fn a_nic_without_the_check_may_forward_the_frames_of_others() {
         let mut stations = stations(&mut world);
         let [mac_a, mac_b, _] = stations.each_ref().map(|station| station.mac);
         let mut count =
-            |world: &mut World, way, addresses| passes(world, &mut stations, way, addresses);
+            |world: &mut Processes, way, addresses| passes(world, &mut stations, way, addresses);
         assert_eq!(count(&mut world, (C, A), (mac_b, mac_a)), 1);
         assert_eq!(forged(&mut world, C), 0);
         // The address stays where it belongs.

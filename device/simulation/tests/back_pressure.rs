@@ -5,12 +5,12 @@ use std::time::Duration;
 use faultline_abi::qp::{QPT_RAW, QPT_RC, QPT_UC};
 use faultline_abi::wqe::WR_RAW;
 use faultline_fabric::external_port::ExternalCounts;
-use faultline_simulation::process::{PortShape, ProcessShape};
+use faultline_simulation::process::{PortShape, ProcessShape, Processes};
 use faultline_wire::packet::parse_trusted;
 use faultline_wire::{Gid, MacAddr};
 
 use crate::common::{
-    Connect, End, HEADERS, MS, MTU, RETH, Send, US, World, connected, exchange, nics, packets_of,
+    Connect, End, HEADERS, MS, MTU, RETH, Send, US, connected, exchange, nics, packets_of, process,
 };
 
 /// Octets of a message, and messages of a test: together twice the room of the port.
@@ -28,8 +28,8 @@ const PEER: MacAddr = MacAddr([2, 0, 0, 0, 1, 1]);
 
 /// A process whose peer has sent a frame, so that the switch knows its port, and a UC connection to the peer: a lost
 /// packet is not repeated.
-fn process(engines: usize, hold: Duration) -> (World, End) {
-    let mut world = World::new(&ProcessShape {
+fn with_peer(engines: usize, hold: Duration) -> (Processes, End) {
+    let mut world = process(&ProcessShape {
         engines,
         nics: nics(2, |_| engines - 1),
         ports: vec![PortShape {
@@ -50,18 +50,18 @@ fn process(engines: usize, hold: Duration) -> (World, End) {
     (world, from)
 }
 
-fn post_all(world: &mut World, from: &mut End) {
+fn post_all(world: &mut Processes, from: &mut End) {
     for _ in 0..MESSAGES {
         from.write_to(world, (0, 0), LEN);
     }
 }
 
-fn port(world: &World) -> ExternalCounts {
+fn port(world: &Processes) -> ExternalCounts {
     world.all[0].port_counts(0).unwrap()
 }
 
 /// Takes frames at the peer, and returns the PSN of each.
-fn take(world: &World, most: u64) -> Vec<u32> {
+fn take(world: &Processes, most: u64) -> Vec<u32> {
     let peer = world.all[0].peer(0).unwrap();
     let frames = std::iter::from_fn(|| peer.take()).take(most as usize);
     frames
@@ -90,7 +90,7 @@ fn fitting() -> u64 {
 fn a_slow_peer_loses_nothing_of_any_engine() {
     // A hold lasts until three quarters of the ring are free. Frames under way from another engine fill more of it.
     for (engines, holds) in [(1, 7), (2, 5)] {
-        let (mut world, mut from) = process(engines, Duration::from_secs(60));
+        let (mut world, mut from) = with_peer(engines, Duration::from_secs(60));
         post_all(&mut world, &mut from);
         let mut taken = Vec::new();
         for _ in 0..PACKETS {
@@ -109,7 +109,7 @@ fn a_slow_peer_loses_nothing_of_any_engine() {
 #[test]
 fn without_holds_a_slow_peer_loses_all_that_does_not_fit() {
     for engines in [1, 2] {
-        let (mut world, mut from) = process(engines, Duration::ZERO);
+        let (mut world, mut from) = with_peer(engines, Duration::ZERO);
         post_all(&mut world, &mut from);
         from.await_good(&mut world, MESSAGES as usize);
         assert_eq!(world.now(), START);
@@ -126,7 +126,7 @@ fn without_holds_a_slow_peer_loses_all_that_does_not_fit() {
 fn a_peer_that_takes_nothing_holds_its_senders_for_the_hold_time() {
     const HOLD: u64 = 200 * MS;
     for (engines, crossing) in [(1, 0), (2, 1)] {
-        let (mut world, mut from) = process(engines, Duration::from_nanos(HOLD));
+        let (mut world, mut from) = with_peer(engines, Duration::from_nanos(HOLD));
         post_all(&mut world, &mut from);
         let found = from.await_good(&mut world, MESSAGES as usize);
         let ended = START + HOLD + crossing;
@@ -170,7 +170,7 @@ fn a_peer_that_takes_nothing_holds_its_senders_for_the_hold_time() {
 fn others_do_not_wait_for_a_slow_peer() {
     const DATAGRAMS: u64 = 160;
     for (engines, goes_away) in [(1, false), (1, true), (2, false), (2, true)] {
-        let (mut world, mut from) = process(engines, Duration::from_secs(60));
+        let (mut world, mut from) = with_peer(engines, Duration::from_secs(60));
         post_all(&mut world, &mut from);
         world.settle();
         assert_eq!(port(&world).holds, 1);

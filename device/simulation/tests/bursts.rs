@@ -7,7 +7,7 @@ use faultline_abi::wqe::{WR_READ, WR_SEND_IMM, WR_WRITE};
 use faultline_fabric::link_model::LinkModel;
 use faultline_simulation::process::{NicShape, ProcessShape};
 
-use crate::common::{End, HEADERS, MTU, RETH, Send, US, World, connected, nics, pattern};
+use crate::common::{End, Expect, HEADERS, MTU, RETH, Send, US, connected, nics, pattern, process};
 
 /// Octets of a burst of datagrams.
 const BURST: usize = 64 << 10;
@@ -19,7 +19,7 @@ const GRH: usize = 40;
 /// them.
 fn burst(engines: usize, size: usize, posted: usize, at_once: bool) {
     let count = BURST / size.max(16);
-    let mut world = World::new(&ProcessShape {
+    let mut world = process(&ProcessShape {
         engines,
         nics: nics(2, |nic| nic % engines),
         seed: 2,
@@ -33,7 +33,7 @@ fn burst(engines: usize, size: usize, posted: usize, at_once: bool) {
         end.activate(&mut world, KEY);
     }
     let path = to.path(&mut world);
-    let host = world.host(from.at);
+    let host = world.at(from.at);
     let ah = host.driver.create_ah(host.pd, path.av()).unwrap();
     let data = pattern(size as u64, BURST);
     from.fill(&mut world, 0, &data);
@@ -55,13 +55,13 @@ fn burst(engines: usize, size: usize, posted: usize, at_once: bool) {
             qkey: KEY,
             ..Send::default()
         };
-        let driver = &mut world.host(from.at).driver;
+        let driver = &mut world.at(from.at).driver;
         driver.write_send(&mut from.qp, &send);
         if !at_once {
             driver.ring_sends(&from.qp);
         }
     }
-    world.host(from.at).driver.ring_sends(&from.qp);
+    world.at(from.at).driver.ring_sends(&from.qp);
     let sent = from.await_good(&mut world, count);
     // The index of a send is that behind it.
     let indices = sent.iter().map(|cqe| cqe.wqe.get());
@@ -125,7 +125,7 @@ fn a_thousand_connections_move_16_kib_each() {
         links: [Some(link), None],
         ..NicShape::default()
     };
-    let mut world = World::new(&ProcessShape {
+    let mut world = process(&ProcessShape {
         engines: 2,
         nics: vec![nic(0), nic(1)],
         seed: 2,

@@ -18,11 +18,11 @@ use faultline_nic::{FaultPolicy, Instant};
 use faultline_ports::channel;
 use faultline_scenario::read::read;
 use faultline_scenario::trigger::Direction;
-use faultline_simulation::process::{PortShape, ProcessShape, Tap};
+use faultline_simulation::process::{PortShape, ProcessShape, Processes, Tap};
 use faultline_wire::packet::{parse, parse_trusted};
 
 use crate::common::{
-    Absent, Connect, End, Memory, Send, World, connected, exchange, nics, pattern,
+    Absent, Connect, End, Expect, Memory, Send, connected, exchange, nics, pattern, process,
 };
 
 const LEN: u64 = 20_000;
@@ -80,7 +80,7 @@ impl Packet {
 
 impl Capture {
     /// Prepares it in all engines; no frame is captured yet.
-    fn prepare(world: &World, (engines, interfaces): (usize, usize), snaplen: usize) -> Self {
+    fn prepare(world: &Processes, (engines, interfaces): (usize, usize), snaplen: usize) -> Self {
         let filter = CaptureFilter {
             ports: vec![true; interfaces],
             qpn: None,
@@ -110,7 +110,7 @@ impl Capture {
         }
     }
 
-    fn begin(world: &World, of: (usize, usize), snaplen: usize) -> Self {
+    fn begin(world: &Processes, of: (usize, usize), snaplen: usize) -> Self {
         let capture = Self::prepare(world, of, snaplen);
         assert!(capture.share.run());
         capture
@@ -156,12 +156,12 @@ fn expected(list: &[(&str, usize)]) -> BTreeMap<String, usize> {
         .collect()
 }
 
-fn world(engines: usize, links: [Option<LinkModel>; 2]) -> World {
+fn world(engines: usize, links: [Option<LinkModel>; 2]) -> Processes {
     let mut nics = nics(2, |nic| nic % engines);
     for nic in &mut nics {
         nic.links = links;
     }
-    World::new(&ProcessShape {
+    process(&ProcessShape {
         engines,
         nics,
         seed: 4,
@@ -169,24 +169,24 @@ fn world(engines: usize, links: [Option<LinkModel>; 2]) -> World {
     })
 }
 
-fn rc(world: &mut World) -> [End; 2] {
+fn rc(world: &mut Processes) -> [End; 2] {
     connected(world, [(0, 0), (0, 1)], QPT_RC, (4, LEN), |path| path)
 }
 
 /// Two queue pairs for datagrams, with receives, and the address handle of the second one at the first.
-fn datagrams(world: &mut World) -> ([End; 2], u32) {
+fn datagrams(world: &mut Processes) -> ([End; 2], u32) {
     let mut ends = [(0, 0), (0, 1)].map(|at| End::new(world, at, QPT_UD, (6, LEN)));
     for end in &mut ends {
         end.activate(world, 1);
         (0..32).for_each(|tag| end.receive(world, tag, (0, 2000)));
     }
     let path = ends[1].path(world);
-    let host = world.host((0, 0));
+    let host = world.at((0, 0));
     let ah = host.driver.create_ah(host.pd, path.av()).unwrap();
     (ends, ah)
 }
 
-fn send_datagram(world: &mut World, ends: &mut [End; 2], (ah, len): (u32, u64)) {
+fn send_datagram(world: &mut Processes, ends: &mut [End; 2], (ah, len): (u32, u64)) {
     let [from, to] = ends;
     let send = Send {
         opcode: WR_SEND,
@@ -283,7 +283,7 @@ fn a_run_is_captured_as_its_packets() {
     }
 }
 
-fn set_link(world: &World, nic: usize, up: bool) {
+fn set_link(world: &Processes, nic: usize, up: bool) {
     world.all[0].with_port(nic, |port| port.link_changed |= port.nic.change_link(up));
 }
 
@@ -291,11 +291,11 @@ fn set_link(world: &World, nic: usize, up: bool) {
 fn a_dropped_frame_has_a_comment_with_the_reason() {
     let mut world = world(1, [None; 2]);
     let (mut ends, ah) = datagrams(&mut world);
-    let mac = world.host((0, 1)).mac;
+    let mac = world.at((0, 1)).mac;
     let capture = Capture::begin(&world, (1, 2), 128);
     let faults =
-        |world: &World, nic, mtu| world.all[0].with_port(nic, |port| port.faults.set_mtu(mtu));
-    let mut send = |world: &mut World| send_datagram(world, &mut ends, (ah, 1000));
+        |world: &Processes, nic, mtu| world.all[0].with_port(nic, |port| port.faults.set_mtu(mtu));
+    let mut send = |world: &mut Processes| send_datagram(world, &mut ends, (ah, 1000));
     faults(&world, 1, Some(500));
     send(&mut world);
     faults(&world, 1, None);
@@ -308,8 +308,8 @@ fn a_dropped_frame_has_a_comment_with_the_reason() {
     let before = start(&world, rule);
     send(&mut world);
     world.all[0].stop_scenario(before).unwrap();
-    let interface = |world: &mut World, mtu, up| {
-        let driver = &mut world.host((0, 1)).driver;
+    let interface = |world: &mut Processes, mtu, up| {
+        let driver = &mut world.at((0, 1)).driver;
         driver.set_interface(mac, mtu, 0, up).unwrap();
     };
     interface(&mut world, 500, true);
@@ -317,7 +317,7 @@ fn a_dropped_frame_has_a_comment_with_the_reason() {
     interface(&mut world, 1500, false);
     send(&mut world);
     interface(&mut world, 1500, true);
-    world.host((0, 1)).driver.clear_gid(0).unwrap();
+    world.at((0, 1)).driver.clear_gid(0).unwrap();
     send(&mut world);
     let packets = capture.end(0);
     assert_eq!(
@@ -348,7 +348,7 @@ fn a_dropped_frame_has_a_comment_with_the_reason() {
 }
 
 /// Starts a scenario of rules.
-fn start(world: &World, rules: &str) -> faultline_fabric::scenario::CounterValues {
+fn start(world: &Processes, rules: &str) -> faultline_fabric::scenario::CounterValues {
     let names = ["nic0", "nic1"].map(str::to_owned);
     let scenario = read("rules.toml", rules).unwrap_or_else(|problems| panic!("{problems}"));
     world.all[0].start_scenario(scenario.plan(&names, &[]).unwrap())
@@ -399,7 +399,7 @@ fn a_frame_that_a_rule_drops_or_changes_names_the_rule() {
 }
 
 /// A connection whose second end is in absent memory.
-fn to_absent(world: &mut World) -> ([End; 2], Absent) {
+fn to_absent(world: &mut Processes) -> ([End; 2], Absent) {
     let change = |path| Connect {
         path_mtu: 2,
         timeout: 10,
@@ -423,7 +423,8 @@ fn a_packet_that_is_not_executed_for_lack_of_a_page_names_the_fault() {
                 seed: 4,
                 ..ProcessShape::default()
             };
-            let mut world = World::with_config(&shape, &|config| config.fault_policy = policy);
+            let mut world =
+                Processes::with_config(&shape, &|config| config.fault_policy = policy).unwrap();
             let ([mut a, _b], mut absent) = to_absent(&mut world);
             let first = absent.va;
             absent.map(&mut world, first);
@@ -472,9 +473,10 @@ fn the_reason_of_a_late_refusal_stays_with_its_packet() {
         nics: nics(2, |_| 0),
         ..ProcessShape::default()
     };
-    let mut world = World::with_config(&shape, &|config| {
+    let mut world = Processes::with_config(&shape, &|config| {
         config.fault_policy = FaultPolicy::Stall;
-    });
+    })
+    .unwrap();
     let ([mut a, _b], mut absent) = to_absent(&mut world);
     // The NIC pauses others that send to it, and not itself.
     let mut ends = [(0, 1), (0, 1)].map(|at| End::new(&mut world, at, QPT_UD, (4, LEN)));
@@ -483,14 +485,14 @@ fn the_reason_of_a_late_refusal_stays_with_its_packet() {
         end.receive(&mut world, 0, (0, 2000));
     }
     let path = ends[1].path(&mut world);
-    let host = world.host((0, 1));
+    let host = world.at((0, 1));
     let (mac, ah) = (host.mac, host.driver.create_ah(host.pd, path.av()).unwrap());
     let capture = Capture::begin(&world, (1, 2), 128);
     a.write_to(&mut world, (absent.va, absent.key), 6);
     let fault = absent.fault(&mut world);
     send_datagram(&mut world, &mut ends, (ah, 1000));
     world
-        .host((0, 1))
+        .at((0, 1))
         .driver
         .set_interface(mac, 500, 0, true)
         .unwrap();
@@ -579,7 +581,7 @@ const LOST: &str = "dropped: lost at random by the model of the link";
 #[test]
 fn a_frame_that_a_port_drops_on_its_way_in_is_captured() {
     for engines in [1, 2] {
-        let mut world = World::new(&ProcessShape {
+        let mut world = process(&ProcessShape {
             engines,
             nics: nics(2, |nic| nic % engines),
             ports: vec![PortShape {

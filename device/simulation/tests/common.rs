@@ -9,9 +9,8 @@ use faultline_abi::event::Eqe;
 use faultline_abi::qp::FAULT_POLICY_STALL;
 use faultline_abi::translation as tq;
 use faultline_abi::wqe::WR_WRITE;
-use faultline_nic::NicConfig;
 pub(crate) use faultline_simulation::driver::{ALL_ACCESS, Eq};
-use faultline_simulation::process::{NicShape, Process, ProcessBus, ProcessShape};
+use faultline_simulation::process::{NicShape, Process, ProcessBus, ProcessShape, Processes};
 pub(crate) use faultline_simulation::{
     Bus, Connect, Cq, Error, Host, Memory, Mr, Qp, QpConfig, Send,
 };
@@ -51,131 +50,52 @@ pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
 /// A NIC: its process, and its number there.
 pub(crate) type At = (usize, usize);
 
-/// A process, or two whose ports 0 are the ends of a wire, with one clock.
-pub(crate) struct World {
-    pub(crate) all: Vec<Process>,
-    /// Nanoseconds from one frame that goes from the first process to the second to the next one.
-    pub(crate) pace: u64,
-    /// Most frames that wait in front of the second process.
-    pub(crate) wire: usize,
-    takes_at: u64,
+/// One process.
+pub(crate) fn process(shape: &ProcessShape) -> Processes {
+    Processes::new(shape).unwrap()
 }
 
-impl World {
-    pub(crate) fn new(shape: &ProcessShape) -> Self {
-        Self::with_config(shape, &|_| {})
-    }
+/// Two processes with a wire between them. Addresses of the second one follow those of the first.
+pub(crate) fn wired(near: &ProcessShape, far: &ProcessShape) -> Processes {
+    let far = ProcessShape {
+        first_address: near.nics.len(),
+        ..far.clone()
+    };
+    let all = [near, &far].map(|shape| Process::new(shape).unwrap());
+    Processes::of(all.into())
+}
 
-    pub(crate) fn with_config(shape: &ProcessShape, configure: &dyn Fn(&mut NicConfig)) -> Self {
-        Self::of(vec![Process::with_config(shape, configure).unwrap()])
-    }
-
-    /// Two processes. Addresses of the second one follow those of the first.
-    pub(crate) fn wired(near: &ProcessShape, far: &ProcessShape) -> Self {
-        let far = ProcessShape {
-            first_address: near.nics.len(),
-            ..far.clone()
-        };
-        Self::of(
-            [near, &far]
-                .map(|shape| Process::new(shape).unwrap())
-                .into(),
-        )
-    }
-
-    fn of(all: Vec<Process>) -> Self {
-        Self {
-            all,
-            pace: 0,
-            wire: usize::MAX,
-            takes_at: 0,
-        }
-    }
-
-    pub(crate) fn now(&self) -> u64 {
-        self.all.iter().map(Process::now).max().unwrap()
-    }
-
-    pub(crate) fn host(&mut self, (process, nic): At) -> &mut Host<ProcessBus> {
-        &mut self.all[process].hosts[nic]
-    }
-
-    pub(crate) fn counter(&mut self, at: At, counter: Counter) -> u64 {
-        self.host(at).driver.counter(counter).unwrap()
-    }
-
-    /// Passes frames between the ports. Returns true if there were any.
-    fn exchange(&mut self) -> bool {
-        let [near, far] = &self.all[..] else {
-            return false;
-        };
-        let ([near, far], now) = ([near, far].map(|it| it.peer(0).unwrap()), self.now());
-        let mut worked = false;
-        while self.takes_at <= now
-            && far.unread() < self.wire
-            && let Some(frame) = near.take()
-        {
-            far.send(frame);
-            worked = true;
-            if self.pace > 0 {
-                self.takes_at = now + self.pace;
-            }
-        }
-        while let Some(frame) = far.take() {
-            near.send(frame);
-            worked = true;
-        }
-        worked
-    }
-
-    /// Executes the next event. Returns false if there is none before `until`.
-    pub(crate) fn step(&mut self, until: u64) -> bool {
-        let now = self.now();
-        let mut worked = self.exchange();
-        for process in &self.all {
-            assert!(!process.is_stuck());
-            process.advance_to(now);
-            worked |= process.step(now);
-        }
-        if worked {
-            return true;
-        }
-        let takes = Some(self.takes_at).filter(|at| *at > now);
-        let next = self.all.iter().filter_map(Process::next_at).chain(takes);
-        match next.min().filter(|at| *at <= until) {
-            None => false,
-            Some(at) => {
-                self.all.iter().for_each(|process| process.advance_to(at));
-                true
-            }
-        }
-    }
-
-    pub(crate) fn run_until(&mut self, at: u64) {
-        while self.step(at) {}
-        self.all.iter().for_each(|process| process.advance_to(at));
-    }
-
-    pub(crate) fn run_for(&mut self, ns: u64) {
-        self.run_until(self.now() + ns);
-    }
-
-    /// Executes all events of this instant.
-    pub(crate) fn settle(&mut self) {
-        self.run_for(0);
-    }
+/// Accesses and checks that fail the test.
+pub(crate) trait Expect {
+    /// The host of a NIC.
+    fn at(&mut self, at: At) -> &mut Host<ProcessBus>;
 
     /// Lets everything happen until a condition holds.
+    fn run_while(&mut self, goes_on: impl FnMut(&mut Self) -> bool);
+
+    /// No packet of a NIC has violated the specification, and the clock is not stuck.
+    fn expect_legal(&self);
+
+    fn counter(&mut self, at: At, counter: Counter) -> u64 {
+        self.at(at).driver.counter(counter).unwrap()
+    }
+}
+
+impl Expect for Processes {
+    fn at(&mut self, at: At) -> &mut Host<ProcessBus> {
+        self.host(at).unwrap()
+    }
+
     #[track_caller]
-    pub(crate) fn run_while(&mut self, mut goes_on: impl FnMut(&mut Self) -> bool) {
+    fn run_while(&mut self, mut goes_on: impl FnMut(&mut Self) -> bool) {
         while goes_on(self) {
             assert!(self.step(u64::MAX), "nothing happens any more");
         }
     }
 
-    /// No packet of a NIC has violated the specification.
     #[track_caller]
-    pub(crate) fn expect_legal(&self) {
+    fn expect_legal(&self) {
+        assert!(!self.is_stuck());
         for process in &self.all {
             assert_eq!(process.watched().violations, [""; 0]);
         }
@@ -193,8 +113,13 @@ pub(crate) struct End {
 
 impl End {
     /// With 2^`log_depth` requests and receives, and `len` octets of memory. Each request has a completion.
-    pub(crate) fn new(world: &mut World, at: At, kind: u8, (log_depth, len): (u8, u64)) -> Self {
-        let host = world.host(at);
+    pub(crate) fn new(
+        world: &mut Processes,
+        at: At,
+        kind: u8,
+        (log_depth, len): (u8, u64),
+    ) -> Self {
+        let host = world.at(at);
         let cq = host.cq(log_depth + 2).unwrap();
         let qp = QpConfig {
             log_depth,
@@ -213,33 +138,33 @@ impl End {
     }
 
     /// The way of others to it.
-    pub(crate) fn path(&self, world: &mut World) -> Connect {
-        world.host(self.at).path(self.qp.qpn)
+    pub(crate) fn path(&self, world: &mut Processes) -> Connect {
+        world.at(self.at).path(self.qp.qpn)
     }
 
-    pub(crate) fn connect(&self, world: &mut World, path: &Connect) {
-        let driver = &mut world.host(self.at).driver;
+    pub(crate) fn connect(&self, world: &mut Processes, path: &Connect) {
+        let driver = &mut world.at(self.at).driver;
         driver.connect(self.qp.qpn, self.kind, path).unwrap();
     }
 
     /// Opens a queue pair for datagrams or raw frames.
-    pub(crate) fn activate(&self, world: &mut World, qkey: u32) {
-        let driver = &mut world.host(self.at).driver;
+    pub(crate) fn activate(&self, world: &mut Processes, qkey: u32) {
+        let driver = &mut world.at(self.at).driver;
         driver.activate(self.qp.qpn, self.kind, qkey).unwrap();
     }
 
-    pub(crate) fn post(&mut self, world: &mut World, send: &Send<'_>) {
-        world.host(self.at).driver.post_send(&mut self.qp, send);
+    pub(crate) fn post(&mut self, world: &mut Processes, send: &Send<'_>) {
+        world.at(self.at).driver.post_send(&mut self.qp, send);
     }
 
     /// A WRITE of octets from the beginning of the region to that of another one.
-    pub(crate) fn write(&mut self, world: &mut World, to: &Mr, len: u64) {
+    pub(crate) fn write(&mut self, world: &mut Processes, to: &Mr, len: u64) {
         self.write_to(world, (to.va, to.key), len);
     }
 
     pub(crate) fn write_to(
         &mut self,
-        world: &mut World,
+        world: &mut Processes,
         (remote_addr, rkey): (u64, u32),
         len: u64,
     ) {
@@ -254,34 +179,34 @@ impl End {
     }
 
     /// Posts a receive of a part of the region.
-    pub(crate) fn receive(&mut self, world: &mut World, tag: u32, (offset, len): (u64, u64)) {
+    pub(crate) fn receive(&mut self, world: &mut Processes, tag: u32, (offset, len): (u64, u64)) {
         let sge = (self.mr.va + offset, len as u32, self.mr.key);
-        let driver = &mut world.host(self.at).driver;
+        let driver = &mut world.at(self.at).driver;
         driver.post_recv(&mut self.qp, tag, &[sge]);
     }
 
-    pub(crate) fn fill(&self, world: &mut World, offset: u64, data: &[u8]) {
-        world.host(self.at).driver.write_mr(&self.mr, offset, data);
+    pub(crate) fn fill(&self, world: &mut Processes, offset: u64, data: &[u8]) {
+        world.at(self.at).driver.write_mr(&self.mr, offset, data);
     }
 
-    pub(crate) fn read(&self, world: &mut World, offset: u64, len: usize) -> Vec<u8> {
-        world.host(self.at).driver.read_mr(&self.mr, offset, len)
+    pub(crate) fn read(&self, world: &mut Processes, offset: u64, len: usize) -> Vec<u8> {
+        world.at(self.at).driver.read_mr(&self.mr, offset, len)
     }
 
     /// Completions that are there.
-    pub(crate) fn poll(&mut self, world: &mut World) -> Vec<Cqe> {
-        let driver = &mut world.host(self.at).driver;
+    pub(crate) fn poll(&mut self, world: &mut Processes) -> Vec<Cqe> {
+        let driver = &mut world.at(self.at).driver;
         iter::from_fn(|| driver.poll(&mut self.cq)).collect()
     }
 
     /// Their statuses.
-    pub(crate) fn statuses(&mut self, world: &mut World) -> Vec<u8> {
+    pub(crate) fn statuses(&mut self, world: &mut Processes) -> Vec<u8> {
         self.poll(world).iter().map(|cqe| cqe.status).collect()
     }
 
     /// Executes events until there are `count` completions, and no more.
     #[track_caller]
-    pub(crate) fn await_count(&mut self, world: &mut World, count: usize) -> Vec<Cqe> {
+    pub(crate) fn await_count(&mut self, world: &mut Processes, count: usize) -> Vec<Cqe> {
         let mut found = self.poll(world);
         while found.len() < count {
             assert!(world.step(u64::MAX), "{} of {count}", found.len());
@@ -293,7 +218,7 @@ impl End {
 
     /// The same; all are good.
     #[track_caller]
-    pub(crate) fn await_good(&mut self, world: &mut World, count: usize) -> Vec<Cqe> {
+    pub(crate) fn await_good(&mut self, world: &mut Processes, count: usize) -> Vec<Cqe> {
         let found = self.await_count(world, count);
         for cqe in &found {
             assert_eq!(cqe.status, SUCCESS);
@@ -302,8 +227,8 @@ impl End {
     }
 
     /// From now on its page faults stop the input of the NIC.
-    pub(crate) fn stall_at_faults(&self, world: &mut World) {
-        let driver = &mut world.host(self.at).driver;
+    pub(crate) fn stall_at_faults(&self, world: &mut Processes) {
+        let driver = &mut world.at(self.at).driver;
         driver
             .set_fault_policy(self.qp.qpn, FAULT_POLICY_STALL)
             .unwrap();
@@ -311,7 +236,7 @@ impl End {
 }
 
 /// Connects two queue pairs. `change`: changes of the path to the other one.
-pub(crate) fn join(world: &mut World, ends: [&End; 2], change: impl Fn(Connect) -> Connect) {
+pub(crate) fn join(world: &mut Processes, ends: [&End; 2], change: impl Fn(Connect) -> Connect) {
     let paths = ends.map(|end| change(end.path(world)));
     ends[0].connect(world, &paths[1]);
     ends[1].connect(world, &paths[0]);
@@ -319,7 +244,7 @@ pub(crate) fn join(world: &mut World, ends: [&End; 2], change: impl Fn(Connect) 
 
 /// A connection between two NICs.
 pub(crate) fn connected(
-    world: &mut World,
+    world: &mut Processes,
     at: [At; 2],
     kind: u8,
     shape: (u8, u64),
@@ -332,7 +257,7 @@ pub(crate) fn connected(
 
 /// Writes data to the other end, as much as both regions hold, and checks it there.
 #[track_caller]
-pub(crate) fn exchange(world: &mut World, from: &mut End, to: &End, seed: u64) {
+pub(crate) fn exchange(world: &mut Processes, from: &mut End, to: &End, seed: u64) {
     let len = from.mr.len.min(to.mr.len);
     let data = pattern(seed, len as usize);
     from.fill(world, 0, &data);
@@ -361,8 +286,8 @@ pub(crate) struct Absent {
 }
 
 impl Absent {
-    pub(crate) fn new(world: &mut World, at: At) -> Self {
-        let host = world.host(at);
+    pub(crate) fn new(world: &mut Processes, at: At) -> Self {
+        let host = world.at(at);
         let queue = host.driver.create_eq(EQ_FAULTS, 2, 6).unwrap();
         let va = 2 * VA;
         let key = host.driver.reg_on_demand(host.pd, va, 1 << 20, 0).unwrap();
@@ -377,9 +302,9 @@ impl Absent {
 
     /// The next fault.
     #[track_caller]
-    pub(crate) fn fault(&mut self, world: &mut World) -> Eqe {
+    pub(crate) fn fault(&mut self, world: &mut Processes) -> Eqe {
         loop {
-            let driver = &mut world.host(self.at).driver;
+            let driver = &mut world.at(self.at).driver;
             if let Some(record) = driver.poll_event(&mut self.queue) {
                 return record;
             }
@@ -388,8 +313,8 @@ impl Absent {
     }
 
     /// Gives the page of an address memory.
-    pub(crate) fn map(&mut self, world: &mut World, va: u64) {
-        let driver = &mut world.host(self.at).driver;
+    pub(crate) fn map(&mut self, world: &mut Processes, va: u64) {
+        let driver = &mut world.at(self.at).driver;
         let page = va / 4096 * 4096;
         let frame = self.frame + (page - self.va);
         let entry = frame | tq::READ | tq::WRITE;
@@ -397,9 +322,9 @@ impl Absent {
     }
 
     /// Gives the page of a fault memory, and answers it.
-    pub(crate) fn repair(&mut self, world: &mut World, fault: &Eqe) {
+    pub(crate) fn repair(&mut self, world: &mut Processes, fault: &Eqe) {
         self.map(world, fault.va.get());
-        let driver = &mut world.host(self.at).driver;
+        let driver = &mut world.at(self.at).driver;
         driver.resume(fault.token.get(), Status::Ok).unwrap();
     }
 }

@@ -7,10 +7,10 @@ use faultline_abi::cqe::{RETRY_EXC_ERR, SUCCESS};
 use faultline_abi::qp::{QPT_RC, QPT_UD};
 use faultline_abi::wqe::{WR_READ, WR_SEND_IMM, WR_WRITE};
 use faultline_nic::Nanos;
-use faultline_simulation::process::{PortShape, ProcessShape};
+use faultline_simulation::process::{PortShape, ProcessShape, Processes};
 
 use crate::common::{
-    Absent, At, Connect, End, MS, Send, World, connected, exchange, nics, pattern,
+    Absent, At, Connect, End, Expect, MS, Send, connected, exchange, nics, pattern, process, wired,
 };
 
 const LEN: u64 = 32 << 10;
@@ -19,16 +19,17 @@ const FULL: (usize, usize) = (128, 128 << 10);
 /// Longest frame of a NIC, which is as long as a turn.
 const LONGEST: usize = 16 << 10;
 
-fn world(engines: usize, count: usize) -> World {
+fn world(engines: usize, count: usize) -> Processes {
     let shape = ProcessShape {
         engines,
         nics: nics(count, |nic| nic % engines),
         seed: 5,
         ..ProcessShape::default()
     };
-    World::with_config(&shape, &|config| {
+    Processes::with_config(&shape, &|config| {
         config.stall_timeout = Nanos::from_millis(60_000);
     })
+    .unwrap()
 }
 
 /// Timers do not know that packets wait.
@@ -36,7 +37,7 @@ fn without_timers(path: Connect) -> Connect {
     Connect { timeout: 0, ..path }
 }
 
-fn rc(world: &mut World, at: [At; 2]) -> [End; 2] {
+fn rc(world: &mut Processes, at: [At; 2]) -> [End; 2] {
     connected(world, at, QPT_RC, (7, LEN), without_timers)
 }
 
@@ -54,7 +55,7 @@ fn full_links_lose_nothing() {
             seed,
             ..ProcessShape::default()
         };
-        let mut world = World::new(&shape);
+        let mut world = process(&shape);
         let at = [(0, 0), (0, 1)];
         let [mut a, b] = connected(&mut world, at, QPT_RC, (7, len), without_timers);
         // The first half of each region is sent, and the second half receives the data of the other.
@@ -74,12 +75,12 @@ fn full_links_lose_nothing() {
                     rkey: b.mr.key,
                     ..Send::default()
                 };
-                let driver = &mut world.host(a.at).driver;
+                let driver = &mut world.at(a.at).driver;
                 driver.write_send(&mut a.qp, &send);
             }
         }
         // All at once.
-        let driver = &mut world.host(a.at).driver;
+        let driver = &mut world.at(a.at).driver;
         driver.ring_sends(&a.qp);
         a.await_good(&mut world, REQUESTS);
         assert!(b.read(&mut world, len / 2, sent[0].len()) == sent[0]);
@@ -113,7 +114,7 @@ fn datagrams_arrive_once_and_in_order() {
         end.activate(&mut world, KEY);
     }
     let path = to.path(&mut world);
-    let host = world.host(from.at);
+    let host = world.at(from.at);
     let ah = host.driver.create_ah(host.pd, path.av()).unwrap();
     for tag in 0..COUNT {
         to.receive(&mut world, tag, (0, 100));
@@ -126,11 +127,11 @@ fn datagrams_arrive_once_and_in_order() {
             qkey: KEY,
             ..Send::default()
         };
-        let driver = &mut world.host(from.at).driver;
+        let driver = &mut world.at(from.at).driver;
         driver.write_send(&mut from.qp, &send);
     }
     // All at once.
-    let driver = &mut world.host(from.at).driver;
+    let driver = &mut world.at(from.at).driver;
     driver.ring_sends(&from.qp);
     from.await_good(&mut world, COUNT as usize);
     let received = to.await_good(&mut world, COUNT as usize);
@@ -155,7 +156,8 @@ fn a_paused_nic_holds_up_all_senders_of_its_engine() {
     b.stall_at_faults(&mut world);
     a.write_to(&mut world, (absent.va, absent.key), 6);
     let fault = absent.fault(&mut world);
-    let sent = |world: &mut World| [0, 2].map(|nic| world.counter((0, nic), Counter::tx_packets));
+    let sent =
+        |world: &mut Processes| [0, 2].map(|nic| world.counter((0, nic), Counter::tx_packets));
     let before = sent(&mut world);
     other.write(&mut world, &other_to.mr, LEN);
     third.write(&mut world, &third_to.mr, LEN);
@@ -174,7 +176,7 @@ fn a_paused_nic_holds_up_all_senders_of_its_engine() {
 
 /// NIC 1, on the other engine, has paused its senders, and the link to it is full.
 struct Stalled {
-    world: World,
+    world: Processes,
     /// Each has posted a WRITE to the other.
     pairs: Vec<[End; 2]>,
     absent: Absent,
@@ -307,7 +309,7 @@ fn nics_of_all_engines_reach_external_ports() {
         seed: 8,
         ..ProcessShape::default()
     };
-    let mut world = World::wired(&near, &near);
+    let mut world = wired(&near, &near);
     for (from, to) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
         let [mut a, mut b] = rc(&mut world, [(0, from), (1, to)]);
         for seed in 0..3 {
@@ -326,7 +328,7 @@ fn nics_of_all_engines_reach_external_ports() {
 
 #[test]
 fn a_nic_that_moves_keeps_its_connection() {
-    let mut world = World::new(&ProcessShape {
+    let mut world = process(&ProcessShape {
         engines: 3,
         nics: nics(2, |_| 0),
         seed: 2,

@@ -7,11 +7,12 @@ use faultline_abi::qp::{QPT_RC, QPT_UC};
 use faultline_fabric::link_model::{LinkModel, LinkModelCounts};
 use faultline_scenario::read::read;
 use faultline_scenario::trigger::Direction;
-use faultline_simulation::process::{NicShape, PortShape, ProcessShape};
+use faultline_simulation::process::{NicShape, PortShape, ProcessShape, Processes};
 use faultline_wire::PrioritySet;
 
 use crate::common::{
-    Connect, End, HEADERS, MTU, RETH, World, connected, exchange, nics, octets_of, pattern,
+    Connect, End, Expect, HEADERS, MTU, RETH, connected, exchange, nics, octets_of, pattern,
+    process, wired,
 };
 
 /// Octets of a WRITE, and WRITEs of a test.
@@ -55,8 +56,8 @@ fn link_to(link: LinkModel, engine: usize) -> NicShape {
 }
 
 /// Two NICs on this number of engines; the link to the second one is slow.
-fn two(engines: usize, link: LinkModel) -> World {
-    World::new(&ProcessShape {
+fn two(engines: usize, link: LinkModel) -> Processes {
+    process(&ProcessShape {
         engines,
         nics: vec![NicShape::default(), link_to(link, engines - 1)],
         seed: 9,
@@ -64,12 +65,12 @@ fn two(engines: usize, link: LinkModel) -> World {
     })
 }
 
-fn counts(world: &World, (process, nic): (usize, usize)) -> LinkModelCounts {
+fn counts(world: &Processes, (process, nic): (usize, usize)) -> LinkModelCounts {
     world.all[process].link_counts(nic, Direction::Rx).unwrap()
 }
 
 /// Writes all at once, and returns the time that it takes.
-fn write_all(world: &mut World, from: &mut End, to: &End) -> u64 {
+fn write_all(world: &mut Processes, from: &mut End, to: &End) -> u64 {
     let data = pattern(3, LEN as usize);
     from.fill(world, 0, &data);
     let start = world.now();
@@ -157,8 +158,8 @@ fn a_priority_of_a_sender_in_another_process_loses_neither_frames_nor_time() {
             seed: 4,
             ..near.clone()
         };
-        let mut world = World::wired(&near, &far);
-        world.wire = 8;
+        let mut world = wired(&near, &far);
+        world.wires[0].room = 8;
         let at = [(0, 0), (1, 0)];
         let [mut from, to] = connected(&mut world, at, QPT_RC, (7, LEN), of_priority(PAUSED));
         // The switches learn the addresses behind the ports.
@@ -201,8 +202,8 @@ const EVENTS: [Event; 6] = [
 ];
 
 /// Executes the event for NICs 0 and 1.
-fn carry_out(world: &mut World, event: Event) {
-    let set_link = |world: &World, nic, up| {
+fn carry_out(world: &mut Processes, event: Event) {
+    let set_link = |world: &Processes, nic, up| {
         world.all[0].with_port(nic, |port| port.link_changed |= port.nic.change_link(up))
     };
     match event {
@@ -236,7 +237,7 @@ fn a_pause_ends_when_the_link_has_room_in_every_case() {
     for event in EVENTS {
         let mut shapes = nics(4, |nic| nic % 2);
         shapes[1].links[1] = Some(LINK);
-        let mut world = World::new(&ProcessShape {
+        let mut world = process(&ProcessShape {
             engines: 2,
             nics: shapes,
             seed: 2,
@@ -278,7 +279,7 @@ fn into_a_narrow_link(engines: usize, pause_bytes: u32) -> (LinkModelCounts, u64
         pause_bytes,
         ..LinkModel::default()
     });
-    let mut world = World::new(&ProcessShape {
+    let mut world = process(&ProcessShape {
         engines,
         nics: shapes,
         seed: 9,

@@ -7,9 +7,9 @@ use faultline_abi::qp::QPT_RC;
 use faultline_fabric::link_model::{LinkModel, LinkModelCounts};
 use faultline_nic::Dcqcn;
 use faultline_scenario::trigger::Direction;
-use faultline_simulation::process::{NicShape, PortShape, ProcessShape};
+use faultline_simulation::process::{NicShape, PortShape, ProcessShape, Processes};
 
-use crate::common::{Connect, World, connected, exchange, octets_of, packets_of};
+use crate::common::{Connect, Expect, connected, exchange, octets_of, packets_of, wired};
 
 /// Every frame passes two links that lose, double, reorder and spoil frames. Returns the effects of the links, the time, and the hash of
 /// all frames.
@@ -38,7 +38,7 @@ fn over_bad_links(seed: u64) -> (Vec<LinkModelCounts>, u64, u64) {
         seed,
         ..ProcessShape::default()
     };
-    let mut world = World::wired(&shape(seed), &shape(seed + 10));
+    let mut world = wired(&shape(seed), &shape(seed + 10));
     let change = |path| Connect {
         timeout: 10,
         ..path
@@ -84,7 +84,7 @@ const WRITES: usize = 10;
 
 /// Results of a run through a link of 1 Gb/s with a queue of 48 KB.
 struct Run {
-    world: World,
+    world: Processes,
     link: LinkModelCounts,
     took: u64,
 }
@@ -103,7 +103,8 @@ fn through_a_short_queue(link: LinkModel, congestion: Option<Dcqcn>) -> Run {
         nics,
         ..ProcessShape::default()
     };
-    let mut world = World::with_config(&shape, &|config| config.congestion = congestion);
+    let mut world =
+        Processes::with_config(&shape, &|config| config.congestion = congestion).unwrap();
     let at = [(0, 0), (0, 1)];
     let [mut from, to] = connected(&mut world, at, QPT_RC, (4, LEN), |path| path);
     for seed in 0..WRITES as u64 {

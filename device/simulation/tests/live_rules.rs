@@ -5,7 +5,9 @@ use faultline_scenario::live::{self, LiveLimits};
 use faultline_scenario::rules::{LiveState, MAX_LIVE, TooManyRules};
 use faultline_scenario::value::Time;
 
-use crate::common::{End, TIMEOUT_10, World};
+use faultline_simulation::process::Processes;
+
+use crate::common::{End, Expect, TIMEOUT_10};
 use crate::process_rules::{rc, send, start, two_nics};
 
 /// Takes the link of the receiver down at the first SEND, whose acknowledgement is lost by that.
@@ -18,13 +20,13 @@ const TEN_MS: LiveLimits = LiveLimits {
     lasts: Some(Time::from_millis(10)),
 };
 
-fn stage(engines: usize) -> (World, [End; 2]) {
+fn stage(engines: usize) -> (Processes, [End; 2]) {
     let mut world = two_nics(engines);
     let ends = rc(&mut world, 100);
     (world, ends)
 }
 
-fn inject(world: &World, text: &str, limits: LiveLimits) -> Result<u16, TooManyRules> {
+fn inject(world: &Processes, text: &str, limits: LiveLimits) -> Result<u16, TooManyRules> {
     let nics = ["nic0", "nic1"].map(str::to_owned);
     let live = live::plan(text, limits, &nics, &[]);
     world.all[0].start_live_rule(live.unwrap_or_else(|problems| panic!("{problems}")))

@@ -10,10 +10,11 @@ use faultline_abi::wqe::{WR_READ, WR_SEND};
 use faultline_fabric::scenario::CounterValues;
 use faultline_scenario::read::read;
 use faultline_scenario::verdict::Verdict;
-use faultline_simulation::process::{PortShape, Process, ProcessShape};
+use faultline_simulation::process::{PortShape, Process, ProcessShape, Processes};
 
 use crate::common::{
-    Bus, Connect, End, MS, Mr, Send, TIMEOUT_10, US, World, connected, exchange, nics, pattern,
+    Bus, Connect, End, Expect, MS, Mr, Send, TIMEOUT_10, US, connected, exchange, nics, pattern,
+    process, wired,
 };
 use crate::stations::{Frame, Station};
 
@@ -135,8 +136,8 @@ struct Outcome {
     verdict: Verdict,
 }
 
-pub(crate) fn two_nics(engines: usize) -> World {
-    World::new(&ProcessShape {
+pub(crate) fn two_nics(engines: usize) -> Processes {
+    process(&ProcessShape {
         engines,
         nics: nics(2, |nic| nic % engines),
         seed: 3,
@@ -145,7 +146,7 @@ pub(crate) fn two_nics(engines: usize) -> World {
 }
 
 /// A connection. A retry is made after 4 ms.
-pub(crate) fn rc(world: &mut World, len: u64) -> [End; 2] {
+pub(crate) fn rc(world: &mut Processes, len: u64) -> [End; 2] {
     let change = |path| Connect {
         timeout: 10,
         ..path
@@ -153,7 +154,7 @@ pub(crate) fn rc(world: &mut World, len: u64) -> [End; 2] {
     connected(world, [(0, 0), (0, 1)], QPT_RC, (7, len), change)
 }
 
-pub(crate) fn start(world: &World, rules: &str) -> CounterValues {
+pub(crate) fn start(world: &Processes, rules: &str) -> CounterValues {
     let scenario = read("rules.toml", rules).unwrap_or_else(|problems| panic!("{problems}"));
     let nics = ["nic0", "nic1"].map(str::to_owned);
     world.all[0].start_scenario(scenario.plan(&nics, &[]).unwrap())
@@ -161,7 +162,7 @@ pub(crate) fn start(world: &World, rules: &str) -> CounterValues {
 
 /// A SEND of all of the region, whose data is checked.
 #[track_caller]
-pub(crate) fn send(world: &mut World, [from, to]: &mut [End; 2]) {
+pub(crate) fn send(world: &mut Processes, [from, to]: &mut [End; 2]) {
     let data = pattern(7, from.mr.len as usize);
     from.fill(world, 0, &data);
     to.fill(world, 0, &vec![0; data.len()]);
@@ -339,7 +340,7 @@ fn rules_for_a_port_change_its_frames() {
         }],
         ..ProcessShape::default()
     };
-    let mut world = World::wired(&shape, &shape);
+    let mut world = wired(&shape, &shape);
     let at = [(0, 0), (1, 0)];
     let change = |path| Connect {
         timeout: 10,
@@ -398,7 +399,7 @@ fn rules_for_a_port_change_its_frames() {
 fn a_latency_counts_a_fault_without_an_answer() {
     let mut world = two_nics(2);
     let [mut from, to] = rc(&mut world, LEN);
-    let host = world.host((0, 1));
+    let host = world.at((0, 1));
     host.driver.create_eq(EQ_FAULTS, 2, 4).unwrap();
     let key = host.driver.reg_on_demand(host.pd, to.mr.va, LEN, 0);
     let key = key.unwrap();

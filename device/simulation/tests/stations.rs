@@ -8,7 +8,9 @@ use faultline_abi::qp::QPT_RAW;
 use faultline_abi::steering::{CreateFlow, FLOW_KIND_ALL_DEFAULT};
 use faultline_abi::wqe::WR_RAW;
 
-use crate::common::{At, End, Send, World};
+use faultline_simulation::process::Processes;
+
+use crate::common::{At, End, Expect, Send};
 
 pub(crate) const BROADCAST: [u8; 6] = [0xff; 6];
 /// Octets of a buffer, and buffers.
@@ -58,7 +60,7 @@ pub(crate) struct Station {
 }
 
 impl Station {
-    pub(crate) fn new(world: &mut World, at: At) -> Self {
+    pub(crate) fn new(world: &mut Processes, at: At) -> Self {
         let [sender, mut receiver] = [(); 2].map(|()| {
             let len = u64::from(SLOTS) * SLOT;
             let end = End::new(world, at, QPT_RAW, (6, len));
@@ -73,7 +75,7 @@ impl Station {
             kind: FLOW_KIND_ALL_DEFAULT,
             ..CreateFlow::default()
         };
-        let host = world.host(at);
+        let host = world.at(at);
         host.driver.create_flow(&flow, None).unwrap();
         Self {
             sender,
@@ -83,7 +85,7 @@ impl Station {
     }
 
     /// Sends a frame. It has arrived afterwards.
-    pub(crate) fn send(&mut self, world: &mut World, frame: &Frame) {
+    pub(crate) fn send(&mut self, world: &mut Processes, frame: &Frame) {
         let (end, bytes) = (&mut self.sender, frame.bytes());
         end.fill(world, 0, &bytes);
         let send = Send {
@@ -97,9 +99,9 @@ impl Station {
     }
 
     /// Frames since the last call.
-    pub(crate) fn received(&mut self, world: &mut World) -> Vec<Vec<u8>> {
+    pub(crate) fn received(&mut self, world: &mut Processes) -> Vec<Vec<u8>> {
         let end = &mut self.receiver;
-        let found = iter::from_fn(|| world.host(end.at).driver.poll(&mut end.cq));
+        let found = iter::from_fn(|| world.at(end.at).driver.poll(&mut end.cq));
         let found: Vec<_> = found.collect();
         let take = |cqe: faultline_abi::cqe::Cqe| {
             assert_eq!((cqe.status, cqe.opcode), (SUCCESS, RECV));

@@ -6,7 +6,7 @@ use faultline_fabric::link_model::LinkModel;
 use faultline_nic::TURN_WORK;
 use faultline_simulation::process::{NicShape, PortShape, ProcessShape};
 
-use crate::common::{End, MS, Send, World, connected};
+use crate::common::{End, MS, Send, connected, process, wired};
 
 /// The first NIC sends a message to each of `pairs` queue pairs of the last one, all at once. The messages are longer
 /// than the receives, so each ends a connection with a thousand receives. Returns the most work of the last NIC in one
@@ -14,8 +14,8 @@ use crate::common::{End, MS, Send, World, connected};
 fn connections_that_end(shapes: &[ProcessShape], pairs: usize) -> u64 {
     const RECEIVES: u32 = (1 << 10) - 1;
     let mut world = match shapes {
-        [shape] => World::new(shape),
-        [near, far] => World::wired(near, far),
+        [shape] => process(shape),
+        [near, far] => wired(near, far),
         _ => panic!("one process, or two"),
     };
     let last = &shapes[shapes.len() - 1];

@@ -1,13 +1,15 @@
 //! Frames reach members of their VLAN only, with the tag that the port has for it.
 
 use faultline_abi::U16;
-use faultline_abi::admin::{SET_GID, SetGid};
 use faultline_abi::cqe::RETRY_EXC_ERR;
+use faultline_abi::iwarp::ConnectionPath;
 use faultline_abi::qp::QPT_RC;
 use faultline_fabric::vlan::VlanMembership;
-use faultline_simulation::process::{NicShape, PortShape, ProcessShape};
+use faultline_nic::Transport;
+use faultline_simulation::open_stream;
+use faultline_simulation::process::{NicShape, PortShape, ProcessShape, Processes};
 
-use crate::common::{Connect, TIMEOUT_10, US, World, connected, exchange};
+use crate::common::{Connect, End, Expect, TIMEOUT_10, US, connected, exchange, process};
 use crate::stations::{BROADCAST, Frame, Station};
 
 /// Indices of the NICs: access ports of VLANs 10 and 20, and a NIC with tagged frames of both.
@@ -23,7 +25,11 @@ fn members(pvid: Option<u16>, tagged: &[u16]) -> Option<VlanMembership> {
     Some(VlanMembership::new(pvid, tagged))
 }
 
-fn world(engines: usize, ports: Vec<PortShape>) -> World {
+fn world(engines: usize, ports: Vec<PortShape>) -> Processes {
+    world_of(Transport::Roce, engines, ports)
+}
+
+fn world_of(transport: Transport, engines: usize, ports: Vec<PortShape>) -> Processes {
     let vlans = [
         members(Some(10), &[]),
         members(Some(20), &[]),
@@ -32,9 +38,10 @@ fn world(engines: usize, ports: Vec<PortShape>) -> World {
     let nics = (0..).zip(vlans).map(|(nic, vlans)| NicShape {
         engine: nic % engines,
         vlans,
+        transport,
         ..NicShape::default()
     });
-    World::new(&ProcessShape {
+    process(&ProcessShape {
         engines,
         nics: nics.collect(),
         ports,
@@ -43,12 +50,12 @@ fn world(engines: usize, ports: Vec<PortShape>) -> World {
     })
 }
 
-fn stations(world: &mut World) -> [Station; 3] {
+fn stations(world: &mut Processes) -> [Station; 3] {
     [A, B, C].map(|nic| Station::new(world, (0, nic)))
 }
 
 /// Packets of a NIC that were dropped because of their VLAN.
-fn dropped(world: &World) -> [u64; 3] {
+fn dropped(world: &Processes) -> [u64; 3] {
     [A, B, C].map(|nic| {
         let port = world.all[0].with_port(nic, |port| port.faults.counts.vlan);
         port.unwrap()
@@ -105,17 +112,41 @@ fn nics_of_two_vlans_do_not_reach_each_other_and_both_reach_a_third() {
     }
 }
 
-/// The entry of the GID table decides about the tag.
-fn use_vlan(world: &mut World, nic: usize, vlan: u16) {
-    let host = world.host((0, nic));
-    let gid = SetGid {
-        gid: host.gid.0,
-        mac: host.mac.0,
-        vlan: U16::new(vlan),
-        valid: 1,
-        ..SetGid::default()
+/// Opens an iWARP connection from one NIC to another. Frames of a NIC have the tag of its VLAN, if it has one.
+fn stream(world: &mut Processes, nics: [(usize, Option<u16>); 2]) -> [End; 2] {
+    let ends = nics.map(|(nic, _)| End::new(world, (0, nic), QPT_RC, (4, 20_000)));
+    let hosts = world.all[0]
+        .hosts
+        .get_disjoint_mut(nics.map(|(nic, _)| nic));
+    let qpns = ends.each_ref().map(|end| end.qp.qpn);
+    let in_vlan = |end: usize, path: ConnectionPath| ConnectionPath {
+        vlan: nics[end].1.map_or(path.vlan, U16::new),
+        ..path
     };
-    host.driver.command(SET_GID, 0, &gid).unwrap();
+    open_stream(hosts.unwrap(), qpns, 40_000, in_vlan).unwrap();
+    ends
+}
+
+#[test]
+fn iwarp_connects_an_access_port_and_a_trunk() {
+    for engines in [1, 2, 3] {
+        let mut world = world_of(Transport::Iwarp, engines, Vec::new());
+        use_vlan(&mut world, C, 10);
+        for nics in [[(A, None), (C, Some(10))], [(C, Some(10)), (A, None)]] {
+            let [mut own, mut other] = stream(&mut world, nics);
+            exchange(&mut world, &mut own, &other, 1);
+            exchange(&mut world, &mut other, &own, 2);
+        }
+        assert_eq!(dropped(&world), [0; 3]);
+        world.expect_legal();
+    }
+}
+
+/// The entry of the GID table decides about the tag.
+fn use_vlan(world: &mut Processes, nic: usize, vlan: u16) {
+    let host = world.at((0, nic));
+    let (gid, mac) = (host.gid, host.mac);
+    host.driver.set_gid_in(0, (gid, vlan), mac).unwrap();
 }
 
 #[test]
@@ -164,7 +195,7 @@ fn frames_of_an_external_port_have_the_tag_of_their_vlan() {
         let frame = Frame::new(BROADCAST, PEER);
         let [untagged, of_10, of_20, of_30] =
             [None, Some(10), Some(20), Some(30)].map(|vlan| frame.with_tag(vlan).bytes());
-        let mut receive = |world: &mut World| {
+        let mut receive = |world: &mut Processes| {
             world.settle();
             stations.each_mut().map(|station| station.received(world))
         };

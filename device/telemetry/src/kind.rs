@@ -5,7 +5,10 @@
 use faultline_abi::{admin, translation};
 use faultline_nic::{CommandQueue, Diagnostic};
 use faultline_wire::Syndrome;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use crate::event::FrameEvent;
 use crate::names::{constant_name, opcode_name, snake_case};
@@ -74,12 +77,15 @@ diagnostic_kinds! {
     ConnectionEnded "connection_ended",
 }
 
-/// Direction of a frame, as its NIC sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Direction of packets, as the NIC sees it.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema, ToSchema,
+)]
+#[serde(rename_all = "snake_case")]
 pub enum Direction {
-    /// The NIC has sent it.
+    /// It sends them.
     Tx,
-    /// The NIC has received it.
+    /// It receives them.
     Rx,
 }
 

@@ -97,12 +97,12 @@ pub struct PortSnapshot {
 }
 
 /// Metrics of a direction of a link that has a model.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct LinkSnapshot {
     /// Name of the NIC or of the port.
     pub port: String,
     /// `tx`: from the NIC, or to the peer of a port; `rx`: in the other direction.
-    pub direction: &'static str,
+    pub direction: Direction,
     /// Frames, by effect of the model.
     pub effects: Vec<(&'static str, u64)>,
     /// Pauses of the senders that have begun.
@@ -540,8 +540,10 @@ impl Snapshot {
         ];
         for (name, help, unit, value) in by_direction {
             let series = ports().flat_map(|port| {
-                let both = ["rx", "tx"].into_iter().zip(value(port));
-                both.map(|(direction, count)| (&port.name, Some(("direction", direction)), count))
+                let both = [Direction::Rx, Direction::Tx].into_iter().zip(value(port));
+                both.map(|(direction, count)| {
+                    (&port.name, Some(("direction", direction.name())), count)
+                })
             });
             by_port(
                 encoder,
@@ -608,7 +610,7 @@ impl Snapshot {
             for (effect, count) in &link.effects {
                 let labels = [
                     ("port", port.as_str()),
-                    ("direction", link.direction),
+                    ("direction", link.direction.name()),
                     ("effect", effect),
                 ];
                 let mut series = metric.encode_family(&labels)?;
@@ -624,7 +626,7 @@ impl Snapshot {
         for link in &self.fabric.links {
             let labels = [
                 ("port", escaped(&link.port)),
-                ("direction", link.direction.into()),
+                ("direction", link.direction.name().into()),
             ];
             let mut series = metric.encode_family(&labels)?;
             series.encode_counter::<NoLabelSet, _, u64>(&link.pauses, None)?;
@@ -644,7 +646,7 @@ impl Snapshot {
         let labels = |link: &LinkSnapshot, of: &PrioritySnapshot| {
             [
                 ("port", escaped(&link.port)),
-                ("direction", link.direction.into()),
+                ("direction", link.direction.name().into()),
                 ("priority", of.priority.to_string()),
             ]
         };

@@ -28,7 +28,7 @@
 
 use faultline_wire::packet::RoceHeader;
 use faultline_wire::{Ethernet, MacAddr, Opcode, VlanTag, priority};
-use smallvec::SmallVec;
+use smallvec::{Array, SmallVec};
 
 use crate::dma::{Dma, DmaError};
 use crate::headers::Head;
@@ -88,7 +88,8 @@ pub struct TxFrame {
     pub packets: u32,
     /// Targets of a train of WRITEs, one for each packet; else empty.
     pub targets: Vec<Target>,
-    /// A payload that the NIC has made itself, instead of one in the memory of a guest. Empty: it has made none.
+    /// Octets that the NIC has made itself, instead of some in the memory of a guest: the payload, of a raw frame the whole frame with its
+    /// head. Empty: it has made none.
     pub own: Own,
 }
 
@@ -257,11 +258,9 @@ impl TxFrame {
         match &mut self.kind {
             FrameKind::Roce(header) => header.ethernet.vlan = tag,
             FrameKind::Raw { head, .. } if head.len() >= Ethernet::LEN => {
-                if was.is_some() {
-                    drop(head.drain(ADDRESSES..ADDRESSES + VlanTag::LEN));
-                }
-                if let Some(tag) = tag {
-                    head.insert_from_slice(ADDRESSES, &tag.to_bytes());
+                replace_tag(head, was, tag);
+                if !self.own.is_empty() {
+                    replace_tag(&mut self.own, was, tag);
                 }
             }
             // Shorter than an Ethernet header.
@@ -396,6 +395,20 @@ impl TxFrame {
     }
 }
 
+/// Replaces the VLAN tag in the first octets of a frame, which are at least an Ethernet header.
+fn replace_tag<A: Array<Item = u8>>(
+    octets: &mut SmallVec<A>,
+    was: Option<VlanTag>,
+    tag: Option<VlanTag>,
+) {
+    if was.is_some() {
+        drop(octets.drain(ADDRESSES..ADDRESSES + VlanTag::LEN));
+    }
+    if let Some(tag) = tag {
+        octets.insert_from_slice(ADDRESSES, &tag.to_bytes());
+    }
+}
+
 /// A frame that is no RoCE packet.
 #[derive(Debug)]
 pub(crate) struct Frame<'a, M> {
@@ -469,6 +482,18 @@ mod tests {
         }
         frame.set_vlan_tag(None);
         assert_eq!(frame, untagged);
+        // A frame that the NIC has made itself has its octets twice.
+        frame.own.extend_from_slice(&octets);
+        let own = frame.clone();
+        for tag in [Some(TAG), None] {
+            frame.set_vlan_tag(tag);
+            let FrameKind::Raw { head, .. } = &frame.kind else {
+                panic!("the kind of the frame has changed");
+            };
+            assert_eq!(frame.own[..], head[..]);
+            assert_eq!(frame.vlan_tag(), tag);
+        }
+        assert_eq!(frame, own);
         for length in 0..Ethernet::LEN {
             let short = raw(&octets[..length]);
             let mut frame = short.clone();

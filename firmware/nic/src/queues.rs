@@ -12,7 +12,7 @@ use crate::frame::{Frame, TxFrame};
 use crate::gid_table::Source;
 use crate::iwarp::StreamQp;
 use crate::qp::endpoint::Endpoint;
-use crate::qp::{Qp, QpType, State, WorkQueue};
+use crate::qp::{Qp, QpType, Receiver, State, WorkQueue};
 use crate::references::References;
 use crate::rss::RssQp;
 use crate::table::Table;

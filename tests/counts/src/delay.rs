@@ -37,13 +37,9 @@ struct Invalidator {
 impl Invalidator {
     /// One of host 0, which sends to the other one, or of host 1.
     fn new(pair: &mut Pair, at: usize) -> anyhow::Result<Self> {
-        let [first, second, ..] = pair.fabric.hosts.as_mut_slice() else {
-            anyhow::bail!("a connection needs two hosts");
-        };
-        let (host, peer) = match at {
-            0 => (first, second),
-            _ => (second, first),
-        };
+        let fabric = &mut pair.fabric;
+        let host = &mut fabric.hosts[at];
+        // A completion queue of its own, in the context of the kernel.
         let eq = host.driver.create_eq(0, 2, 6)?;
         let cq = host.driver.create_cq(CqConfig {
             log_depth: 4,
@@ -51,19 +47,15 @@ impl Invalidator {
             uctx: 0,
         })?;
         let qp = host.driver.create_qp(&QpConfig {
-            kind: QPT_RC,
-            pd: host.pd,
             uctx: 0,
-            send_cqn: cq.cqn,
-            recv_cqn: cq.cqn,
-            srqn: None,
             log_depth: 4,
             max_sge: 1,
             flags: 0,
+            ..host.qp_config(QPT_RC, &cq)
         })?;
-        let other = peer.qp(QPT_RC, 4)?;
-        host.connect(&qp, QPT_RC, &peer.way_to(&other))?;
-        peer.connect(&other, QPT_RC, &host.way_to(&qp))?;
+        let other = fabric.queue_pair(1 - at, QPT_RC, 4)?;
+        fabric.connect(QPT_RC, [(at, &qp), (1 - at, &other)])?;
+        let host = &mut fabric.hosts[at];
         let create = CreateMkey {
             pd: U32::new(host.pd),
             flags: U32::new(MKEY_FAST_REG),
@@ -150,7 +142,7 @@ impl Saturated {
 
     /// Fills the queues, if a WRITE has completed.
     fn fill(&mut self) -> anyhow::Result<()> {
-        while self.pair.fabric.hosts[0].completes()? {
+        while self.pair.fabric.completes(0)? {
             self.posted -= 1;
         }
         let most = OUTSTANDING * self.others.len() as u32;

@@ -8,17 +8,14 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use faultline_abi::cqe;
 use faultline_abi::doorbell::Doorbell;
-use faultline_abi::event::{CONNECTED, CONNECTION_REQUEST, Eqe};
+use faultline_abi::event::Eqe;
 use faultline_abi::ring;
 use faultline_config::Config;
 use faultline_daemon::engines::manual::ManualEngines;
 use faultline_daemon::nic::doorbell_ring::DoorbellRing;
 use faultline_memory::{MemFd, SharedPages};
 use faultline_simulation::driver::{ALL_ACCESS, Eq};
-use faultline_simulation::{
-    Bus, Connect, Cq, CqConfig, Driver, Mr, Private, Qp, QpConfig, RAM_BASE, connection_path,
-    listener_path,
-};
+use faultline_simulation::{Bus, Connect, Cq, Mr, Qp, QpConfig, RAM_BASE, open_stream};
 use faultline_wire::{Gid, MacAddr};
 
 /// Time between two passes. Less than any time-out of a connection: no packet is lost, so none has to be repeated.
@@ -27,8 +24,6 @@ const TICK: Duration = Duration::from_micros(1);
 const MOST_STEPS: u32 = 100_000;
 /// Code of a path MTU of 4096 octets.
 const PATH_MTU: u8 = 5;
-/// MTU of the netdevs.
-const MTU: u16 = 9000;
 
 /// One pass of an engine, whose instructions are counted. The name is known to `cargo lab bench --counts`.
 #[inline(never)]
@@ -180,128 +175,32 @@ impl Bus for ManualBus {
     }
 }
 
-/// A host: a driver, and what its connections need.
-#[derive(Debug)]
-pub struct Host {
-    /// The driver.
-    pub driver: Driver<ManualBus>,
-    /// A protection domain.
-    pub pd: u32,
-    /// A user context.
-    pub uctx: u32,
-    /// A completion queue of this context.
-    cq: Cq,
-    mac: MacAddr,
-    gid: Gid,
+/// A host of a fabric. Its objects belong to a user context.
+pub type Host = faultline_simulation::Host<ManualBus>;
+
+/// A region of whole pages with all rights.
+pub fn region(host: &mut Host, len: u64) -> anyhow::Result<Mr> {
+    Ok(host
+        .driver
+        .reg_mr(host.pd, 0x7f00_0000_0000, len, ALL_ACCESS)?)
 }
 
-impl Host {
-    fn new(bus: ManualBus, mac: MacAddr) -> anyhow::Result<Self> {
-        let [_, _, _, d, e, f] = mac.0;
-        let gid = Gid::from_ipv4([10, d, e, f]);
-        let mut driver = Driver::new(bus)?;
-        driver.set_gid(0, gid, mac)?;
-        driver.set_netdev(mac, MTU, 0)?;
-        let pd = driver.alloc_pd()?;
-        let uctx = driver.alloc_uctx()?;
-        let eq = driver.create_eq(0, 1, 6)?;
-        let cq = driver.create_cq(CqConfig {
-            log_depth: 11,
-            eqn: eq.eqn,
-            uctx,
-        })?;
-        Ok(Self {
-            driver,
-            pd,
-            uctx,
-            cq,
-            mac,
-            gid,
-        })
-    }
+/// A queue pair of 2^`log_depth` sends and receives, which complete on this CQ if they request it.
+pub fn queue_pair(host: &mut Host, kind: u8, cq: &Cq, log_depth: u8) -> anyhow::Result<Qp> {
+    let config = QpConfig {
+        log_depth,
+        max_sge: 1,
+        flags: 0,
+        ..host.qp_config(kind, cq)
+    };
+    Ok(host.driver.create_qp(&config)?)
+}
 
-    /// A queue pair of 2^`log_depth` sends and receives.
-    pub fn qp(&mut self, kind: u8, log_depth: u8) -> anyhow::Result<Qp> {
-        self.qp_with(self.cq.cqn, kind, log_depth)
-    }
-
-    /// The same with another completion queue of this context.
-    pub fn qp_with(&mut self, cqn: u32, kind: u8, log_depth: u8) -> anyhow::Result<Qp> {
-        let config = QpConfig {
-            kind,
-            pd: self.pd,
-            uctx: self.uctx,
-            send_cqn: cqn,
-            recv_cqn: cqn,
-            srqn: None,
-            log_depth,
-            max_sge: 1,
-            flags: 0,
-        };
-        Ok(self.driver.create_qp(&config)?)
-    }
-
-    /// Connects a queue pair with one of another host.
-    pub fn connect(&mut self, qp: &Qp, kind: u8, to: &Connect) -> anyhow::Result<()> {
-        Ok(self.driver.connect(qp.qpn, kind, to)?)
-    }
-
-    /// The way to a queue pair of this host.
-    pub fn way_to(&self, qp: &Qp) -> Connect {
-        Connect {
-            path_mtu: PATH_MTU,
-            ..Connect::to(self.gid, self.mac, qp.qpn)
-        }
-    }
-
-    /// Opens an iWARP connection to another host, for a queue pair in RESET of each. The number of the own one decides its port.
-    pub fn open(&mut self, qp: &Qp, other: &mut Self, peer: &Qp) -> anyhow::Result<()> {
-        const PORT: u16 = 4791;
-        let any = listener_path(Gid::from_ipv4([0; 4]), PORT);
-        let own = (self.gid, 20_000 + (qp.qpn & 0x7fff) as u16);
-        let path = connection_path(own, (other.gid, PORT), other.mac);
-        self.driver.to_init(qp.qpn, ALL_ACCESS)?;
-        other.driver.to_init(peer.qpn, ALL_ACCESS)?;
-        let listener = other.driver.listen(any, 1)?;
-        self.driver.open(qp.qpn, path, &Private::default())?;
-        let request = other.asynchronous(CONNECTION_REQUEST)?;
-        let request = u32::try_from(request)?;
-        let private = Private::default();
-        other.driver.accept(peer.qpn, request, &private)?;
-        other.driver.unlisten(listener)?;
-        other.asynchronous(CONNECTED)?;
-        self.asynchronous(CONNECTED)?;
-        Ok(())
-    }
-
-    /// Makes passes until there is an asynchronous event of a kind; returns its token.
-    fn asynchronous(&mut self, kind: u8) -> anyhow::Result<u64> {
-        for _ in 0..MOST_STEPS {
-            let events = self.driver.whole_events();
-            if let Some(event) = events.iter().find(|event| event.kind == kind) {
-                // The device learns that they have been read.
-                self.driver.arm_events();
-                return Ok(event.token.get());
-            }
-            self.driver.bus.processes.borrow_mut().step();
-        }
-        bail!("there is no event {kind} after {MOST_STEPS} passes");
-    }
-
-    /// A region of whole pages with all rights.
-    pub fn region(&mut self, len: u64) -> anyhow::Result<Mr> {
-        Ok(self
-            .driver
-            .reg_mr(self.pd, 0x7f00_0000_0000, len, ALL_ACCESS)?)
-    }
-
-    /// Takes a completion, which must be good.
-    pub fn completes(&mut self) -> anyhow::Result<bool> {
-        match self.driver.poll(&mut self.cq) {
-            None => Ok(false),
-            Some(done) if done.status == cqe::SUCCESS => Ok(true),
-            Some(done) => bail!("a work request failed: {done:?}"),
-        }
+/// The path of other hosts to a queue pair of this host.
+pub fn path(host: &Host, qp: &Qp) -> Connect {
+    Connect {
+        path_mtu: PATH_MTU,
+        ..host.path(qp.qpn)
     }
 }
 
@@ -344,6 +243,8 @@ pub struct Fabric {
     processes: Rc<RefCell<Processes>>,
     /// The hosts, by process and NIC.
     pub hosts: Vec<Host>,
+    /// The completion queue of each host.
+    cqs: Vec<Cq>,
 }
 
 fn mac(process: usize, nic: usize) -> MacAddr {
@@ -390,7 +291,7 @@ impl Fabric {
             steps: 0,
             frame: Vec::new(),
         }));
-        let mut hosts = Vec::new();
+        let (mut hosts, mut cqs) = (Vec::new(), Vec::new());
         for process in 0..sizes.processes {
             for nic in 0..sizes.nics {
                 let memory = MemFd::new(sizes.memory)?;
@@ -403,10 +304,19 @@ impl Fabric {
                     memory,
                     pages,
                 };
-                hosts.push(Host::new(bus, mac(process, nic))?);
+                let mac = mac(process, nic);
+                let [_, _, _, d, e, f] = mac.0;
+                let mut host = Host::start(bus, mac, Gid::from_ipv4([10, d, e, f]))?;
+                host.uctx = host.driver.alloc_uctx()?;
+                cqs.push(host.cq(11)?);
+                hosts.push(host);
             }
         }
-        Ok(Self { processes, hosts })
+        Ok(Self {
+            processes,
+            hosts,
+            cqs,
+        })
     }
 
     /// The processes.
@@ -414,12 +324,43 @@ impl Fabric {
         self.processes.borrow_mut()
     }
 
+    /// A queue pair of a host, with the completion queue of this host.
+    pub fn queue_pair(&mut self, host: usize, kind: u8, log_depth: u8) -> anyhow::Result<Qp> {
+        queue_pair(&mut self.hosts[host], kind, &self.cqs[host], log_depth)
+    }
+
+    /// Connects queue pairs of two hosts.
+    pub fn connect(&mut self, kind: u8, ends: [(usize, &Qp); 2]) -> anyhow::Result<()> {
+        let paths = ends.map(|(host, qp)| path(&self.hosts[host], qp));
+        for ((host, qp), path) in ends.into_iter().zip(paths.iter().rev()) {
+            self.hosts[host].driver.connect(qp.qpn, kind, path)?;
+        }
+        Ok(())
+    }
+
+    /// Opens an iWARP connection between queue pairs in RESET of the first two hosts. The number of the first one decides its port.
+    pub fn open(&mut self, from: &Qp, to: &Qp) -> anyhow::Result<()> {
+        let hosts = self.hosts.get_disjoint_mut([0, 1])?;
+        let port = 20_000 + (from.qpn & 0x7fff) as u16;
+        open_stream(hosts, [from.qpn, to.qpn], port, |_, path| path)?;
+        Ok(())
+    }
+
+    /// Takes a completion of a host's completion queue, which must be good. Returns false if there is none.
+    pub fn completes(&mut self, host: usize) -> anyhow::Result<bool> {
+        match self.hosts[host].driver.poll(&mut self.cqs[host]) {
+            None => Ok(false),
+            Some(done) if done.status == cqe::SUCCESS => Ok(true),
+            Some(done) => bail!("a work request failed: {done:?}"),
+        }
+    }
+
     /// Makes passes until a host has `count` more completions, which must be good.
     pub fn complete(&mut self, host: usize, count: u32) -> anyhow::Result<()> {
         let mut left = count;
         for _ in 0..MOST_STEPS {
             self.processes().step();
-            while left > 0 && self.hosts[host].completes()? {
+            while left > 0 && self.completes(host)? {
                 left -= 1;
             }
             if left == 0 {

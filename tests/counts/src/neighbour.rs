@@ -7,7 +7,7 @@ use faultline_abi::qp::QPT_RC;
 use faultline_abi::wqe::WR_SEND;
 use faultline_simulation::{Connect, Cq, CqConfig, Qp, Send};
 
-use crate::fabric::{Fabric, Host, Sizes};
+use crate::fabric::{Fabric, Host, Sizes, path, queue_pair, region};
 
 /// Connections of the flood.
 const PAIRS: usize = 40;
@@ -24,7 +24,7 @@ fn queue_pairs(host: &mut Host) -> (Cq, Vec<Qp>) {
         uctx: host.uctx,
     };
     let cq = host.driver.create_cq(cq).unwrap();
-    let qps = (0..PAIRS).map(|_| host.qp_with(cq.cqn, QPT_RC, LOG_DEPTH).unwrap());
+    let qps = (0..PAIRS).map(|_| queue_pair(host, QPT_RC, &cq, LOG_DEPTH).unwrap());
     let qps = qps.collect();
     (cq, qps)
 }
@@ -34,14 +34,16 @@ fn commands_beside_a_flood(sizes: &Sizes, [victim, neighbour]: [usize; 2]) -> (u
     let mut fabric = Fabric::new(sizes).unwrap();
     let (_, mut from) = queue_pairs(&mut fabric.hosts[0]);
     let (mut cq, mut to) = queue_pairs(&mut fabric.hosts[victim]);
-    let source = fabric.hosts[0].region(4096).unwrap();
-    let target = fabric.hosts[victim].region(4096).unwrap();
+    let source = region(&mut fabric.hosts[0], 4096).unwrap();
+    let target = region(&mut fabric.hosts[victim], 4096).unwrap();
     for (from, to) in from.iter().zip(&mut to) {
         let patient = |way: Connect| Connect { timeout: 20, ..way };
-        let way = patient(fabric.hosts[victim].way_to(to));
-        let back = patient(fabric.hosts[0].way_to(from));
-        fabric.hosts[0].connect(from, QPT_RC, &way).unwrap();
-        fabric.hosts[victim].connect(to, QPT_RC, &back).unwrap();
+        let there = patient(path(&fabric.hosts[victim], to));
+        let back = patient(path(&fabric.hosts[0], from));
+        for (host, qp, path) in [(0, from, there), (victim, to, back)] {
+            let driver = &mut fabric.hosts[host].driver;
+            driver.connect(qp.qpn, QPT_RC, &path).unwrap();
+        }
         for tag in 0..=FLUSHED as u32 {
             let driver = &mut fabric.hosts[victim].driver;
             driver.post_recv(to, tag, &[(target.va, 8, target.key)]);

@@ -1,6 +1,6 @@
 //! The shapes: counted work, and its number of operations.
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use faultline_abi::admin::{CREATE_MKEY, CreateMkey, DESTROY_QP, EQ_FAULTS};
 use faultline_abi::event::PAGE_FAULT;
 use faultline_abi::qp::{ACCESS_ON_DEMAND, QPT_RC};
@@ -10,7 +10,7 @@ use faultline_abi::{U32, U64};
 use faultline_simulation::driver::ALL_ACCESS;
 use faultline_simulation::{Mr, Qp, Send};
 
-use crate::fabric::{Fabric, Sizes};
+use crate::fabric::{self, Fabric, Sizes, path};
 
 const PAGE: u64 = 4096;
 const KIB: u32 = 1 << 10;
@@ -149,12 +149,12 @@ pub struct Pair {
 
 impl Pair {
     /// Connects them; the source has a pattern.
-    pub fn new(sizes: &Sizes, log_depth: u8, region: u64) -> anyhow::Result<Self> {
+    pub fn new(sizes: &Sizes, log_depth: u8, len: u64) -> anyhow::Result<Self> {
         let mut fabric = Fabric::new(sizes)?;
         let (qp, peer) = connection(&mut fabric, log_depth)?;
-        let source = fabric.hosts[0].region(region)?;
-        let target = fabric.hosts[1].region(region)?;
-        let bytes: Vec<u8> = (0..region).map(|at| (at * 7 + (at >> 8)) as u8).collect();
+        let source = fabric::region(&mut fabric.hosts[0], len)?;
+        let target = fabric::region(&mut fabric.hosts[1], len)?;
+        let bytes: Vec<u8> = (0..len).map(|at| (at * 7 + (at >> 8)) as u8).collect();
         fabric.hosts[0].driver.write_mr(&source, 0, &bytes);
         Ok(Self {
             fabric,
@@ -208,12 +208,9 @@ impl Pair {
 
 /// Two connected queue pairs, of the first two hosts.
 pub fn connection(fabric: &mut Fabric, log_depth: u8) -> anyhow::Result<(Qp, Qp)> {
-    let [a, b, ..] = fabric.hosts.as_mut_slice() else {
-        bail!("a connection needs two hosts");
-    };
-    let (qp, peer) = (a.qp(QPT_RC, log_depth)?, b.qp(QPT_RC, log_depth)?);
-    a.connect(&qp, QPT_RC, &b.way_to(&peer))?;
-    b.connect(&peer, QPT_RC, &a.way_to(&qp))?;
+    let qp = fabric.queue_pair(0, QPT_RC, log_depth)?;
+    let peer = fabric.queue_pair(1, QPT_RC, log_depth)?;
+    fabric.connect(QPT_RC, [(0, &qp), (1, &peer)])?;
     Ok((qp, peer))
 }
 
@@ -239,16 +236,15 @@ fn idle_streams(connections: u32) -> anyhow::Result<u32> {
         is_iwarp: true,
         ..Sizes::default()
     })?;
-    let [a, b] = fabric.hosts.as_mut_slice() else {
-        bail!("connections need two hosts");
-    };
-    let free = [a.driver.next_free(), b.driver.next_free()];
+    let free = [0, 1].map(|host| fabric.hosts[host].driver.next_free());
     for _ in 0..connections {
-        let (qp, peer) = (a.qp(QPT_RC, 4)?, b.qp(QPT_RC, 4)?);
-        a.open(&qp, b, &peer)?;
+        let qp = fabric.queue_pair(0, QPT_RC, 4)?;
+        let peer = fabric.queue_pair(1, QPT_RC, 4)?;
+        fabric.open(&qp, &peer)?;
         // Their rings have no entries, and share memory.
-        a.driver.free_from(free[0]);
-        b.driver.free_from(free[1]);
+        for (host, free) in free.into_iter().enumerate() {
+            fabric.hosts[host].driver.free_from(free);
+        }
     }
     fabric.settle()?;
     fabric.processes().count(true);
@@ -279,10 +275,10 @@ fn small(opcode: u8, each_bell: u32, each_completion: u32) -> anyhow::Result<u32
     for round in 0..=ROUNDS {
         if opcode == WR_SEND {
             let (target, peer) = (pair.target, &mut pair.peer);
-            let b = &mut pair.fabric.hosts[1];
-            while b.completes()? {}
+            while pair.fabric.completes(1)? {}
+            let driver = &mut pair.fabric.hosts[1].driver;
             for tag in 0..depth {
-                b.driver.post_recv(peer, tag, &[(target.va, 8, target.key)]);
+                driver.post_recv(peer, tag, &[(target.va, 8, target.key)]);
             }
         }
         // The first round, in which memory is allocated, is not counted. Room for doorbells needs passes, which are.
@@ -542,14 +538,14 @@ fn invalidate() -> anyhow::Result<u32> {
 fn create_qp() -> anyhow::Result<u32> {
     const QPS: u32 = 100;
     let mut pair = Pair::new(&Sizes::default(), 4, PAGE)?;
-    let way = pair.fabric.hosts[1].way_to(&pair.peer);
+    let path = path(&pair.fabric.hosts[1], &pair.peer);
     for n in 0..=QPS {
         let memory = pair.fabric.hosts[0].driver.next_free();
         let mut made = None;
         counted_if(n > 0, &mut pair, |pair| {
-            let host = &mut pair.fabric.hosts[0];
-            let qp = host.qp(QPT_RC, 4)?;
-            host.connect(&qp, QPT_RC, &way)?;
+            let qp = pair.fabric.queue_pair(0, QPT_RC, 4)?;
+            let driver = &mut pair.fabric.hosts[0].driver;
+            driver.connect(qp.qpn, QPT_RC, &path)?;
             made = Some(qp);
             Ok(())
         })?;

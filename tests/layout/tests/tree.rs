@@ -127,13 +127,16 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "faultline-config",
             "faultline-control",
             "faultline-daemon",
+            "faultline-files",
             "faultline-nic",
             "faultline-scenario",
             "faultline-simulation",
             "faultline-telemetry",
         ],
     ),
-    ("lab", &[]),
+    ("faultline-files", &[]),
+    // The device is not compiled for the lab.
+    ("lab", &["faultline-files"]),
 ];
 
 type Edges = BTreeMap<String, Vec<String>>;

@@ -73,7 +73,7 @@ impl Around {
         let mut checker = Checker::new(Place::Adapter);
         (0..hosts).for_each(|id| checker.set_ready(id, true));
         Self {
-            wire: Wire::new(seed),
+            wire: Wire::new(hosts, seed),
             is_typed: false,
             is_gathered: false,
             is_unseen: false,
@@ -136,7 +136,7 @@ impl Around {
             _ => Some(bytes),
         };
         if let Some(bytes) = changed {
-            self.wire.send(now.0, (from, to), origin, bytes);
+            self.wire.send(now.0, (from, to, origin), bytes);
         }
     }
 

@@ -19,7 +19,6 @@ use faultline_wire::PrioritySet;
 
 use crate::around::Around;
 use crate::memory::GuestMemory;
-use crate::wire::InFlight;
 
 /// No test needs more virtual time: one that does is stuck.
 pub(crate) const END_OF_TIME_NS: u64 = 600_000_000_000;
@@ -250,15 +249,7 @@ impl Fabrics {
 
     /// Gives the fabrics the frames that the wire has delivered.
     fn take_from_wire(&mut self) {
-        while let Some(InFlight {
-            at,
-            from,
-            to,
-            origin,
-            bytes,
-            ..
-        }) = self.around.wire.pop(self.now)
-        {
+        while let Some(((from, to, origin), bytes)) = self.around.wire.pop(self.now) {
             let foreign = &self.around.foreign;
             let is_foreign = match to {
                 Some(to) => foreign.contains(&from) || foreign.contains(&to),
@@ -266,7 +257,7 @@ impl Fabrics {
             };
             let origin = if is_foreign { Origin::Unknown } else { origin };
             // It was sent before it arrived.
-            let at = Instant(at.saturating_sub(1));
+            let at = Instant(self.now.saturating_sub(1));
             let frame = Frame::Octets(Octets::new(origin, &bytes));
             let crossing = Crossing::new(at, (from, 0), frame, None::<&GuestMemory>);
             self.give(to, crossing.expect("octets can be read"));

@@ -12,7 +12,7 @@
 //! - `world`: hosts, and what a test does to them and sees of them
 //! - `fabrics`: the fabrics and the clock
 //! - `around`: the owner of the fabrics: ways between them, observers of ports
-//! - `wire`: frames on their way
+//! - `wire`: modelled links between fabrics
 //! - `meter`: work and steps of single calls
 //! - `memory`: memory that other processors of a guest change
 //! - [`pager`]: the pager of a host
@@ -29,5 +29,4 @@ mod world;
 
 pub use memory::{GuestMemory, Persisting};
 pub use pager::HostPager;
-pub use wire::{Impairment, Rate};
 pub use world::{Host, Pair, SimBus, World, expect_cqe, gid6, packet};

@@ -1,138 +1,93 @@
-//! What happens to frames on their way.
+//! The wire between fabrics: a modelled link of the product from each host to the others.
 
-use std::cmp::Ordering;
-use std::collections::{BTreeMap, BinaryHeap};
-
+use faultline_fabric::link_model::{LinkModel, ModelledLink};
 use faultline_nic::Origin;
 use faultline_simulation::Rng;
 use faultline_wire::ip::mark_congestion;
 
-/// Probability in 1000.
-pub type Rate = u32;
-
-/// What the wire does to frames.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Impairment {
-    /// Frames that vanish.
-    pub loss: Rate,
-    /// Frames that arrive twice.
-    pub duplication: Rate,
-    /// Frames that are delayed so that others overtake them.
-    pub reordering: Rate,
-    /// Frames with a flipped bit.
-    pub corruption: Rate,
-    /// Frames that get the mark of congestion, if their senders react to it (RFC 3168).
-    pub marking: Rate,
-}
-
 /// Time from one end to the other.
 const LATENCY_NS: u64 = 1_000;
-/// Longest extra delay of a frame that is reordered.
-const JITTER_NS: u64 = 20_000;
 
-/// A frame on its way.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct InFlight {
-    pub(crate) at: u64,
-    order: u64,
-    pub(crate) from: usize,
-    /// The port with its destination address; `None`: all.
-    pub(crate) to: Option<usize>,
-    pub(crate) origin: Origin,
-    pub(crate) bytes: Vec<u8>,
-}
-
-impl Ord for InFlight {
-    fn cmp(&self, other: &Self) -> Ordering {
-        // The heap gives the greatest first: the earliest, and of those the first sent.
-        (other.at, other.order).cmp(&(self.at, self.order))
-    }
-}
-
-impl PartialOrd for InFlight {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
+/// The way of a frame: the port of its sender, the port with its destination address (`None`: all), and its origin.
+pub(crate) type Way = (usize, Option<usize>, Origin);
 
 /// All frames on their way.
 #[derive(Debug)]
 pub(crate) struct Wire {
-    pub(crate) impairment: Impairment,
-    pub(crate) rng: Rng,
+    seed: u64,
+    /// By sender: its link.
+    links: Vec<ModelledLink<Way>>,
+    /// Links of earlier models that have frames.
+    earlier: Vec<ModelledLink<Way>>,
+    /// Frames in 1000 that get the mark of congestion, if their senders react to it (RFC 3168).
+    pub(crate) marking: u32,
+    rng: Rng,
     /// Time that each frame takes up its sender's line.
     pub(crate) gap: u64,
-    /// When the line of each sender is free again.
-    free_at: BTreeMap<usize, u64>,
-    frames: BinaryHeap<InFlight>,
-    sent: u64,
+    /// By sender: when its line is free again.
+    free_at: Vec<u64>,
 }
 
 impl Wire {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self {
-            impairment: Impairment::default(),
+    pub(crate) fn new(hosts: usize, seed: u64) -> Self {
+        let mut wire = Self {
+            seed,
+            links: Vec::new(),
+            earlier: Vec::new(),
+            marking: 0,
             rng: Rng::new(seed),
             gap: 0,
-            free_at: BTreeMap::new(),
-            frames: BinaryHeap::new(),
-            sent: 0,
-        }
+            free_at: vec![0; hosts],
+        };
+        wire.set_model(LinkModel::PLAIN);
+        wire
     }
 
-    pub(crate) fn send(
-        &mut self,
-        now: u64,
-        (from, to): (usize, Option<usize>),
-        origin: Origin,
-        bytes: Vec<u8>,
-    ) {
-        let what = self.impairment;
-        let free_at = self.free_at.entry(from).or_default();
-        let start = now.max(*free_at);
-        *free_at = start + self.gap;
-        if self.rng.chance(what.loss) {
-            return;
-        }
-        let copies = if self.rng.chance(what.duplication) {
-            2
-        } else {
-            1
+    /// Sets the model of all links for frames from now on. Its delay is in addition to that of the wire.
+    pub(crate) fn set_model(&mut self, model: LinkModel) {
+        let link = |_: &u64| {
+            self.seed = self.seed.wrapping_add(1);
+            ModelledLink::new(LinkModel {
+                delay_ns: model.delay_ns + LATENCY_NS,
+                seed: self.seed,
+                ..model
+            })
         };
-        for _ in 0..copies {
-            let mut bytes = bytes.clone();
-            if what.marking > 0 && self.rng.chance(what.marking) {
-                mark_congestion(&mut bytes);
-            }
-            if self.rng.chance(what.corruption) {
-                let bit = self.rng.below(bytes.len() as u64 * 8) as usize;
-                bytes[bit / 8] ^= 1 << (bit % 8);
-            }
-            let jitter = if self.rng.chance(what.reordering) {
-                self.rng.below(JITTER_NS)
-            } else {
-                0
-            };
-            self.sent += 1;
-            self.frames.push(InFlight {
-                at: start + LATENCY_NS + jitter,
-                order: self.sent,
-                from,
-                to,
-                origin,
-                bytes,
-            });
+        let links = self.free_at.iter().map(link).collect();
+        self.earlier
+            .extend(std::mem::replace(&mut self.links, links));
+        self.earlier.retain(|link| link.octets() > 0);
+    }
+
+    pub(crate) fn send(&mut self, now: u64, way: Way, mut bytes: Vec<u8>) {
+        let (from, ..) = way;
+        let start = now.max(self.free_at[from]);
+        self.free_at[from] = start + self.gap;
+        if self.marking > 0 && self.rng.chance(self.marking) {
+            mark_congestion(&mut bytes);
         }
+        self.links[from].send(start, &bytes, way);
+    }
+
+    fn all(&mut self) -> impl Iterator<Item = &mut ModelledLink<Way>> {
+        self.earlier.iter_mut().chain(&mut self.links)
     }
 
     pub(crate) fn next_at(&self) -> Option<u64> {
-        self.frames.peek().map(|frame| frame.at)
+        let all = self.earlier.iter().chain(&self.links);
+        all.filter_map(ModelledLink::next_deadline).min()
     }
 
-    pub(crate) fn pop(&mut self, now: u64) -> Option<InFlight> {
-        if self.next_at()? > now {
-            return None;
+    /// The next frame that has arrived. No link has a queue limit, so no frame is lost late.
+    pub(crate) fn pop(&mut self, now: u64) -> Option<(Way, Vec<u8>)> {
+        let mut bytes = Vec::new();
+        // A frame that was overtaken begins its way when it is due.
+        while let Some(at) = self.next_at().filter(|at| *at <= now) {
+            let link = self.all().find(|link| link.next_deadline() == Some(at))?;
+            if let Some((way, _)) = link.receive(now, &mut bytes) {
+                return Some((way, bytes));
+            }
         }
-        self.frames.pop()
+        None
     }
 }

@@ -6,7 +6,6 @@ use std::rc::Rc;
 
 use faultline_abi::cqe::Cqe;
 use faultline_abi::doorbell::Doorbell;
-use faultline_abi::event::{self, Eqe};
 use faultline_abi::iwarp::ConnectionPath;
 use faultline_abi::qp::{QPT_RC, QPT_UC};
 use faultline_abi::{U16, wqe as wr};
@@ -15,17 +14,13 @@ use faultline_fabric::Mark;
 use faultline_fabric::link_model::{LinkModel, LinkModelCounts, ModelledLink};
 use faultline_nic::{Diagnostic, Dma, Instant, Nic, NicConfig, Origin, State as QpState};
 use faultline_scenario::trigger::Direction;
-use faultline_simulation::driver::ALL_ACCESS;
-use faultline_simulation::{
-    Bus, Connect, Cq, Mr, Private, Qp, Rng, Send, connection_path, listener_path,
-};
+use faultline_simulation::{Bus, Connect, Cq, Mr, Qp, Rng, Send, open_stream};
 use faultline_wire::packet::{RoceHeader, seal};
 use faultline_wire::{Gid, MacAddr, PrioritySet};
 
 use crate::around::Around;
 use crate::fabrics::{END_OF_TIME_NS, Fabrics};
 use crate::memory::{GuestMemory, Persisting};
-use crate::wire::Impairment;
 
 /// Memory of each guest.
 const RAM: usize = 16 << 20;
@@ -187,9 +182,14 @@ impl World {
         around
     }
 
-    /// Faults of the wire from now on.
-    pub fn impair(&self, impairment: Impairment) {
-        self.between_fabrics().wire.impairment = impairment;
+    /// Sets the model of the wire from each host to the others, for frames from now on. Its seed is that of the world.
+    pub fn impair(&self, model: LinkModel) {
+        self.between_fabrics().wire.set_model(model);
+    }
+
+    /// Sets how many of 1000 frames on the wire get the mark of congestion, if their senders react to it (RFC 3168).
+    pub fn mark(&self, frames: u32) {
+        self.between_fabrics().wire.marking = frames;
     }
 
     /// Moves all NICs to one fabric, where frames pass by reference and at once.
@@ -461,7 +461,7 @@ impl World {
         state
             .around
             .wire
-            .send(now, (host, None), Origin::Unknown, bytes);
+            .send(now, (host, None, Origin::Unknown), bytes);
     }
 
     /// The path from one host to the other: IPv4, 1024-byte packets.
@@ -502,51 +502,18 @@ impl World {
     /// Opens an iWARP connection from the first of two hosts to the other, for queue pairs in RESET, over paths of `mtu` octets. Events
     /// of the two drivers are read.
     pub fn open_stream(&mut self, ends: [(usize, u32); 2], mtu: u16) {
-        const PORT: u16 = 4791;
-        let [(a, from), (b, to)] = ends;
-        for (host, qpn) in ends {
-            let driver = &mut self.hosts[host].driver;
-            driver.to_init(qpn, ALL_ACCESS).expect("INIT");
-        }
-        let any = listener_path(Gid::from_ipv4([0; 4]), PORT);
-        let own = (self.hosts[a].gid, Self::stream_port(from));
-        let other = &self.hosts[b];
-        let path = ConnectionPath {
-            mtu: U16::new(mtu),
-            ..connection_path(own, (other.gid, PORT), other.mac)
+        let [from, to] = ends.map(|(host, _)| host);
+        let hosts = self.hosts.get_disjoint_mut([from, to]);
+        let qpns = ends.map(|(_, qpn)| qpn);
+        let change = |end, path| match end {
+            0 => ConnectionPath {
+                mtu: U16::new(mtu),
+                ..path
+            },
+            _ => path,
         };
-        let listener = self.hosts[b].driver.listen(any, 1).expect("a listener");
-        let driver = &mut self.hosts[a].driver;
-        driver
-            .open(from, path, &Private::default())
-            .expect("an opening");
-        let request = loop {
-            let events = self.hosts[b].driver.whole_events();
-            let of_peer = |event: &&Eqe| event.kind == event::CONNECTION_REQUEST;
-            if let Some(event) = events.iter().find(of_peer) {
-                break event.token.get() as u32;
-            }
-            assert!(self.step(u64::MAX), "no request has come");
-        };
-        let driver = &mut self.hosts[b].driver;
-        driver
-            .accept(to, request, &Private::default())
-            .expect("accepted");
-        driver.unlisten(listener).expect("a listener");
-        for (host, qpn) in ends {
-            let is_connected =
-                |event: &Eqe| (event.kind, event.object.get()) == (event::CONNECTED, qpn);
-            while !self.hosts[host]
-                .driver
-                .whole_events()
-                .iter()
-                .any(is_connected)
-            {
-                assert!(self.step(u64::MAX), "no connection");
-            }
-            // The device learns that they have been read.
-            self.hosts[host].driver.arm_events();
-        }
+        let port = Self::stream_port(qpns[0]);
+        open_stream(hosts.expect("two hosts"), qpns, port, change).expect("a connection");
     }
 
     /// Posts a WRITE of `len` bytes from the start of host 0's region to the start of host 1's.

@@ -6,7 +6,7 @@ use faultline_abi::qp::{QPS_ERR, QPT_RAW, QPT_RC, QPT_UC};
 use faultline_abi::wqe as wr;
 use faultline_nic::Dcqcn;
 use faultline_simulation::Send;
-use faultline_simulator::{Impairment, Pair, World};
+use faultline_simulator::{Pair, World};
 use faultline_wire::opcode::OpKind;
 
 use crate::common::counter;
@@ -335,10 +335,7 @@ fn notifications_are_handled_or_ignored() {
             let is_sender = config.mac.0[5] == 1;
             config.congestion = (obeys || !is_sender).then_some(congestion);
         });
-        world.impair(Impairment {
-            marking: 1000,
-            ..Impairment::default()
-        });
+        world.mark(1000);
         let mut s = Setup::in_world(world, QPT_RC);
         s.post(wr::WR_WRITE, 100);
         let counted = if obeys {

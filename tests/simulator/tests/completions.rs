@@ -3,8 +3,9 @@
 use faultline_abi::qp::*;
 use faultline_abi::wqe as wr;
 use faultline_abi::{Status, cqe, event};
+use faultline_fabric::link_model::LinkModel;
 use faultline_simulation::{Error, Send};
-use faultline_simulator::{Impairment, Pair, World, expect_cqe};
+use faultline_simulator::{Pair, World, expect_cqe};
 use faultline_wire::packet::RoceHeader;
 
 fn rc_pair(world: &mut World) -> Pair {
@@ -336,9 +337,9 @@ fn a_doubled_nak_spends_no_retry() {
     for duplication in [0, 1000] {
         for lost in [false, true] {
             let mut world = World::new(2, 1);
-            world.impair(Impairment {
-                duplication,
-                ..Impairment::default()
+            world.impair(LinkModel {
+                duplicate: duplication * 1000,
+                ..LinkModel::PLAIN
             });
             let mut pair = world.connect(QPT_RC, 4096, |connect| {
                 (connect.rnr_retry, connect.retry_cnt) = (RETRIES, RETRIES);

@@ -6,7 +6,7 @@ use faultline_abi::qp::{QPS_RESET, QPT_RC, QPT_UC};
 use faultline_abi::wqe as wr;
 use faultline_nic::{Dcqcn, Nanos, TURN_WORK};
 use faultline_simulation::Send;
-use faultline_simulator::{Impairment, Pair, World, expect_cqe, packet};
+use faultline_simulator::{Pair, World, expect_cqe, packet};
 use faultline_wire::bth::{Bth, Psn};
 use faultline_wire::opcode::Opcode;
 use faultline_wire::packet::RoceHeader;
@@ -37,10 +37,7 @@ const CONFIG: Dcqcn = Dcqcn {
 fn world(congestion: Option<Dcqcn>, marking: u32) -> World {
     let world = World::with_config(2, 1, |config| config.congestion = congestion);
     world.pace(MICROSECOND);
-    world.impair(Impairment {
-        marking,
-        ..Impairment::default()
-    });
+    world.mark(marking);
     world
 }
 

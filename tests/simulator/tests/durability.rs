@@ -4,9 +4,10 @@ use faultline_abi::admin::{CREATE_MKEY, Counter, CreateMkey, DESTROY_QP, MKEY_FA
 use faultline_abi::qp::*;
 use faultline_abi::wqe::{self as wr, FLUSH_GLOBAL, FLUSH_PERSISTENT, FlushWqe, RegMrWqe};
 use faultline_abi::{U32, U64, cqe, event};
+use faultline_fabric::link_model::LinkModel;
 use faultline_simulation::driver::ALL_ACCESS;
 use faultline_simulation::{Bus, Mr, Send};
-use faultline_simulator::{Impairment, Pair, World, expect_cqe};
+use faultline_simulator::{Pair, World, expect_cqe};
 use zerocopy::IntoBytes;
 
 const ACCESS: u32 = ALL_ACCESS | ACCESS_FLUSH_GLOBAL | ACCESS_FLUSH_PERSISTENT;
@@ -285,9 +286,9 @@ fn the_end_of_a_flush_without_a_waiter_is_ignored() {
 fn flushes_are_answered_on_a_bad_wire_too() {
     for seed in 0..20 {
         let mut d = Durability::on(World::new(2, seed));
-        d.world.impair(Impairment {
-            loss: 150,
-            ..Impairment::default()
+        d.world.impair(LinkModel {
+            loss: 150_000,
+            ..LinkModel::PLAIN
         });
         let mut expected = Vec::new();
         for n in 0..10u64 {

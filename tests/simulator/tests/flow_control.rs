@@ -325,10 +325,7 @@ fn a_congestion_notification_waits_for_its_own_priority_only() {
         });
         let mut pair = world.connect(QPT_RC, LEN.into(), |path| path.traffic_class = CLASS);
         // Host 1 sends marked packets to host 0, which owes a notification.
-        world.impair(faultline_simulator::Impairment {
-            marking: 1000,
-            ..Default::default()
-        });
+        world.mark(1000);
         pause(&world, paused);
         world.start_trace();
         let [to, from] = pair.mr;

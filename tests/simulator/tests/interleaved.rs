@@ -9,8 +9,9 @@ use std::collections::VecDeque;
 use faultline_abi::cqe::{self, Cqe};
 use faultline_abi::qp::{QPT_RC, QPT_UD};
 use faultline_abi::wqe as wr;
+use faultline_fabric::link_model::LinkModel;
 use faultline_simulation::{Mr, Rng, Send, Sge};
-use faultline_simulator::{Impairment, Pair, Rate, World, gid6};
+use faultline_simulator::{Pair, World, gid6};
 
 /// Longest message.
 const MAX_LEN: u64 = 10_000;
@@ -79,7 +80,7 @@ impl Side {
 #[derive(Clone, Copy)]
 struct Run {
     seed: u64,
-    impairment: Impairment,
+    impairment: LinkModel,
     mtu: u8,
     by_reference: bool,
     /// READs and atomics under way.
@@ -384,13 +385,7 @@ fn run(run: Run) {
 
 const CALM: Run = Run {
     seed: 1,
-    impairment: Impairment {
-        loss: 0,
-        duplication: 0,
-        reordering: 0,
-        corruption: 0,
-        marking: 0,
-    },
+    impairment: LinkModel::PLAIN,
     mtu: 3,
     by_reference: false,
     rd_atomic: 4,
@@ -421,7 +416,7 @@ fn by_reference() {
     }
 }
 
-fn matrix(impairment: fn(Rate) -> Impairment, rates: &[Rate]) {
+fn matrix(impairment: fn(u32) -> LinkModel, rates: &[u32]) {
     for rate in rates {
         for seed in 0..8 {
             run(Run {
@@ -436,13 +431,13 @@ fn matrix(impairment: fn(Rate) -> Impairment, rates: &[Rate]) {
     }
 }
 
-const RATES: [Rate; 4] = [5, 20, 50, 100];
+const RATES: [u32; 4] = [5, 20, 50, 100];
 
 #[test]
 fn with_loss() {
     matrix(
-        |loss| Impairment {
-            loss,
+        |loss| LinkModel {
+            loss: loss * 1000,
             ..CALM.impairment
         },
         &RATES,
@@ -452,8 +447,8 @@ fn with_loss() {
 #[test]
 fn with_duplication() {
     matrix(
-        |duplication| Impairment {
-            duplication,
+        |duplication| LinkModel {
+            duplicate: duplication * 1000,
             ..CALM.impairment
         },
         &RATES,
@@ -463,8 +458,8 @@ fn with_duplication() {
 #[test]
 fn with_reordering() {
     matrix(
-        |reordering| Impairment {
-            reordering,
+        |reordering| LinkModel {
+            reorder: reordering * 1000,
             ..CALM.impairment
         },
         &RATES,
@@ -474,8 +469,8 @@ fn with_reordering() {
 #[test]
 fn with_corruption() {
     matrix(
-        |corruption| Impairment {
-            corruption,
+        |corruption| LinkModel {
+            corrupt: corruption * 1000,
             ..CALM.impairment
         },
         &RATES,
@@ -485,12 +480,12 @@ fn with_corruption() {
 #[test]
 fn with_everything() {
     matrix(
-        |rate| Impairment {
-            loss: rate,
-            duplication: rate,
-            reordering: rate,
-            corruption: rate,
-            ..Impairment::default()
+        |rate| LinkModel {
+            loss: rate * 1000,
+            duplicate: rate * 1000,
+            reorder: rate * 1000,
+            corrupt: rate * 1000,
+            ..LinkModel::PLAIN
         },
         &[5, 15, 40],
     );
@@ -518,12 +513,12 @@ fn datagrams_arrive_whole_or_not_at_all() {
             }
             let pd = world.hosts[0].pd;
             let ah = world.hosts[0].driver.create_ah(pd, path.av()).unwrap();
-            world.impair(Impairment {
-                loss: rate,
-                duplication: rate,
-                reordering: rate,
-                corruption: rate,
-                ..Impairment::default()
+            world.impair(LinkModel {
+                loss: rate * 1000,
+                duplicate: rate * 1000,
+                reorder: rate * 1000,
+                corrupt: rate * 1000,
+                ..LinkModel::PLAIN
             });
             let mut rng = Rng::new(seed);
             let mut sent = Vec::new();

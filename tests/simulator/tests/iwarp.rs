@@ -13,9 +13,10 @@ use faultline_abi::qp::{
     QPT_RC,
 };
 use faultline_abi::{iwarp, wqe as wr};
+use faultline_fabric::link_model::LinkModel;
 use faultline_nic::{NicConfig, Transport};
 use faultline_simulation::{Cq, Mr, Private, Qp, Send, connection_path, listener_path};
-use faultline_simulator::{Impairment, World, gid6};
+use faultline_simulator::{World, gid6};
 use faultline_wire::ip::PROTOCOL_TCP;
 use faultline_wire::{EtherType, Ethernet, Gid, Ip, Tcp};
 
@@ -439,12 +440,12 @@ fn messages_pass_a_bad_wire_once_and_in_order() {
     ] {
         let mut world = world(seed);
         let mut link = connect(&mut world, false);
-        world.impair(Impairment {
-            loss,
-            reordering,
-            duplication,
-            corruption,
-            ..Impairment::default()
+        world.impair(LinkModel {
+            loss: loss * 1000,
+            reorder: reordering * 1000,
+            duplicate: duplication * 1000,
+            corrupt: corruption * 1000,
+            ..LinkModel::PLAIN
         });
         let [from, to] = link.mr;
         let mut offset = 0u64;
@@ -625,9 +626,9 @@ fn a_message_that_an_end_cuts_is_not_received_with_other_data() {
         for loss in [0, 100] {
             let mut world = world(seed);
             let mut link = connect(&mut world, false);
-            world.impair(Impairment {
-                loss,
-                ..Impairment::default()
+            world.impair(LinkModel {
+                loss: loss * 1000,
+                ..LinkModel::PLAIN
             });
             let data = pattern(500_000);
             let len = data.len() as u32;

@@ -7,9 +7,10 @@ use faultline_abi::qp::{
     QPS_RTS,
 };
 use faultline_abi::{cqe, wqe as wr};
+use faultline_fabric::link_model::LinkModel;
 use faultline_simulation::Send;
 use faultline_simulator::pager::run;
-use faultline_simulator::{HostPager, Impairment, World};
+use faultline_simulator::{HostPager, World};
 
 use crate::common::{counter, pattern, state};
 use crate::iwarp::{Link, completed, connect, world};
@@ -151,10 +152,10 @@ fn invalidation_while_data_flows_damages_nothing() {
         let mut world = world(34);
         let mut link = connect(&mut world, false);
         set_policy(&mut world, 1, &link, policy);
-        world.impair(Impairment {
-            loss: 10,
-            reordering: 30,
-            ..Impairment::default()
+        world.impair(LinkModel {
+            loss: 10_000,
+            reorder: 30_000,
+            ..LinkModel::PLAIN
         });
         let mut pagers = [0, 1].map(|host| HostPager::new(&mut world, host, 64, 6));
         let regions = [0, 1].map(|host| pagers[host].register(&mut world, VA, 1 << 20));

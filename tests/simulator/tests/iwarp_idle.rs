@@ -2,8 +2,9 @@
 
 use faultline_abi::qp::QPT_RC;
 use faultline_abi::wqe::{WR_READ, WR_WRITE};
+use faultline_fabric::link_model::LinkModel;
 use faultline_simulation::{QpConfig, Send};
-use faultline_simulator::{Impairment, World};
+use faultline_simulator::World;
 
 use crate::iwarp::{completed, connect, post, world};
 
@@ -65,10 +66,10 @@ fn a_connection_that_has_been_busy_takes_little_memory_again() {
     let held = |world: &World| [0, 1].map(|host| world.with_nic(host, |nic| nic.held_memory()));
     let mut link = connect(&mut world, false);
     let before = held(&world);
-    world.impair(Impairment {
-        loss: 50,
-        reordering: 100,
-        ..Impairment::default()
+    world.impair(LinkModel {
+        loss: 50_000,
+        reorder: 100_000,
+        ..LinkModel::PLAIN
     });
     let mut most = before;
     for _ in 0..50 {

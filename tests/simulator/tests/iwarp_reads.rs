@@ -7,9 +7,10 @@ use faultline_abi::admin::Counter;
 use faultline_abi::cqe;
 use faultline_abi::qp::{QPS_ERR, QPS_RTS};
 use faultline_abi::wqe as wr;
+use faultline_fabric::link_model::LinkModel;
 use faultline_simulation::driver::ALL_ACCESS;
 use faultline_simulation::{Pager, Send};
-use faultline_simulator::{HostPager, Impairment, World};
+use faultline_simulator::{HostPager, World};
 use faultline_wire::{Ethernet, Ip};
 
 use crate::common::{counter, pattern, state};
@@ -227,11 +228,11 @@ fn reads_on_a_bad_wire_show_memory_in_order() {
     const WORDS: u64 = 1500;
     let mut world = world(97);
     let mut link = connect(&mut world, false);
-    world.impair(Impairment {
-        loss: 100,
-        duplication: 10,
-        reordering: 30,
-        ..Impairment::default()
+    world.impair(LinkModel {
+        loss: 100_000,
+        duplicate: 10_000,
+        reorder: 30_000,
+        ..LinkModel::PLAIN
     });
     let (mr, len) = (link.mr[1], u32::try_from(WORDS * 8).unwrap());
     for n in 0..READS {

@@ -1,8 +1,9 @@
 //! iWARP as operators see it: connections, listeners, and what the packet checker has judged.
 
 use faultline_abi::wqe as wr;
+use faultline_fabric::link_model::LinkModel;
 use faultline_nic::inspect::ConnectionInfo;
-use faultline_simulator::{Impairment, World};
+use faultline_simulator::World;
 
 use crate::iwarp::{any, connect, post, post_recv, world};
 
@@ -63,11 +64,11 @@ fn a_connection_and_a_listener_are_shown() {
 fn segments_are_judged() {
     let mut world = world(32);
     let mut link = connect(&mut world, false);
-    world.impair(Impairment {
-        loss: 20,
-        duplication: 20,
-        reordering: 50,
-        ..Impairment::default()
+    world.impair(LinkModel {
+        loss: 20_000,
+        duplicate: 20_000,
+        reorder: 50_000,
+        ..LinkModel::PLAIN
     });
     for _ in 0..8 {
         post_recv(&mut world, &mut link, 9000);

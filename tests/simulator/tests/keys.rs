@@ -7,10 +7,11 @@ use faultline_abi::cqe::{self, Cqe};
 use faultline_abi::qp::*;
 use faultline_abi::wqe::{self as wr, BindMwWqe, FlushWqe, RegMrWqe};
 use faultline_abi::{Status, U32, U64};
+use faultline_fabric::link_model::LinkModel;
 use faultline_nic::Nanos;
 use faultline_simulation::driver::ALL_ACCESS;
 use faultline_simulation::{Bus, Cq, Error, Mr, Qp, Send};
-use faultline_simulator::{Impairment, Pair, World, expect_cqe};
+use faultline_simulator::{Pair, World, expect_cqe};
 use zerocopy::IntoBytes;
 
 use crate::common::{create_key, pattern};
@@ -257,9 +258,9 @@ fn many_invalidations_and_one_fence() {
 fn losses_repeat_no_local_operation() {
     for seed in 0..20 {
         let mut k = Keys::new();
-        k.world.impair(Impairment {
-            loss: 200,
-            ..Impairment::default()
+        k.world.impair(LinkModel {
+            loss: 200_000,
+            ..LinkModel::PLAIN
         });
         let key = k.create(MKEY_FAST_REG, 4);
         let local = k.pair.mr[1];
@@ -1050,9 +1051,9 @@ fn no_address_handle_crosses_protection_domains() {
 fn flushes_and_atomic_writes_are_answered() {
     for loss in [0, 20] {
         let mut k = Keys::new();
-        k.world.impair(Impairment {
-            loss: loss * 10,
-            ..Impairment::default()
+        k.world.impair(LinkModel {
+            loss: loss * 10 * 1000,
+            ..LinkModel::PLAIN
         });
         let pd = k.world.hosts[1].pd;
         let access = ALL_ACCESS | ACCESS_FLUSH_GLOBAL | ACCESS_FLUSH_PERSISTENT;

@@ -13,9 +13,10 @@ use faultline_abi::admin::Counter;
 use faultline_abi::cqe::{self, Cqe};
 use faultline_abi::qp::QPT_RC;
 use faultline_abi::wqe as wr;
+use faultline_fabric::link_model::LinkModel;
 use faultline_nic::{Dcqcn, Nanos};
 use faultline_simulation::{Cq, Mr, Qp, QpConfig, Rng, Send, Sge};
-use faultline_simulator::{Impairment, World};
+use faultline_simulator::World;
 
 /// What the NICs are, and how two of their queue pairs are connected.
 pub struct Setting {
@@ -73,12 +74,14 @@ const READ: u64 = RESULTS + WINDOW * 8;
 const COUNTER: u64 = READ + SLOT;
 const REGION: u64 = COUNTER + 16;
 
-const WIRE: Impairment = Impairment {
-    loss: 10,
-    duplication: 10,
-    reordering: 20,
-    corruption: 10,
-    marking: 20,
+/// Marks of congestion in 1000 frames.
+const MARKS: u32 = 20;
+const WIRE: LinkModel = LinkModel {
+    loss: 10_000,
+    duplicate: 10_000,
+    reorder: 20_000,
+    corrupt: 10_000,
+    ..LinkModel::PLAIN
 };
 
 /// Fast enough that a run takes virtual seconds; a mark costs some of it.
@@ -233,6 +236,7 @@ impl Run {
             }
         }
         world.impair(WIRE);
+        world.mark(MARKS);
         let count = messages.div_ceil(ends.len() as u64);
         let mut run = Self {
             setting,

@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 use faultline_abi::cqe;
 use faultline_abi::qp::{QPT_RC, QPT_UC};
 use faultline_abi::wqe as wr;
+use faultline_fabric::link_model::LinkModel;
 use faultline_simulation::{Rng, Send, Sge};
-use faultline_simulator::{Impairment, Pair, World};
+use faultline_simulator::{Pair, World};
 
 /// Bytes of each region: first the source of messages, then where they land, then atomics and READ results.
 const REGION: u64 = 1 << 20;
@@ -37,7 +38,7 @@ fn aligned_counter(pair: &Pair) -> u64 {
 }
 
 /// Sends `count` random messages one way over an impaired wire and checks all of them.
-fn exchange(seed: u64, impairment: Impairment, count: usize, mtu: u8, psn: u32) {
+fn exchange(seed: u64, impairment: LinkModel, count: usize, mtu: u8, psn: u32) {
     exchange_over(|world| world.impair(impairment), seed, count, mtu, psn);
 }
 
@@ -195,7 +196,7 @@ fn check(world: &mut World, pair: &mut Pair, expected: &mut VecDeque<Sent>, send
 #[test]
 fn perfect_wire() {
     for mtu in 1..=5 {
-        exchange(u64::from(mtu), Impairment::default(), 120, mtu, 0xff_ff00);
+        exchange(u64::from(mtu), LinkModel::PLAIN, 120, mtu, 0xff_ff00);
     }
 }
 
@@ -203,12 +204,12 @@ fn perfect_wire() {
 fn each_impairment_alone() {
     for rate in [10, 30, 100] {
         for seed in 0..6 {
-            let only = |loss, duplication, reordering, corruption| Impairment {
-                loss,
-                duplication,
-                reordering,
-                corruption,
-                marking: 0,
+            let only = |loss: u32, duplication: u32, reordering: u32, corruption: u32| LinkModel {
+                loss: loss * 1000,
+                duplicate: duplication * 1000,
+                reorder: reordering * 1000,
+                corrupt: corruption * 1000,
+                ..LinkModel::PLAIN
             };
             for impairment in [
                 only(rate, 0, 0, 0),
@@ -232,12 +233,12 @@ fn each_impairment_alone() {
 fn all_impairments_at_once() {
     for seed in 0..12 {
         let rate = 5 + (seed as u32 % 4) * 12;
-        let all = Impairment {
-            loss: rate,
-            duplication: rate,
-            reordering: rate,
-            corruption: rate,
-            ..Impairment::default()
+        let all = LinkModel {
+            loss: rate * 1000,
+            duplicate: rate * 1000,
+            reorder: rate * 1000,
+            corrupt: rate * 1000,
+            ..LinkModel::PLAIN
         };
         exchange(1000 + seed, all, 60, 1 + (seed % 5) as u8, 0x7f_ffff);
     }
@@ -266,12 +267,12 @@ fn unreliable_connections_deliver_whole_messages_or_none() {
         for seed in 0..8 {
             let mut world = World::new(2, seed);
             let mut pair = world.connect(QPT_UC, REGION, |c| c.path_mtu = 2);
-            world.impair(Impairment {
-                loss: rate,
-                duplication: rate,
-                reordering: rate / 2,
-                corruption: rate,
-                ..Impairment::default()
+            world.impair(LinkModel {
+                loss: rate * 1000,
+                duplicate: rate * 1000,
+                reorder: rate / 2 * 1000,
+                corrupt: rate * 1000,
+                ..LinkModel::PLAIN
             });
             let mut rng = Rng::new(seed);
             let (a, b) = (pair.mr[0], pair.mr[1]);

@@ -6,9 +6,10 @@ use faultline_abi::event;
 use faultline_abi::qp::*;
 use faultline_abi::wqe as wr;
 use faultline_abi::{Status, U32, doorbell};
+use faultline_fabric::link_model::LinkModel;
 use faultline_simulation::driver::ALL_ACCESS;
 use faultline_simulation::{Error, QpConfig, Rng, Send, Sge};
-use faultline_simulator::{Impairment, Pair, World, expect_cqe};
+use faultline_simulator::{Pair, World, expect_cqe};
 use faultline_wire::opcode::OpKind;
 
 use crate::common::{counter, state};
@@ -469,11 +470,12 @@ fn a_write_behind_a_fence_waits_and_others_do_not() {
 #[test]
 fn every_resize_under_traffic_loses_nothing() {
     let mut world = World::new(2, 1);
-    let mut pair = world.connect(QPT_RC, LEN, |_| {});
+    // The driver has memory for the resizes of short waits only.
+    let mut pair = world.connect(QPT_RC, LEN, |path| path.timeout = 3);
     world.pace(100);
-    world.impair(Impairment {
-        loss: 20,
-        ..Impairment::default()
+    world.impair(LinkModel {
+        loss: 20_000,
+        ..LinkModel::PLAIN
     });
     let a = pair.mr[0];
     let mut rng = Rng::new(4);

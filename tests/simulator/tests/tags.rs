@@ -8,9 +8,10 @@ use faultline_abi::qp::*;
 use faultline_abi::tag::*;
 use faultline_abi::wqe::{self as wr, BindMwWqe};
 use faultline_abi::{Status, U32, doorbell, event};
+use faultline_fabric::link_model::LinkModel;
 use faultline_simulation::tag::{eager, rendezvous};
 use faultline_simulation::{Connect, Cq, Error, Mr, Qp, QpConfig, Rng, Send, Sge, TagOp, TagSrq};
-use faultline_simulator::{HostPager, Impairment, World, expect_cqe, pager};
+use faultline_simulator::{HostPager, World, expect_cqe, pager};
 use zerocopy::IntoBytes;
 
 const LEN: u64 = 1 << 20;
@@ -508,12 +509,12 @@ fn every_message_is_matched_once_in_spite_of_losses() {
             c.path_mtu = 1;
             c.min_rnr_timer = 1;
         });
-        t.world.impair(Impairment {
-            loss: 40,
-            duplication: 40,
-            reordering: 40,
-            corruption: 20,
-            marking: 0,
+        t.world.impair(LinkModel {
+            loss: 40_000,
+            duplicate: 40_000,
+            reorder: 40_000,
+            corrupt: 20_000,
+            ..LinkModel::PLAIN
         });
         let mut rng = Rng::new(seed);
         let peer = t.mr[1];

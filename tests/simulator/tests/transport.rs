@@ -6,22 +6,20 @@ use faultline_abi::event;
 use faultline_abi::qp::*;
 use faultline_abi::wqe as wr;
 use faultline_abi::{Status, U32};
+use faultline_fabric::link_model::LinkModel;
 use faultline_nic::Nanos;
 use faultline_simulation::driver::ALL_ACCESS;
 use faultline_simulation::{Error, Qp, QpConfig, Send, Sge};
-use faultline_simulator::{Impairment, Pair, World, expect_cqe, gid6};
+use faultline_simulator::{Pair, World, expect_cqe, gid6};
 use faultline_wire::aeth::Syndrome;
 use faultline_wire::opcode::OpKind;
 
 use crate::common::counter;
 
 const LEN: u64 = 64 << 10;
-const ALL_LOST: Impairment = Impairment {
-    loss: 1000,
-    duplication: 0,
-    reordering: 0,
-    corruption: 0,
-    marking: 0,
+const ALL_LOST: LinkModel = LinkModel {
+    loss: 1_000_000,
+    ..LinkModel::PLAIN
 };
 
 fn rc_pair(world: &mut World) -> Pair {
@@ -231,7 +229,7 @@ fn a_hole_is_asked_for_at_once() {
     world.impair(ALL_LOST);
     world.post_write(&mut pair, 8);
     world.run_for(1000);
-    world.impair(Impairment::default());
+    world.impair(LinkModel::PLAIN);
     world.post_write(&mut pair, 8);
     // Out, NAK back, both out, acknowledgement back.
     world.run_for(4_000);
@@ -819,9 +817,9 @@ fn a_queue_pair_may_talk_to_its_own_nic() {
 fn duplicate_reads_do_not_pile_up() {
     let mut world = World::new(2, 1);
     let mut pair = rc_pair(&mut world);
-    world.impair(Impairment {
-        duplication: 1000,
-        ..Impairment::default()
+    world.impair(LinkModel {
+        duplicate: 1_000_000,
+        ..LinkModel::PLAIN
     });
     let (a, b) = (pair.mr[0], pair.mr[1]);
     for _ in 0..50 {

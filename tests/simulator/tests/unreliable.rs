@@ -3,8 +3,9 @@
 use faultline_abi::admin::Counter;
 use faultline_abi::qp::QPT_UC;
 use faultline_abi::{cqe, wqe as wr};
+use faultline_fabric::link_model::LinkModel;
 use faultline_simulation::{Rng, Send};
-use faultline_simulator::{Impairment, Pair, World, packet};
+use faultline_simulator::{Pair, World, packet};
 use faultline_wire::bth::{Bth, Psn};
 use faultline_wire::ip::Ip;
 use faultline_wire::opcode::Opcode;
@@ -151,12 +152,11 @@ fn a_packet_from_the_near_future_loses_the_skipped_ones() {
 fn no_message_comes_twice_when_the_expected_psn_has_jumped() {
     for seed in 0..20 {
         let (mut world, mut pair) = start(seed);
-        world.impair(Impairment {
-            loss: 20,
-            duplication: 200,
-            reordering: 100,
-            corruption: 0,
-            marking: 0,
+        world.impair(LinkModel {
+            loss: 20_000,
+            duplicate: 200_000,
+            reorder: 100_000,
+            ..LinkModel::PLAIN
         });
         let mut rng = Rng::new(seed);
         let (mut last, mut arrived) = (None, 0);

@@ -4,8 +4,9 @@
 use faultline_abi::admin::{Counter, DEALLOC_XRCD, DESTROY_QP, DESTROY_SRQ};
 use faultline_abi::qp::*;
 use faultline_abi::{Status, cqe, event, wqe as wr};
+use faultline_fabric::link_model::LinkModel;
 use faultline_simulation::{Connect, Cq, Error, Mr, Qp, Rng, Send, Srq};
-use faultline_simulator::{HostPager, Impairment, World, expect_cqe, pager};
+use faultline_simulator::{HostPager, World, expect_cqe, pager};
 
 const LEN: u64 = 256 << 10;
 
@@ -138,12 +139,12 @@ fn messages_come_once_and_in_order_in_spite_of_losses() {
             c.path_mtu = 1;
             c.min_rnr_timer = 1;
         });
-        x.world.impair(Impairment {
-            loss: 40,
-            duplication: 40,
-            reordering: 40,
-            corruption: 20,
-            marking: 0,
+        x.world.impair(LinkModel {
+            loss: 40_000,
+            duplicate: 40_000,
+            reorder: 40_000,
+            corrupt: 20_000,
+            ..LinkModel::PLAIN
         });
         let mut rng = Rng::new(seed);
         let mut expected = [vec![], vec![]];

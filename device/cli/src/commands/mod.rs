@@ -7,7 +7,6 @@ pub(crate) mod client;
 pub(crate) mod completions;
 pub(crate) mod ctl;
 pub(crate) mod demo;
-pub(crate) mod files;
 pub(crate) mod metrics;
 pub(crate) mod profile_names;
 pub(crate) mod rules_control;

@@ -12,10 +12,10 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::builder::StringValueParser;
 use faultline_daemon::log::output::is_coloured;
+use faultline_files::check_writable;
 use faultline_simulation::trace::Detail;
 use faultline_simulation::{Options, simulate};
 
-use super::files::check_writable;
 use super::profile_names::ProfileNames;
 use super::status::{FAILED, NOTHING_JUDGED, UNUSABLE};
 use super::stop::Stop;

@@ -10,7 +10,6 @@ use faultline_scenario::value::Time;
 use hyper::Method;
 
 use super::client::Client;
-use super::files;
 use super::scenario::load::unread_profile;
 use super::scenario::report::{JunitCheck, junit_report, junit_suite};
 use super::show;
@@ -91,7 +90,7 @@ impl ScenarioCommand {
             Self::Stop { junit } => {
                 // Before the scenario ends: its verdict is given once.
                 if let Some(file) = &junit {
-                    files::check_writable(file)?;
+                    faultline_files::check_writable(file)?;
                 }
                 let verdict: VerdictView = client.send(Method::DELETE, PATH, &())?;
                 if let Some(file) = junit {
@@ -111,8 +110,8 @@ impl ScenarioCommand {
 /// Reads a file, or standard input if its name is `-`.
 fn read(file: &Path) -> anyhow::Result<String> {
     let text = match file.as_os_str() == "-" {
-        true => files::read_text(std::io::stdin().lock(), MAX_BYTES),
-        false => files::read(file, MAX_BYTES),
+        true => faultline_files::read_text(std::io::stdin().lock(), MAX_BYTES),
+        false => faultline_files::read(file, MAX_BYTES),
     };
     text.with_context(|| UnusableInput::unread(file.display()))
 }
@@ -125,7 +124,7 @@ fn profile_text(file: &Path, text: &str) -> anyhow::Result<Option<String>> {
         return Ok(None);
     };
     let folder = file.parent().unwrap_or(Path::new(""));
-    let profile = files::read_named(folder, &name, scenario::profile::MAX_BYTES);
+    let profile = faultline_files::read_named(folder, &name, scenario::profile::MAX_BYTES);
     let profile = profile.with_context(|| format!("can't read the profile {name}"));
     profile
         .map(Some)

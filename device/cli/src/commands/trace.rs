@@ -18,7 +18,6 @@ use serde::Serialize;
 
 use super::client::{Client, Target, segment};
 use super::ctl::all;
-use super::files;
 use super::print_text;
 use super::status::UnusableInput;
 use super::stop::Stop;
@@ -82,7 +81,7 @@ impl Save {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
         // Before anything is read: a wrong name would lose it.
         let format = TraceFormat::of_path(&self.output)?;
-        files::check_writable(&self.output)?;
+        faultline_files::check_writable(&self.output)?;
         let stop = Stop::new()?;
         let follow = Duration::from_secs(self.follow);
         let trace = collect(&self.target.client()?, follow, &stop)?;
@@ -268,12 +267,12 @@ impl Show {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
         let results = [&self.histogram, &self.time_line, &self.html];
         for path in results.into_iter().flatten() {
-            files::check_writable(path)?;
+            faultline_files::check_writable(path)?;
         }
         let path = self.file.display();
         let unread = || UnusableInput::unread(&path);
         let file = File::open(&self.file).with_context(unread)?;
-        let bytes = files::read_bytes(file, MAX_BYTES).with_context(unread)?;
+        let bytes = faultline_files::read_bytes(file, MAX_BYTES).with_context(unread)?;
         let trace = Trace::read(&bytes).with_context(unread)?;
         if let Some(file) = &self.histogram {
             save(file, &latency_picture(&trace)?)?;

@@ -222,7 +222,7 @@ mod tests {
         });
         let now = engine.now();
         engine.fabric.rules.signal(now, "go");
-        engine.run_rules(now);
+        engine.execute_rules(now);
         assert!(engine.clock.is_stopped());
         engine.remove_live_rule(numbers[1]).unwrap();
         assert!(!engine.clock.is_stopped());

@@ -179,7 +179,7 @@ impl Engine {
         }
         worked |= self.fabric.end_pass(&mut self.io, now);
         if !self.fabric.rules.is_empty() {
-            worked |= self.run_rules(now);
+            worked |= self.execute_rules(now);
             self.end_scenario_if_due();
         }
         if self.io.captures.is_on() {
@@ -285,7 +285,7 @@ impl Engine {
         let _ = io.sync_pages(&turn.port.nic);
         self.fabric.take_early_diagnostics(&mut self.io, now, id);
         if !self.fabric.rules.is_empty() {
-            worked |= self.run_rules(now);
+            worked |= self.execute_rules(now);
         }
         worked |= self.fabric.transmit(&mut self.io, now, id);
         if !worked {

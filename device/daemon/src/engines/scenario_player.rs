@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use faultline_fabric::PortId;
-use faultline_fabric::by_rules::Requested;
+use faultline_fabric::by_rules::RulesOwner;
+use faultline_fabric::fabric::Fabric;
 use faultline_fabric::scenario::Beginning;
 use faultline_nic::Instant;
 use faultline_scenario::live::LivePlan;
@@ -14,6 +15,7 @@ use faultline_scenario::rules::{CallerRequest, LiveRule, TooManyRules};
 use faultline_scenario::verdict::judge;
 
 use crate::engines::engine::Engine;
+use crate::engines::io::EngineIo;
 use crate::engines::scenario::{
     EndedScenario, GuestAction, RunnerTask, RunnerTasks, RunningScenario, StoppedScenario,
 };
@@ -25,42 +27,20 @@ const MAX_RESETS_IN_WORK: usize = 8;
 /// Characters of a runner's error that are kept.
 const MAX_ERROR: usize = 1000;
 
-impl Engine {
-    /// Executes the requests of the rules. Returns true if there were any.
-    pub(crate) fn run_rules(&mut self, now: Instant) -> bool {
-        if !self.fabric.advance_rules(now) {
-            return false;
-        }
-        let mut worked = false;
-        while let Some(Requested { set, nic, left }) = self.fabric.poll_request(now) {
-            worked = true;
-            let problem = match left {
-                Ok(None) => None,
-                Ok(Some(request)) => self.carry_out(set, nic, request).err(),
-                Err(problem) => Some(problem),
-            };
-            if let Some(problem) = problem {
-                let Some(io) = self.io.nics.get(nic) else {
-                    continue;
-                };
-                let noted = format!("NIC {}: {problem}", io.name());
-                io.notice(Notice::ScenarioProblem { set, problem });
-                self.fabric.rules.note_problem(set, noted);
-            }
-        }
-        worked |= self.fabric.pass_kept(&mut self.io, now);
-        self.fabric.rules.sweep(now);
-        // Once for all: nothing reads doorbell pages before, and none of this resets a device.
-        for (id, io) in self.io.nics.iter_mut() {
-            if let Some(port) = self.fabric.nics.get(id) {
-                let _ = io.sync_pages(&port.nic);
-            }
-        }
-        worked
+impl RulesOwner for Engine {
+    type Outside = EngineIo;
+
+    fn fabric(&mut self) -> (&mut Fabric<EngineIo>, &mut EngineIo) {
+        (&mut self.fabric, &mut self.io)
     }
 
-    /// Executes a request that a NIC cannot execute itself. `set`: the number of the set of rules that it belongs to.
-    fn carry_out(&mut self, set: u16, nic: PortId, request: CallerRequest) -> Result<(), String> {
+    fn carry_out(
+        &mut self,
+        _: Instant,
+        set: u16,
+        nic: PortId,
+        request: CallerRequest,
+    ) -> Result<(), String> {
         match request {
             CallerRequest::MoveGids => return self.ask_runner(nic, GuestAction::MoveGids),
             CallerRequest::Reset => {
@@ -106,6 +86,31 @@ impl Engine {
             | CallerRequest::Mtu(_) => {}
         }
         Ok(())
+    }
+
+    fn note_problem(&mut self, set: u16, nic: PortId, problem: String) {
+        let Some(io) = self.io.nics.get(nic) else {
+            return;
+        };
+        let noted = format!("NIC {}: {problem}", io.name());
+        io.notice(Notice::ScenarioProblem { set, problem });
+        self.fabric.rules.note_problem(set, noted);
+    }
+}
+
+impl Engine {
+    /// Executes the requests of the rules, and shows changes of the NICs in the doorbell pages. Returns true if there were any.
+    pub(crate) fn execute_rules(&mut self, now: Instant) -> bool {
+        let worked = self.run_rules(now);
+        if worked {
+            // Once for all: nothing reads doorbell pages before, and none of this resets a device.
+            for (id, io) in self.io.nics.iter_mut() {
+                if let Some(port) = self.fabric.nics.get(id) {
+                    let _ = io.sync_pages(&port.nic);
+                }
+            }
+        }
+        worked
     }
 
     /// Gives a task to the runner of the scenario, which has agents in the guests.
@@ -208,7 +213,7 @@ impl Engine {
     pub fn remove_live_rule(&mut self, number: u16) -> Option<LiveRule> {
         let now = self.now();
         let removed = self.fabric.rules.remove_live(number);
-        self.run_rules(now);
+        self.execute_rules(now);
         self.end_pauses_without_rules();
         removed
     }
@@ -278,7 +283,7 @@ impl Engine {
         let facts = self.fabric.facts_at_end(now, before);
         let verdict = judge(self.fabric.rules.scenario()?, &facts);
         self.fabric.rules.stop_scenario();
-        self.run_rules(now);
+        self.execute_rules(now);
         self.fabric.rules.take_scenario();
         let scenario = self.scenario.take()?;
         self.end_pauses_without_rules();

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use faultline_abi::doorbell::Doorbell;
-use faultline_fabric::by_rules::Requested;
+use faultline_fabric::by_rules::RulesOwner;
 use faultline_fabric::frame::Frame;
 use faultline_fabric::holds::Holds;
 use faultline_fabric::link_model::MAX_OCTETS;
@@ -196,7 +196,7 @@ impl SimEngine {
             let mut has_worked = turn.run_timers(now);
             self.fabric
                 .take_early_diagnostics(&mut self.around, now, nic);
-            has_worked |= self.run_scenario(now);
+            has_worked |= self.run_rules(now);
             if self.has_room(nic) {
                 has_worked |= self.fabric.transmit(&mut self.around, now, nic);
             }
@@ -206,7 +206,7 @@ impl SimEngine {
             worked |= has_worked;
         }
         worked |= self.fabric.end_pass(&mut self.around, now);
-        worked | self.run_scenario(now)
+        worked | self.run_rules(now)
     }
 
     /// True if the modelled link of a NIC has room for the frames of a turn. Otherwise the NIC waits. In virtual time,
@@ -272,34 +272,19 @@ impl SimEngine {
             turn.port.nic.doorbell(now, turn.memory, page, bell);
         }
     }
+}
 
-    /// Executes the requests of the rules. Returns true if there were any.
-    pub(super) fn run_scenario(&mut self, now: Instant) -> bool {
-        if !self.fabric.advance_rules(now) {
-            return false;
-        }
-        let mut worked = false;
-        while let Some(Requested { set, nic, left }) = self.fabric.poll_request(now) {
-            worked = true;
-            let problem = match left {
-                Ok(None) => None,
-                Ok(Some(request)) => self.carry_out(now, nic, request).err(),
-                Err(problem) => Some(problem),
-            };
-            if let Some(problem) = problem {
-                let problem = format!("NIC nic{nic}: {problem}");
-                self.fabric.rules.note_problem(set, problem);
-            }
-        }
-        worked |= self.fabric.pass_kept(&mut self.around, now);
-        self.fabric.rules.sweep(now);
-        worked
+impl RulesOwner for SimEngine {
+    type Outside = Around;
+
+    fn fabric(&mut self) -> (&mut Fabric<Around>, &mut Around) {
+        (&mut self.fabric, &mut self.around)
     }
 
-    /// Executes a request that a fabric cannot execute itself.
     fn carry_out(
         &mut self,
         now: Instant,
+        _: u16,
         nic: PortId,
         request: CallerRequest,
     ) -> Result<(), String> {
@@ -338,6 +323,11 @@ impl SimEngine {
         let mut watch = self.around.watch.borrow_mut();
         watch.note(now.0, nic, format_args!("{what}"));
         Ok(())
+    }
+
+    fn note_problem(&mut self, set: u16, nic: PortId, problem: String) {
+        let problem = format!("NIC nic{nic}: {problem}");
+        self.fabric.rules.note_problem(set, problem);
     }
 }
 

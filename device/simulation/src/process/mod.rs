@@ -14,6 +14,7 @@
 //! - `bus`: the way of a driver to its NIC
 //! - `shape`: its numbers of engines, NICs and ports
 //! - `state`: what its drivers and its owner share
+//! - `processes`: one process, or two with a wire between their ports
 //! - `restart`: resets of a NIC, and the restart of its driver
 
 mod bus;
@@ -21,6 +22,7 @@ mod crossing;
 mod engine;
 mod owner;
 mod peer;
+mod processes;
 mod restart;
 mod shape;
 mod state;
@@ -43,6 +45,7 @@ use crate::host::Host;
 pub use bus::ProcessBus;
 pub use crossing::{Crossing, PAYLOAD};
 pub use peer::{PeerHandle, SimPeer};
+pub use processes::{Processes, Wire};
 pub use shape::{NicShape, PortShape, ProcessShape};
 pub(crate) use state::{RAM, State, mac_of};
 pub use tap::Tap;

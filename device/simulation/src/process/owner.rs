@@ -1,6 +1,7 @@
 //! Actions of the owner of a fabric for a running scenario, with the same meaning as in the emulator.
 
 use faultline_fabric::PortId;
+use faultline_fabric::by_rules::RulesOwner;
 use faultline_fabric::scenario::{Beginning, CounterValues};
 use faultline_nic::Instant;
 use faultline_scenario::live::LivePlan;
@@ -70,7 +71,7 @@ impl Process {
         let engine = state.engines.first_mut().ok_or(TooManyRules)?;
         let number = engine.fabric.prepare_live_rule(live, now)?;
         while !engine.fabric.begin_live_rule(number, now) {}
-        engine.run_scenario(now);
+        engine.run_rules(now);
         state.settle();
         Ok(number)
     }
@@ -88,7 +89,7 @@ impl Process {
         let now = Instant(state.now);
         let engine = state.engines.first_mut()?;
         let removed = engine.fabric.rules.remove_live(number);
-        engine.run_scenario(now);
+        engine.run_rules(now);
         state.settle();
         removed
     }
@@ -115,7 +116,7 @@ impl Process {
         }
         let verdict = judge(rules, &facts);
         engine.fabric.rules.stop_scenario();
-        engine.run_scenario(now);
+        engine.run_rules(now);
         engine.fabric.rules.take_scenario();
         state.settle();
         Some(verdict)

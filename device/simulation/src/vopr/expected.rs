@@ -3,7 +3,7 @@
 use super::flow::Connection;
 use super::places::{SLOTS, counter_after, octet};
 use super::plan::{MESSAGE, PART, PART_OCTETS, Request};
-use super::processes::Processes;
+use super::processes::PlanProcesses;
 use super::report::Failure;
 use crate::driver::Driver;
 use crate::process::ProcessBus;
@@ -17,7 +17,10 @@ enum Written {
 }
 
 /// The memory of both sides has its expected content.
-pub(super) fn judge(connection: &Connection<'_>, processes: &mut Processes) -> Result<(), Failure> {
+pub(super) fn judge(
+    connection: &Connection<'_>,
+    processes: &mut PlanProcesses,
+) -> Result<(), Failure> {
     let sides = [&connection.requester, &connection.responder];
     for (side, which) in sides.into_iter().zip([0u64, 1]) {
         let Some(host) = processes.host(side.host).filter(|_| !side.is_gone) else {

@@ -14,7 +14,7 @@ use faultline_nic::FaultPolicy;
 use super::memory::Region;
 use super::places::{COUNTER, LEN, RESULTS, SLOTS, octet, operands, sink, slot};
 use super::plan::{Flow, GRH, MESSAGE, PART, Plan, Request, Transport};
-use super::processes::Processes;
+use super::processes::PlanProcesses;
 use super::report::{Failure, Report};
 use crate::driver::{Connect, Cq, Driver, Qp, QpConfig, Send, Srq};
 use crate::host::Host;
@@ -148,7 +148,7 @@ impl Side {
     }
 
     /// Sets the fault policy of its queue pair.
-    pub(super) fn set_policy(&self, processes: &Processes, policy: FaultPolicy) {
+    pub(super) fn set_policy(&self, processes: &PlanProcesses, policy: FaultPolicy) {
         processes.with_port(self.host, |port| {
             port.nic.set_fault_policy(self.qpn, policy)
         });
@@ -187,7 +187,7 @@ impl Side {
 impl<'a> Connection<'a> {
     /// Makes a connection for the requests of a flow from `first` on.
     pub(super) fn open(
-        processes: &mut Processes,
+        processes: &mut PlanProcesses,
         plan: &'a Plan,
         index: usize,
         (generation, first): (usize, usize),
@@ -268,7 +268,7 @@ impl<'a> Connection<'a> {
             has_receive_failed: false,
             is_closing: false,
             opening: None,
-            next_at: processes.now(),
+            next_at: processes.wired.now(),
         };
         if flow.transport == Transport::Iwarp {
             connection.open_stream(processes, plan)?;
@@ -311,7 +311,7 @@ impl<'a> Connection<'a> {
     }
 
     /// Posts the requests that are due.
-    pub(super) fn post_due(&mut self, processes: &mut Processes, now: u64) {
+    pub(super) fn post_due(&mut self, processes: &mut PlanProcesses, now: u64) {
         while self.opening.is_none()
             && self.next_at <= now
             && let Some(request) = self.requests.get(self.posted).copied()
@@ -369,7 +369,7 @@ impl<'a> Connection<'a> {
     /// Takes completions, each of which must be the next one.
     pub(super) fn take_completions(
         &mut self,
-        processes: &mut Processes,
+        processes: &mut PlanProcesses,
         report: &mut Report,
     ) -> Result<(), Failure> {
         for is_requester in [true, false] {
@@ -489,7 +489,7 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    fn take_received(&mut self, cqe: &Cqe, processes: &mut Processes) -> Result<(), Failure> {
+    fn take_received(&mut self, cqe: &Cqe, processes: &mut PlanProcesses) -> Result<(), Failure> {
         let count = self.received.len();
         let tag = u64::from(cqe.wqe.get());
         self.expect("work request of a receive", tag, count as u64)?;
@@ -577,7 +577,7 @@ impl<'a> Connection<'a> {
     }
 
     /// Brings the queue pairs to state ERR, which flushes receives.
-    pub(super) fn close(&mut self, processes: &mut Processes) -> Result<(), Failure> {
+    pub(super) fn close(&mut self, processes: &mut PlanProcesses) -> Result<(), Failure> {
         self.is_closing = true;
         for side in self.sides() {
             if !side.is_gone
@@ -590,7 +590,7 @@ impl<'a> Connection<'a> {
     }
 
     /// Ends the listener of a connection that was not made.
-    fn stop_listening(&mut self, processes: &mut Processes) -> Result<(), Failure> {
+    fn stop_listening(&mut self, processes: &mut PlanProcesses) -> Result<(), Failure> {
         if let Some(Opening::Listening(listener)) = self.opening.take()
             && !self.responder.is_gone
             && let Some(host) = processes.host(self.responder.host)
@@ -601,7 +601,7 @@ impl<'a> Connection<'a> {
     }
 
     /// Destroys the objects of the connection, after [`Connection::close`].
-    pub(super) fn destroy(&mut self, processes: &mut Processes) -> Result<(), Failure> {
+    pub(super) fn destroy(&mut self, processes: &mut PlanProcesses) -> Result<(), Failure> {
         self.stop_listening(processes)?;
         for side in self.sides() {
             if !side.is_gone

@@ -186,7 +186,7 @@ impl Plan {
                     7
                 }
             }),
-            is_trunk: has_vlans && random.chance(300) && nic >= iwarp,
+            is_trunk: has_vlans && random.chance(300),
             is_iwarp: nic < iwarp,
             congestion: random.chance(250),
             on_demand: random.chance(400),

@@ -1,4 +1,4 @@
-//! One process, or two whose external ports pass frames to each other, with one clock.
+//! The processes of a plan.
 
 use faultline_fabric::nic_port::NicPort;
 
@@ -9,26 +9,20 @@ use faultline_scenario::rules::Fired;
 use super::plan::Plan;
 use super::report::Failure;
 use crate::host::Host;
-use crate::process::{Process, ProcessBus, Watched};
+use crate::process::{Process, ProcessBus, Processes, Watched};
 
-/// The processes of a plan, whose NICs have the numbers of the plan.
+/// The processes of a plan. NICs have the numbers of the plan.
 #[derive(Debug)]
-pub(super) struct Processes {
-    all: Vec<Process>,
+pub(super) struct PlanProcesses {
+    /// The processes, with their clock.
+    pub(super) wired: Processes,
     /// Process of each NIC, and its number there.
     places: Vec<(usize, usize)>,
     /// By process: the counters when its rules began; `None`: it has no rules.
     rules: Vec<Option<CounterValues>>,
-    now: u64,
-    /// Nanoseconds from one frame that a peer takes to the next.
-    pace: u64,
-    /// By port: when its peer takes the next frame.
-    takes_at: [u64; 2],
-    /// Frames that were passed from one process to the other.
-    crossed: u64,
 }
 
-impl Processes {
+impl PlanProcesses {
     pub(super) fn new(plan: &Plan) -> Result<Self, Failure> {
         let mut counts = [0usize; 2];
         let mut places = Vec::new();
@@ -42,34 +36,30 @@ impl Processes {
         let all: Result<Vec<Process>, _> = (0..plan.processes())
             .map(|process| Process::new(&plan.shape(process)))
             .collect();
-        let all = all?;
-        let now = all.iter().map(Process::now).max().unwrap_or(0);
-        let processes = Self {
-            all,
+        let mut wired = Processes::of(all?);
+        for wire in &mut wired.wires {
+            wire.pace = plan.port.as_ref().map_or(0, |port| port.pace);
+        }
+        Ok(Self {
+            wired,
             rules: vec![None; plan.processes()],
             places,
-            now,
-            pace: plan.port.as_ref().map_or(0, |port| port.pace),
-            takes_at: [0; 2],
-            crossed: 0,
-        };
-        Ok(processes)
+        })
     }
 
     fn place(&self, nic: usize) -> Option<(&Process, usize)> {
         let (process, own) = self.places.get(nic)?;
-        Some((self.all.get(*process)?, *own))
+        Some((self.wired.all.get(*process)?, *own))
     }
 
     fn place_mut(&mut self, nic: usize) -> Option<(&mut Process, usize)> {
         let (process, own) = self.places.get(nic)?;
-        Some((self.all.get_mut(*process)?, *own))
+        Some((self.wired.all.get_mut(*process)?, *own))
     }
 
     /// The host of a NIC.
     pub(super) fn host(&mut self, nic: usize) -> Option<&mut Host<ProcessBus>> {
-        let (process, own) = self.place_mut(nic)?;
-        process.hosts.get_mut(own)
+        self.wired.host(*self.places.get(nic)?)
     }
 
     /// Looks at a NIC, or changes it.
@@ -95,7 +85,7 @@ impl Processes {
 
     /// Starts the rules of a plan.
     pub(super) fn start_rules(&mut self, plan: &Plan) -> Result<(), Failure> {
-        for (index, process) in self.all.iter().enumerate() {
+        for (index, process) in self.wired.all.iter().enumerate() {
             let own = |nic: usize| self.places.get(nic).is_some_and(|(of, _)| *of == index);
             let nics: Vec<String> = (0..plan.nics.len())
                 .filter(|nic| own(*nic))
@@ -125,7 +115,7 @@ impl Processes {
     /// Ends the rules. Returns their numbers in the plan, and how often they have acted.
     pub(super) fn stop_rules(&mut self) -> Result<Vec<(usize, u64)>, Failure> {
         let mut acted = Vec::new();
-        for (process, rules) in self.all.iter().zip(&mut self.rules) {
+        for (process, rules) in self.wired.all.iter().zip(&mut self.rules) {
             let Some(before) = rules.take() else {
                 continue;
             };
@@ -157,84 +147,6 @@ impl Processes {
         }
     }
 
-    /// The latest clock: a driver that waits moves the clock of its process only.
-    pub(super) fn now(&self) -> u64 {
-        let clocks = self.all.iter().map(Process::now);
-        clocks.fold(self.now, u64::max)
-    }
-
-    /// Gives frames of each port to the other. Returns true if there were any.
-    fn exchange(&mut self) -> bool {
-        let mut worked = false;
-        let now = self.now();
-        for (from, to) in [(0, 1), (1, 0)] {
-            let peer = |process: usize| self.all.get(process).and_then(|process| process.peer(0));
-            let (Some(near), Some(far)) = (peer(from), peer(to)) else {
-                continue;
-            };
-            let Some(takes_at) = self.takes_at.get_mut(from) else {
-                continue;
-            };
-            while *takes_at <= now
-                && let Some(frame) = near.take()
-            {
-                far.send(frame);
-                worked = true;
-                self.crossed = self.crossed.saturating_add(1);
-                if self.pace > 0 {
-                    *takes_at = now.saturating_add(self.pace);
-                }
-            }
-        }
-        worked
-    }
-
-    /// The next thing happens, as [`Process::step`].
-    pub(super) fn step(&mut self, until: u64) -> bool {
-        self.now = self.now();
-        let mut worked = self.exchange();
-        for process in &self.all {
-            worked |= process.step(self.now);
-            process.advance_to(self.now);
-        }
-        if worked || self.is_stuck() {
-            return worked;
-        }
-        let takes = self.takes_at.iter().copied().filter(|at| *at > self.now);
-        let next = self.all.iter().filter_map(Process::next_at).chain(takes);
-        match next.min().filter(|at| *at <= until) {
-            Some(at) => {
-                self.now = self.now.max(at);
-                true
-            }
-            None => false,
-        }
-    }
-
-    /// Nothing happens until then.
-    pub(super) fn advance_to(&mut self, at: u64) {
-        self.now = self.now().max(at);
-        for process in &self.all {
-            process.advance_to(self.now);
-        }
-    }
-
-    /// Lets everything happen for some time.
-    pub(super) fn run_for(&mut self, ns: u64) {
-        let until = self.now().saturating_add(ns);
-        while self.step(until) {}
-        self.advance_to(until);
-    }
-
-    pub(super) fn is_stuck(&self) -> bool {
-        self.all.iter().any(Process::is_stuck)
-    }
-
-    /// Frames that were passed from one process to the other.
-    pub(super) fn crossed(&self) -> u64 {
-        self.crossed
-    }
-
     /// Sum of a count of all modelled links of NICs.
     pub(super) fn link_counts(
         &self,
@@ -251,7 +163,7 @@ impl Processes {
     /// The summary of the events of all processes.
     pub(super) fn watched(&self) -> Watched {
         let mut sum = Watched::default();
-        for process in &self.all {
+        for process in &self.wired.all {
             let watched = process.watched();
             sum.violations.extend(watched.violations);
             sum.packets = sum.packets.saturating_add(watched.packets);

@@ -12,7 +12,7 @@ use super::expected;
 use super::flow::Connection;
 use super::memory::{Copy, Region, answer};
 use super::plan::{Event, Plan, PlanNic, Transport, What};
-use super::processes::Processes;
+use super::processes::PlanProcesses;
 use super::report::{Failure, Report};
 use crate::driver::Eq;
 
@@ -59,7 +59,7 @@ struct Down {
 
 struct Run<'a> {
     plan: &'a Plan,
-    processes: Processes,
+    processes: PlanProcesses,
     flows: Vec<RunningFlow<'a>>,
     hosts: Vec<RunningHost>,
     events: VecDeque<Event>,
@@ -82,7 +82,7 @@ impl<'a> Run<'a> {
         };
         let mut run = Self {
             plan,
-            processes: Processes::new(plan)?,
+            processes: PlanProcesses::new(plan)?,
             flows: Vec::new(),
             hosts: plan.nics.iter().map(host).collect(),
             events: VecDeque::new(),
@@ -143,7 +143,7 @@ impl<'a> Run<'a> {
     }
 
     fn run(mut self) -> Result<Report, Failure> {
-        let start = self.processes.now();
+        let start = self.processes.wired.now();
         for connection in self.connections() {
             connection.next_at = start;
         }
@@ -155,7 +155,7 @@ impl<'a> Run<'a> {
         self.processes.start_rules(self.plan)?;
         let limit = start.saturating_add(LIMIT);
         loop {
-            let now = self.processes.now();
+            let now = self.processes.wired.now();
             self.take_events(now)?;
             self.take_events_of_nics()?;
             for flow in &mut self.flows {
@@ -170,15 +170,15 @@ impl<'a> Run<'a> {
             if self.restart_hosts()? {
                 continue;
             }
-            if self.processes.is_stuck() {
+            if self.processes.wired.is_stuck() {
                 return Err(Failure::Stuck);
             }
             if self.is_over() || now >= limit {
                 break;
             }
             let next = self.next_at().unwrap_or(limit).min(limit);
-            if !self.processes.step(next) {
-                self.processes.advance_to(next);
+            if !self.processes.wired.step(next) {
+                self.processes.wired.advance_to(next);
             }
         }
         self.judge(start)
@@ -212,7 +212,7 @@ impl<'a> Run<'a> {
 
     /// Time of the next work of a host's software.
     fn next_at(&self) -> Option<u64> {
-        let now = self.processes.now();
+        let now = self.processes.wired.now();
         let faults = self.next_fault();
         let events = self.events.front().map(|event| event.at);
         let links = self.links_up.keys().next().copied();
@@ -417,7 +417,7 @@ impl<'a> Run<'a> {
     /// Starts the drivers of hosts that have booted, when the requests of their former connections have ended, and
     /// makes connections for the rest of their flows. Returns true if there were any.
     fn restart_hosts(&mut self) -> Result<bool, Failure> {
-        let now = self.processes.now();
+        let now = self.processes.wired.now();
         let mut has_started = false;
         for nic in 0..self.hosts.len() {
             let host = self.hosts.get(nic);
@@ -460,7 +460,7 @@ impl<'a> Run<'a> {
         };
         flow.done = flow.done.saturating_add(connection.posted);
         connection.close(&mut self.processes)?;
-        self.processes.run_for(QUIET);
+        self.processes.wired.run_for(QUIET);
         connection.take_completions(&mut self.processes, &mut self.report)?;
         connection.judge(&mut self.report)?;
         expected::judge(&connection, &mut self.processes)?;
@@ -554,27 +554,27 @@ impl<'a> Run<'a> {
 
     /// Lets all events happen for some time, with pagers at work.
     fn run_for(&mut self, time: u64) -> Result<(), Failure> {
-        let until = self.processes.now().saturating_add(time);
+        let until = self.processes.wired.now().saturating_add(time);
         loop {
-            let now = self.processes.now();
+            let now = self.processes.wired.now();
             while self.serve_faults(now)? {}
             let next = self.next_fault().unwrap_or(until).min(until);
-            if self.processes.is_stuck() {
+            if self.processes.wired.is_stuck() {
                 return Err(Failure::Stuck);
             }
-            if self.processes.step(next) {
+            if self.processes.wired.step(next) {
                 continue;
             }
             if next >= until {
-                self.processes.advance_to(until);
+                self.processes.wired.advance_to(until);
                 return Ok(());
             }
-            self.processes.advance_to(next);
+            self.processes.wired.advance_to(next);
         }
     }
 
     fn judge(mut self, start: u64) -> Result<Report, Failure> {
-        let time = self.processes.now().saturating_sub(start);
+        let time = self.processes.wired.now().saturating_sub(start);
         for (number, acted) in self.processes.stop_rules()? {
             if let Some(rule) = self.plan.rules.get(number) {
                 self.report.add(rule.name, acted);
@@ -611,10 +611,14 @@ impl<'a> Run<'a> {
         if !watched.violations.is_empty() {
             return Err(Failure::Packets(watched.violations));
         }
+        let wires = &self.processes.wired.wires;
         let counts = [
             ("packets", watched.packets),
             ("dropped packets", watched.dropped),
-            ("packets between processes", self.processes.crossed()),
+            (
+                "packets between processes",
+                wires.iter().map(|wire| wire.frames).sum(),
+            ),
             ("ECN marks", self.processes.link_counts(|link| link.marked)),
             ("pauses", self.processes.link_counts(|link| link.pauses)),
             (

@@ -6,7 +6,7 @@ use faultline_abi::iwarp::ConnectionPath;
 
 use super::flow::{Connection, Opening};
 use super::plan::Plan;
-use super::processes::Processes;
+use super::processes::PlanProcesses;
 use super::report::Failure;
 use crate::driver::ALL_ACCESS;
 use crate::iwarp::{Private, connection_path, listener_path};
@@ -20,7 +20,7 @@ impl Connection<'_> {
     /// Listens at the responder, and opens the connection at the requester.
     pub(super) fn open_stream(
         &mut self,
-        processes: &mut Processes,
+        processes: &mut PlanProcesses,
         plan: &Plan,
     ) -> Result<(), Failure> {
         let number = self.index.saturating_mul(GENERATIONS);
@@ -56,7 +56,7 @@ impl Connection<'_> {
     /// Takes an event of a NIC, which may be that of another connection.
     pub(super) fn take_event(
         &mut self,
-        processes: &mut Processes,
+        processes: &mut PlanProcesses,
         nic: usize,
         event: &Eqe,
     ) -> Result<(), Failure> {
@@ -78,7 +78,7 @@ impl Connection<'_> {
             }
             (Some(_), CONNECTED) if is_requester => {
                 self.opening = None;
-                self.next_at = processes.now();
+                self.next_at = processes.wired.now();
             }
             (Some(_), CONNECT_FAILED) if is_requester => {
                 return Err(Failure::NotConnected(self.index));

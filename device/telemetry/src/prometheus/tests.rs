@@ -244,7 +244,7 @@ fn fabric() -> FabricSnapshot {
     };
     FabricSnapshot {
         ports: vec![port("wire\"1"), port("host")],
-        links: vec![link("tx"), link("rx")],
+        links: vec![link(Direction::Tx), link(Direction::Rx)],
     }
 }
 

@@ -15,6 +15,7 @@ pub(crate) mod page_wait;
 mod raw;
 pub(crate) mod ready;
 mod receive;
+mod receiver;
 mod requester;
 mod responder;
 pub(crate) mod sge;
@@ -50,8 +51,10 @@ use crate::time::{Instant, earlier};
 use endpoint::Endpoint;
 pub use fault_policy::FaultPolicy;
 use ready::Readiness;
+use receiver::Parts;
+pub(crate) use receiver::Receiver;
 use requester::{Requester, Sent};
-use responder::Responder;
+use responder::{Received, Responder};
 pub use state_counts::StateCounts;
 pub(crate) use types::QpConfig;
 use types::{Failure, Fatal, FrameRoom};
@@ -323,19 +326,6 @@ impl Qp {
         }
     }
 
-    /// Delivers packets that have waited for their page, until another one is missing or the turn is over.
-    fn deliver_parked<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
-        let turn = cx.core.begin_turn();
-        while self.responder.has_parked_to_deliver() {
-            if cx.core.is_over(turn) {
-                self.ready.interrupt();
-                return;
-            }
-            let received = self.responder.deliver_parked(&self.endpoint, cx);
-            self.check_received(cx, received);
-        }
-    }
-
     fn poll_send_queue<M: Dma>(
         &mut self,
         cx: &mut Context<'_, M>,
@@ -506,10 +496,7 @@ impl Qp {
         let qp = &self.endpoint;
         self.requester.fault_answered(qp, cx, call);
         self.sync_timer(cx.core);
-        let qp = &self.endpoint;
-        if let Err(fatal) = self.responder.fault_answered(qp, cx, call) {
-            self.fail_with(cx, fatal);
-        }
+        self.responder_fault_answered(cx, call);
         self.wake(cx.core);
     }
 
@@ -613,9 +600,15 @@ impl Qp {
         self.is_flushing = false;
         self.congestion = None;
     }
+}
 
-    /// Goes to the error state and flushes both queues (IBTA 10.3.1.7).
-    pub(crate) fn fail<M: Dma>(&mut self, cx: &mut Context<'_, M>, cause: StateCause) {
+impl Receiver for Qp {
+    #[inline]
+    fn parts(&mut self) -> Parts<'_> {
+        (&self.endpoint, &mut self.responder, &mut self.ready)
+    }
+
+    fn fail<M: Dma>(&mut self, cx: &mut Context<'_, M>, cause: StateCause) {
         if self.endpoint.state == State::Err {
             return;
         }
@@ -632,18 +625,23 @@ impl Qp {
         }
     }
 
-    /// The error state with an asynchronous event that says why.
-    pub(crate) fn fail_with_event<M: Dma>(&mut self, cx: &mut Context<'_, M>, kind: u8) {
-        self.fail_with(cx, Fatal::with(kind));
-    }
-
-    fn fail_with<M: Dma>(&mut self, cx: &mut Context<'_, M>, fatal: Fatal) {
-        if self.endpoint.state == State::Err {
-            return;
+    #[inline]
+    fn check_received<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        received: Result<Received, Fatal>,
+    ) -> bool {
+        match received {
+            Ok(Received::Done | Received::Held) => {}
+            Ok(Received::Rendezvous(slot)) => {
+                self.requester.add_rendezvous(slot);
+                self.wake(cx.core);
+            }
+            Err(fatal) => self.fail_with(cx, fatal),
         }
-        self.fail(cx, fatal.cause());
-        if let Some(kind) = fatal.event {
-            self.endpoint.report_failure(cx, kind);
+        if self.responder.has_replies() {
+            self.wake(cx.core);
         }
+        received != Ok(Received::Held)
     }
 }

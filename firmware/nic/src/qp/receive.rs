@@ -6,11 +6,12 @@ use faultline_wire::ip::CONGESTION_EXPERIENCED;
 use faultline_wire::packet::RoceHeader;
 
 use super::Qp;
-use super::responder::{Arrival, Received};
-use super::types::{Fatal, QpType};
+use super::receiver::Receiver;
+use super::responder::Arrival;
+use super::types::QpType;
 use crate::context::Context;
 use crate::dma::Dma;
-use crate::frame::{Frame, Packets};
+use crate::frame::Packets;
 use crate::origin::Origin;
 use crate::payload::Payload;
 
@@ -185,17 +186,6 @@ impl Qp {
         self.receive_by_responder(cx, Arrival::Packet(header), payload)
     }
 
-    /// Receives a frame from a flow with this tag. Returns false if it has stopped the ingress and must be held.
-    pub(crate) fn receive_frame<M: Dma>(
-        &mut self,
-        cx: &mut Context<'_, M>,
-        tag: u32,
-        frame: Frame<'_, M>,
-    ) -> bool {
-        let received = self.responder.receive_raw(&self.endpoint, cx, tag, frame);
-        self.check_received(cx, received)
-    }
-
     #[inline]
     fn receive_by_responder<M: Dma>(
         &mut self,
@@ -205,27 +195,6 @@ impl Qp {
     ) -> bool {
         let received = self.responder.receive(&self.endpoint, cx, arrival, payload);
         self.check_received(cx, received)
-    }
-
-    /// Acts on the result of the responder. Returns false if the packet has stopped the ingress and must be held.
-    #[inline]
-    pub(super) fn check_received<M: Dma>(
-        &mut self,
-        cx: &mut Context<'_, M>,
-        received: Result<Received, Fatal>,
-    ) -> bool {
-        match received {
-            Ok(Received::Done | Received::Held) => {}
-            Ok(Received::Rendezvous(slot)) => {
-                self.requester.add_rendezvous(slot);
-                self.wake(cx.core);
-            }
-            Err(fatal) => self.fail_with(cx, fatal),
-        }
-        if self.responder.has_replies() {
-            self.wake(cx.core);
-        }
-        received != Ok(Received::Held)
     }
 
     /// Executes a run as a whole, if it is the expected one and has no error. Returns false without a change if the packets must be

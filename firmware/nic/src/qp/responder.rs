@@ -42,17 +42,17 @@ use crate::injection::point::Point;
 use crate::payload::Payload;
 use crate::receive_queue::{RecvRing, RecvWr};
 
-pub(super) use arrival::Arrival;
+pub(crate) use arrival::Arrival;
 use arrival::ParkedPackets;
 pub(super) use place::completion;
-pub(super) use refusal::Stopped;
+pub(crate) use refusal::Stopped;
 use refusal::{Refusal, Rejection};
 use reply::{Executed, Reply};
 use waits::ResponderWaits;
 
 /// The result of receiving a packet, as far as the queue pair or the NIC must act on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Received {
+pub(crate) enum Received {
     /// The packet has been handled.
     Done,
     /// The packet has stopped the ingress of the NIC, which must hold it.

@@ -3,6 +3,7 @@
 use super::endpoint::Endpoint;
 use super::fault_policy::FaultPolicy;
 use super::ready::Readiness;
+use super::receiver::{Parts, Receiver};
 use super::responder::{Received, Responder};
 use super::types::{Fatal, QpConfig, State, StateCause};
 use crate::budget::Held;
@@ -10,7 +11,6 @@ use crate::context::Context;
 use crate::core::Core;
 use crate::dma::Dma;
 use crate::fault::Call;
-use crate::frame::Frame;
 use crate::receive_queue::RecvRing;
 use crate::references::References;
 
@@ -60,6 +60,12 @@ impl WorkQueue {
         }
     }
 
+    /// Handles the answer to a fault that it may wait for.
+    pub(crate) fn fault_answered<M: Dma>(&mut self, cx: &mut Context<'_, M>, call: Call) {
+        self.responder_fault_answered(cx, call);
+        self.ready.wake(cx.core, self.endpoint.number);
+    }
+
     /// Continues deferred work.
     pub(crate) fn poll<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
         match self.endpoint.state {
@@ -68,54 +74,9 @@ impl WorkQueue {
         }
     }
 
-    /// Receives a frame from a flow with this tag. Returns false if it has stopped the ingress and must be held.
-    pub(crate) fn receive_frame<M: Dma>(
-        &mut self,
-        cx: &mut Context<'_, M>,
-        tag: u32,
-        frame: Frame<'_, M>,
-    ) -> bool {
-        let received = self.responder.receive_raw(&self.endpoint, cx, tag, frame);
-        self.check_received(cx, received)
-    }
-
-    /// Delivers frames that have waited for their page, until another one is missing or the turn is over.
-    fn deliver_parked<M: Dma>(&mut self, cx: &mut Context<'_, M>) {
-        let turn = cx.core.begin_turn();
-        while self.responder.has_parked_to_deliver() {
-            if cx.core.is_over(turn) {
-                self.ready.interrupt();
-                return;
-            }
-            let received = self.responder.deliver_parked(&self.endpoint, cx);
-            self.check_received(cx, received);
-        }
-    }
-
-    /// Returns false if the frame has stopped the ingress and must be held.
-    fn check_received<M: Dma>(
-        &mut self,
-        cx: &mut Context<'_, M>,
-        received: Result<Received, Fatal>,
-    ) -> bool {
-        if let Err(fatal) = received {
-            self.fail_with(cx, fatal);
-        }
-        received != Ok(Received::Held)
-    }
-
     /// Records that it was removed from the ready queue.
     pub(crate) fn left_ready_queue(&mut self, core: &mut Core) {
         self.ready.left(core, self.endpoint.number);
-    }
-
-    /// Handles the answer to a fault that it may wait for.
-    pub(crate) fn fault_answered<M: Dma>(&mut self, cx: &mut Context<'_, M>, call: Call) {
-        let wq = &self.endpoint;
-        if let Err(fatal) = self.responder.fault_answered(wq, cx, call) {
-            self.fail_with(cx, fatal);
-        }
-        self.ready.wake(cx.core, self.endpoint.number);
     }
 
     /// Enters another state. MODIFY_WQ has checked the transition.
@@ -134,7 +95,19 @@ impl WorkQueue {
         }
     }
 
-    /// Enters the error state and flushes the queue.
+    /// Ends the wait for a page, and drops the parked frames. Must be called before it is destroyed.
+    pub(crate) fn stop_waiting(&mut self, core: &mut Core) {
+        core.forget_queue(self.endpoint.number);
+        self.responder.stop_waiting(&self.endpoint, core);
+    }
+}
+
+impl Receiver for WorkQueue {
+    #[inline]
+    fn parts(&mut self) -> Parts<'_> {
+        (&self.endpoint, &mut self.responder, &mut self.ready)
+    }
+
     fn fail<M: Dma>(&mut self, cx: &mut Context<'_, M>, cause: StateCause) {
         if self.endpoint.state == State::Err {
             return;
@@ -146,24 +119,14 @@ impl WorkQueue {
         self.flush(cx);
     }
 
-    /// Enters the error state, with an asynchronous event that says why.
-    pub(crate) fn fail_with_event<M: Dma>(&mut self, cx: &mut Context<'_, M>, kind: u8) {
-        self.fail_with(cx, Fatal::with(kind));
-    }
-
-    fn fail_with<M: Dma>(&mut self, cx: &mut Context<'_, M>, fatal: Fatal) {
-        if self.endpoint.state == State::Err {
-            return;
+    fn check_received<M: Dma>(
+        &mut self,
+        cx: &mut Context<'_, M>,
+        received: Result<Received, Fatal>,
+    ) -> bool {
+        if let Err(fatal) = received {
+            self.fail_with(cx, fatal);
         }
-        self.fail(cx, fatal.cause());
-        if let Some(kind) = fatal.event {
-            self.endpoint.report_failure(cx, kind);
-        }
-    }
-
-    /// Ends the wait for a page, and drops the parked frames. Must be called before it is destroyed.
-    pub(crate) fn stop_waiting(&mut self, core: &mut Core) {
-        core.forget_queue(self.endpoint.number);
-        self.responder.stop_waiting(&self.endpoint, core);
+        received != Ok(Received::Held)
     }
 }

@@ -12,8 +12,8 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::builder::PossibleValuesParser;
 use faultline_daemon::log::output::is_coloured;
+use faultline_files::check_writable;
 
-use super::files::check_writable;
 use super::print_text;
 use story::{STORIES, Story, Told, tell};
 

@@ -9,7 +9,7 @@ use faultline_daemon::log::output::is_coloured;
 use faultline_scenario::lumina::{MAX_BYTES, import};
 
 use crate::commands::status::{UNUSABLE, UnusableInput};
-use crate::commands::{complain, files, print};
+use crate::commands::{complain, print};
 
 /// Make a scenario of a test file of Lumina (YAML).
 ///
@@ -27,10 +27,10 @@ pub(super) struct Import {
 impl Import {
     pub(super) fn run(&self) -> anyhow::Result<ExitCode> {
         if let Some(path) = &self.output {
-            files::check_writable(path)?;
+            faultline_files::check_writable(path)?;
         }
         let name = self.file.display().to_string();
-        let text = files::read(&self.file, MAX_BYTES);
+        let text = faultline_files::read(&self.file, MAX_BYTES);
         let text = text.with_context(|| UnusableInput::unread(&name))?;
         let styled = is_coloured(&std::io::stderr());
         let imported = match import(&name, &text) {

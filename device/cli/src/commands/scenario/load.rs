@@ -15,8 +15,6 @@ use faultline_scenario::value::Range;
 use faultline_simulation::Outcome;
 use serde::Deserialize;
 
-use crate::commands::files;
-
 /// Name of the rule of `--until` in reports.
 const UNTIL: &str = "--until";
 
@@ -66,14 +64,14 @@ impl From<anyhow::Error> for Failure {
 /// Reads a profile of the command line.
 fn load_profile(name: &str) -> Result<Profile, Failure> {
     profile_of(name, name, || {
-        files::read(Path::new(name), profile::MAX_BYTES)
+        faultline_files::read(Path::new(name), profile::MAX_BYTES)
     })
 }
 
 /// Reads a profile that a scenario in this folder names.
 fn named_profile(name: &str, folder: &Path) -> Result<Profile, Failure> {
     let shown = folder.join(name).display().to_string();
-    let text = || files::read_named(folder, name, profile::MAX_BYTES);
+    let text = || faultline_files::read_named(folder, name, profile::MAX_BYTES);
     profile_of(name, &shown, text)
 }
 
@@ -146,7 +144,8 @@ pub(super) fn check(path: &Path, process: Option<&ProcessNames>) -> Result<Strin
 /// The name of a file, and its text.
 fn read_file(path: &Path) -> anyhow::Result<(String, String)> {
     let name = path.display().to_string();
-    let text = files::read(path, MAX_BYTES).with_context(|| format!("can't read {name}"))?;
+    let text =
+        faultline_files::read(path, MAX_BYTES).with_context(|| format!("can't read {name}"))?;
     Ok((name, text))
 }
 

@@ -6,7 +6,7 @@ use faultline_wire::packet::RoceHeader;
 
 /// A packet or frame that arrives for a queue pair.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::qp) enum Arrival<'a> {
+pub(crate) enum Arrival<'a> {
     /// The headers of a packet. Its payload is passed separately.
     Packet(&'a RoceHeader),
     /// A whole frame, the tag of the flow that it matched, whether its checksums are known to be right, and its hash.

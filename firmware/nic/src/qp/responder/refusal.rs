@@ -14,7 +14,7 @@ pub(super) const TOO_LONG: Failure = Failure::new(cqe::LOC_LEN_ERR, cqe::LENGTH)
 
 /// A missing page of a request.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::qp) struct IngressNeed {
+pub(crate) struct IngressNeed {
     pub need: Need,
     /// True if the page belongs to a buffer of a receive work request, false if to memory that the peer named.
     pub receive: bool,
@@ -22,7 +22,7 @@ pub(in crate::qp) struct IngressNeed {
 
 /// Reasons why the execution of a packet has stopped.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::qp) enum Stopped {
+pub(crate) enum Stopped {
     /// A page is missing: the fault policy determines the reaction.
     Absent(IngressNeed),
     /// The queue pair fails.

@@ -1,4 +1,8 @@
-//! Reads files whose author is not trusted: up to a limit of bytes, and for a scenario only in its folder.
+//! Files of command lines.
+//!
+//! Input is read up to a limit of bytes, and for a scenario only in its folder. Paths of results are checked before the work.
+
+#![forbid(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
 use std::io::{Error, Read};
@@ -29,23 +33,35 @@ fn path_named_by(folder: &Path, name: &str) -> Result<PathBuf, Error> {
 }
 
 /// The text of a file of at most `most` bytes that a scenario in this folder names.
-pub(crate) fn read_named(folder: &Path, name: &str, most: usize) -> Result<String, Error> {
+///
+/// # Errors
+/// The file is not in the folder, is not a regular file, can't be read, is longer, or is not UTF-8.
+pub fn read_named(folder: &Path, name: &str, most: usize) -> Result<String, Error> {
     read(&path_named_by(folder, name)?, most)
 }
 
 /// The text of a file of at most `most` bytes.
-pub(crate) fn read(path: &Path, most: usize) -> Result<String, Error> {
+///
+/// # Errors
+/// It can't be read, is longer, or is not UTF-8.
+pub fn read(path: &Path, most: usize) -> Result<String, Error> {
     read_text(File::open(path)?, most)
 }
 
 /// The text of an open file or pipe, at most `most` bytes.
-pub(crate) fn read_text(from: impl Read, most: usize) -> Result<String, Error> {
+///
+/// # Errors
+/// It can't be read, is longer, or is not UTF-8.
+pub fn read_text(from: impl Read, most: usize) -> Result<String, Error> {
     String::from_utf8(read_bytes(from, most)?).map_err(Error::other)
 }
 
 /// The content of an open file or pipe, at most `most` bytes. The size of pipes and devices is unknown before they are
 /// read.
-pub(crate) fn read_bytes(from: impl Read, most: usize) -> Result<Vec<u8>, Error> {
+///
+/// # Errors
+/// It can't be read, or is longer.
+pub fn read_bytes(from: impl Read, most: usize) -> Result<Vec<u8>, Error> {
     let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
     let mut bytes = Vec::new();
     from.take(limit).read_to_end(&mut bytes)?;
@@ -56,7 +72,10 @@ pub(crate) fn read_bytes(from: impl Read, most: usize) -> Result<Vec<u8>, Error>
 }
 
 /// Checks that a result can be written to a path, before the work. The file does not change.
-pub(crate) fn check_writable(path: &Path) -> anyhow::Result<()> {
+///
+/// # Errors
+/// The file is a folder, or can't be opened or created for writing.
+pub fn check_writable(path: &Path) -> anyhow::Result<()> {
     let shown = path.display();
     // Not followed: opening a link whose target is absent would make it.
     let found = path.symlink_metadata();
@@ -82,8 +101,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_path_for_results_is_checked_and_not_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let new = dir.path().join("new.xml");
+        check_writable(&new).unwrap();
+        assert!(!new.exists());
+        fs::write(&new, "old").unwrap();
+        check_writable(&new).unwrap();
+        assert_eq!(fs::read_to_string(&new).unwrap(), "old");
+        let error = check_writable(&dir.path().join("absent/new.xml")).unwrap_err();
+        assert!(format!("{error:#}").contains("absent/new.xml"), "{error:#}");
+    }
+
+    #[test]
     fn only_files_of_the_folder_are_read() {
-        let root = std::env::temp_dir().join(format!("faultline-files-{}", std::process::id()));
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
         let folder = root.join("scenarios");
         fs::create_dir_all(folder.join("profiles")).unwrap();
         fs::write(root.join("secret.toml"), "secret").unwrap();
@@ -114,6 +147,5 @@ mod tests {
         assert_eq!(read(&root.join("secret.toml"), 6).unwrap(), "secret");
         let error = read(Path::new("/dev/zero"), 100).unwrap_err();
         assert_eq!(error.to_string(), "it has more than 100 bytes");
-        fs::remove_dir_all(root).unwrap();
     }
 }
