@@ -89,7 +89,7 @@ pub enum Rule {
     MpaCrc,
     /// An FPDU fits into a segment, and its padding is zero.
     MpaLength,
-    /// Markers point to the length of the FPDU around them, or are zero between two FPDUs.
+    /// Markers point to the FPDU around them.
     MpaMarker,
     /// A DDP header is whole, with the version 1 and reserved bits of zero.
     DdpHeader,

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use faultline_abi::qp::QPS_RTS;
 use faultline_abi::{cqe, event, wqe as wr};
+use faultline_checker::{Checker, Place};
 use faultline_simulation::{Cq, Mr, Private, Qp, Rng, Send};
 use faultline_simulator::World;
 use faultline_wire::ddp::{DDP_VERSION, Ddp, DdpTarget, queue};
@@ -24,9 +25,9 @@ const MS: u64 = 1_000_000;
 const STAG: u32 = 0x5500;
 const REGION: u64 = 5 << 20;
 
-/// Which setup frame of the NIC is the second one.
+/// The end of the NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+enum Role {
     /// The NIC opens the connection.
     Active,
     /// The peer opens it.
@@ -35,7 +36,7 @@ pub enum Role {
 
 /// What the peer does with segments.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Habits {
+struct Habits {
     /// The peer demands markers.
     pub markers: bool,
     /// Maximum segment size of its SYN.
@@ -55,7 +56,8 @@ pub struct Found {
     start: usize,
     /// Octets, markers included.
     len: usize,
-    markers: usize,
+    /// FPDUPTR of each marker.
+    pub pointers: Vec<u16>,
 }
 
 /// A peer of the NIC of host 1.
@@ -79,7 +81,7 @@ pub struct Peer {
     setup_len: usize,
     /// Offset of the next FPDU.
     next: usize,
-    fpdus: Vec<Found>,
+    pub fpdus: Vec<Found>,
     /// A message that has begun: its type, the offset of its first octet, its octets.
     begun: Option<(RdmapOpcode, u64, Vec<u8>)>,
     messages: Vec<(RdmapOpcode, Vec<u8>)>,
@@ -89,7 +91,7 @@ pub struct Peer {
 }
 
 /// A queue pair of the NIC.
-pub struct Target {
+struct Target {
     cq: Cq,
     qp: Qp,
     mr: Mr,
@@ -261,7 +263,7 @@ impl Peer {
     }
 
     /// Lets time pass, and takes what the NIC has sent. Without a frame, a timer of the NIC may be due.
-    pub fn turn(&mut self, world: &World) {
+    fn turn(&mut self, world: &World) {
         world.run_for(5_000);
         let frames = world.take_capture();
         let of_nic = frames.into_iter().filter(|(host, _)| *host == 1);
@@ -273,7 +275,7 @@ impl Peer {
 
     /// Turns until something has happened.
     #[track_caller]
-    pub fn until(&mut self, world: &World, is_so: impl Fn(&Self) -> bool) {
+    fn until(&mut self, world: &World, is_so: impl Fn(&Self) -> bool) {
         for _ in 0..50_000 {
             if is_so(self) {
                 return;
@@ -361,7 +363,8 @@ impl Peer {
 
     /// Takes an FPDU apart, octet by octet. Returns false if it is not whole.
     fn take_fpdu(&mut self) -> bool {
-        let (mut plain, mut at, mut header, mut markers) = (Vec::new(), self.next, None, 0);
+        let (mut plain, mut at, mut header, mut pointers) =
+            (Vec::new(), self.next, None, Vec::new());
         let mut len = 2;
         while plain.len() < len {
             let position = at - self.setup_len;
@@ -372,7 +375,8 @@ impl Peer {
                 let distance = header.map_or(0, |header| at - header) as u16;
                 let [high, low] = distance.to_be_bytes();
                 assert_eq!(*marker, [0, 0, high, low], "the marker at {position}");
-                (at, markers) = (at + 4, markers + 1);
+                pointers.push(distance);
+                at += 4;
             }
             let Some(octet) = self.received.get(at) else {
                 return false;
@@ -392,7 +396,7 @@ impl Peer {
         self.fpdus.push(Found {
             start: self.next,
             len: at - self.next,
-            markers,
+            pointers,
         });
         self.next = at;
         let ulpdu_len = usize::from(u16::from_be_bytes([plain[0], plain[1]]));
@@ -430,7 +434,7 @@ impl Peer {
 }
 
 /// Connects a peer to a new queue pair of host 1, which may send then.
-pub fn connect(world: &mut World, role: Role, habits: Habits, seed: u64) -> (Peer, Target) {
+fn connect(world: &mut World, role: Role, habits: Habits, seed: u64) -> (Peer, Target) {
     // Host 0 has no connection, and would answer with resets.
     world.change(0, |_| None);
     world.start_capture();
@@ -477,7 +481,7 @@ pub fn connect(world: &mut World, role: Role, habits: Habits, seed: u64) -> (Pee
 }
 
 /// Posts a SEND or WRITE from an offset of the region.
-pub fn post(world: &mut World, to: &mut Target, opcode: u8, (offset, len): (u64, u32)) {
+fn post(world: &mut World, to: &mut Target, opcode: u8, (offset, len): (u64, u32)) {
     let send = Send {
         opcode,
         sges: &[(to.mr.va + offset, len, to.mr.key)],
@@ -489,7 +493,7 @@ pub fn post(world: &mut World, to: &mut Target, opcode: u8, (offset, len): (u64,
 }
 
 /// Writes data to the whole region.
-pub fn fill(world: &World, to: &Target) -> Vec<u8> {
+fn fill(world: &World, to: &Target) -> Vec<u8> {
     let all = data(REGION as usize);
     world.hosts[1].driver.write_mr(&to.mr, 0, &all);
     all
@@ -537,7 +541,14 @@ fn exchange(role: Role, habits: Habits, seed: u64, lengths: &[u32]) {
     assert!(done.iter().all(|cqe| cqe.status == cqe::SUCCESS));
     terminate(&world, &mut peer);
     check_sizes(&peer);
-    assert_eq!(world.segments().1, 0, "segments are not judged");
+    // The packet checker follows both directions, and agrees.
+    let mut checker = Checker::new(Place::Link);
+    peer.log
+        .iter()
+        .for_each(|(_, frame)| checker.passed(0, frame));
+    assert_eq!(checker.violations(), []);
+    assert_eq!(checker.unjudged_segments(), 0);
+    assert!(checker.segments() > 0);
 }
 
 /// FPDUs fit into segments, and those of a long message fill them. Without a reason to cut it, each segment has one FPDU.
@@ -545,7 +556,7 @@ fn check_sizes(peer: &Peer) {
     let mss = usize::from(peer.habits.mss);
     let longest = peer.fpdus.iter().map(|fpdu| fpdu.len).max().unwrap();
     assert!((mss - 7..=mss).contains(&longest), "{longest} of {mss}");
-    let markers: usize = peer.fpdus.iter().map(|fpdu| fpdu.markers).sum();
+    let markers: usize = peer.fpdus.iter().map(|fpdu| fpdu.pointers.len()).sum();
     let expected = match peer.habits.markers {
         true => (peer.next - peer.setup_len).div_ceil(512),
         false => 0,
@@ -558,6 +569,24 @@ fn check_sizes(peer: &Peer) {
         let segments = segments.filter(|(at, len)| *at > 0 && *len > 0);
         assert!(fpdus.eq(segments));
     }
+}
+
+/// A peer that has opened a connection, demands markers, and has received SENDs.
+pub fn received() -> Peer {
+    let mut world = world(7);
+    let habits = Habits {
+        markers: true,
+        mss: 1460,
+        ..Habits::default()
+    };
+    let (mut peer, mut to) = connect(&mut world, Role::Passive, habits, 7);
+    fill(&world, &to);
+    let lengths = [100, 200, 304, 488, 1000, 1, 4000, 20];
+    for len in lengths {
+        post(&mut world, &mut to, wr::WR_SEND, (9, len));
+    }
+    peer.has_messages(&world, lengths.len());
+    peer
 }
 
 const ROLES: [Role; 2] = [Role::Active, Role::Passive];

@@ -1,7 +1,16 @@
 //! Markers in the stream that leaves (RFC 5044 section 4.3), for a peer that demands them.
 //!
-//! Offsets of the stream count markers, as the sequence numbers of TCP do. FPDUs are found by *unmarked* offsets: those that a stream
-//! without markers would have.
+//! Offsets of the stream count markers, as the sequence numbers of TCP do: those of messages, FPDUs, copies and acknowledgments. The FPDUs
+//! of a message are equally long only without markers. So the FPDU at an offset is found by *unmarked* offsets, which a stream without
+//! markers would have.
+//!
+//! An example, with a maximum segment size of 1460 and offsets from the first FPDU:
+//!
+//! - *SEND of 3000 octets.* Up to three markers are in a segment, so an FPDU has 1448 octets without them. The FPDUs are 0 to 1460, 1460
+//!   to 2920 and 2920 to 3100. The markers of the second are at 1536, 2048 and 2560; they point 76, 588 and 1100 octets back.
+//! - *Answer to a READ of 1000 octets.* It is 3100 to 4128, with markers at 3584 and 4096. Its copy has them too.
+//! - *The peer has acknowledged 1000 octets, and the rest is lost.* Offset 1000 is unmarked 992, in the FPDU from 0. That FPDU is read from
+//!   guest memory again, its markers are inserted again, and the octets from 1000 to 1460 leave. The FPDU leaves in pieces, so it is copied.
 
 use faultline_wire::mpa::{Fpdu, Marker, Markers};
 
@@ -119,6 +128,23 @@ mod tests {
                 layout.insert(offset, (stream.len() - start) as u32, &mut out);
                 assert_eq!(out, expected, "FPDU {n} of {len} octets from {start}");
             }
+        }
+    }
+
+    /// The example above.
+    #[test]
+    fn a_send_and_an_answer() {
+        let layout = MarkerLayout::beginning_at(0);
+        assert_eq!(layout.longest_fpdu(1460), 1448);
+        // The last FPDU of the SEND has 152 octets of payload, 20 of headers and a CRC; the answer 1000, 16 and a CRC.
+        let ends = [1448, 2896, 2896 + 176, 2896 + 176 + 1020].map(|end| layout.marked(end));
+        assert_eq!(ends, [1460, 2920, 3100, 4128]);
+        assert_eq!(layout.unmarked(1000), 992);
+        let mut out = vec![1; 1444];
+        layout.insert(1460, 1460, &mut out);
+        for (at, distance) in [(1536, 76), (2048, 588), (2560, 1100)] {
+            let marker = Marker::parse(&out[at - 1460..]).unwrap();
+            assert_eq!(marker, (Marker { distance }, 4));
         }
     }
 
