@@ -98,7 +98,7 @@ mod tests {
             let at = stream.len() - first;
             if at.is_multiple_of(512) {
                 let distance = header.map_or(0, |header| at - header);
-                stream.extend_from_slice(&(distance as u32).to_be_bytes());
+                stream.extend_from_slice(&len32(distance).to_be_bytes());
             }
             header = header.or(Some(stream.len() - first));
             stream.push(*octet);
@@ -115,8 +115,9 @@ mod tests {
             let layout = MarkerLayout::beginning_at(first as u64);
             let mut stream = vec![0xee; first];
             let mut unmarked = first as u64;
-            for (n, len) in lengths.iter().cycle().take(200).enumerate() {
-                let fpdu: Vec<u8> = (0..*len).map(|at| (at + n) as u8 | 1).collect();
+            for (n, len) in (0..200u32).zip(lengths.iter().cycle()) {
+                let octet = |at: u32| ((at + n) & 0xff) as u8 | 1;
+                let fpdu: Vec<u8> = (0..*len).map(octet).collect();
                 let start = stream.len();
                 append(&mut stream, first, &fpdu);
                 let offset = layout.marked(unmarked);
@@ -125,7 +126,7 @@ mod tests {
                 assert_eq!(layout.marked(unmarked), stream.len() as u64);
                 let expected = &stream[start..stream.len() - Fpdu::CRC_LEN];
                 let mut out = fpdu[..fpdu.len() - Fpdu::CRC_LEN].to_vec();
-                layout.insert(offset, (stream.len() - start) as u32, &mut out);
+                layout.insert(offset, len32(stream.len() - start), &mut out);
                 assert_eq!(out, expected, "FPDU {n} of {len} octets from {start}");
             }
         }

@@ -96,16 +96,15 @@ proptest! {
     /// Compares with markers that are inserted octet by octet.
     #[test]
     fn positions_of_markers(octets in 0..20_000u64, len in 1..5000u64) {
-        let mut at = 0;
-        let mut start = 0;
+        let (mut at, mut start) = (0u64, 0u64);
         for octet in 0..octets + len {
             if octet == octets {
                 start = at;
             }
-            if at % 512 == 0 {
+            if at.is_multiple_of(512) {
                 let marker = Markers::at(at, start);
                 if octet > octets {
-                    let header = if start % 512 == 0 { start + 4 } else { start };
+                    let header = if start.is_multiple_of(512) { start + 4 } else { start };
                     prop_assert_eq!(u64::from(marker.distance), at - header);
                 } else if octet == octets {
                     prop_assert_eq!(marker.distance, 0);
