@@ -89,6 +89,8 @@ pub enum Rule {
     MpaCrc,
     /// An FPDU fits into a segment, and its padding is zero.
     MpaLength,
+    /// Markers point to the FPDU around them.
+    MpaMarker,
     /// A DDP header is whole, with the version 1 and reserved bits of zero.
     DdpHeader,
     /// The untagged messages of each queue are numbered from 1.
@@ -135,7 +137,7 @@ impl Severity {
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Self; 53] = [
+    pub const ALL: [Self; 54] = [
         Self::WellFormed,
         Self::InvariantCrc,
         Self::FixedField,
@@ -179,6 +181,7 @@ impl Rule {
         Self::MpaOrder,
         Self::MpaCrc,
         Self::MpaLength,
+        Self::MpaMarker,
         Self::DdpHeader,
         Self::DdpMsn,
         Self::DdpOffset,
@@ -246,6 +249,7 @@ impl Rule {
             Self::MpaOrder => "mpa-order",
             Self::MpaCrc => "mpa-crc",
             Self::MpaLength => "mpa-length",
+            Self::MpaMarker => "mpa-marker",
             Self::DdpHeader => "ddp-header",
             Self::DdpMsn => "ddp-msn",
             Self::DdpOffset => "ddp-offset",
@@ -305,6 +309,7 @@ impl Rule {
             Self::MpaOrder => "RFC 5044 7.1.2",
             Self::MpaCrc => "RFC 5044 4.4",
             Self::MpaLength => "RFC 5044 4.1, 4.5",
+            Self::MpaMarker => "RFC 5044 4.3",
             Self::DdpHeader => "RFC 5041 4.1",
             Self::DdpMsn => "RFC 5041 4.3, 5.1.2",
             Self::DdpOffset => "RFC 5041 5.2",

@@ -14,8 +14,8 @@
 //! - `pos`, `ranges`: sequence numbers without wrap-around, and sets of them
 //! - [`Listener`]: connections that a peer opens; `isn`: initial sequence numbers
 //!
-//! Not implemented: TCP Fast Open, urgent data (the octets are ordinary data), RACK-TLP, CUBIC, accurate ECN, SYN cookies, reassembly of
-//! IP fragments.
+//! Not implemented: TCP Fast Open, urgent data (the octets are ordinary data), RACK-TLP, CUBIC, accurate ECN, SYN cookies, path MTU
+//! probes (RFC 8899), reassembly of IP fragments.
 //!
 //! # Limits
 //!

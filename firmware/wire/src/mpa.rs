@@ -4,7 +4,7 @@
 //! (a DDP segment), up to three octets of zeros, and a CRC-32C. [`Fpdu`] has the layout, [`Crc32c`] the checksum.
 //!
 //! Markers point from fixed positions of the stream to the FPDU around them. An endpoint states in its setup frame whether it wants to
-//! *receive* them. This project never does, but inserts them for a peer that insists: [`Markers`].
+//! *receive* them. This project never does, but inserts them for a peer that does: [`Markers`].
 //!
 //! # Panics
 //!
@@ -251,7 +251,7 @@ impl Crc32c {
 /// A marker (RFC 5044 section 4.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Marker {
-    /// Octets from the start of the FPDU around the marker to the marker, other markers included; 0 for one before the header.
+    /// FPDUPTR: octets from the length of the FPDU around the marker to the marker, other markers included; 0 for one before the length.
     pub distance: u16,
 }
 
@@ -275,32 +275,51 @@ impl Marker {
     }
 }
 
-/// Positions of the markers in one direction of a connection: every 512 octets of the stream, markers included. The first is before the
-/// first FPDU, at the offset from which positions count here.
+/// Positions of the markers in one direction of a connection (RFC 5044 section 4.3): the first is immediately before the first FPDU, the
+/// others follow at every 512th octet of the stream from there.
 ///
-/// RFC 5044 section 4.3 was not at hand for the position of the first marker, and Linux `siw` has none to compare with.
+/// A *position* is an offset in the stream from the first marker, and counts markers. An *octet count* is without markers. A marker between
+/// two FPDUs belongs to the second one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Markers;
 
 impl Markers {
     /// Octets from one marker to the next.
     pub const INTERVAL: u64 = 512;
+    /// Octets of FPDUs between two markers.
+    const BETWEEN: u64 = Self::INTERVAL.saturating_sub(Marker::LEN as u64);
 
-    /// Octets from `position` to the next marker: 0 if one is there.
+    /// Octets from `position` to the next marker: 0 if one begins there.
     pub const fn next(position: u64) -> u64 {
         position.wrapping_neg() % Self::INTERVAL
     }
 
-    /// Octets in the stream of an FPDU of `len` octets that begins at `position`, with its markers: one before its header belongs to it,
-    /// one after its CRC does not.
-    pub const fn len_with_markers(position: u64, len: u64) -> u64 {
-        // Of each interval, 508 octets are the FPDU's.
-        let first = Self::next(position);
-        if len <= first && first > 0 {
-            return len;
-        }
-        let rest = len.saturating_sub(first);
-        let markers = rest.div_ceil(Self::INTERVAL.saturating_sub(Marker::LEN as u64));
-        len.saturating_add(markers.saturating_mul(Marker::LEN as u64))
+    /// Octet count before `position`.
+    pub const fn octets_before(position: u64) -> u64 {
+        let since_marker = position % Self::INTERVAL;
+        let whole = (position / Self::INTERVAL).saturating_mul(Self::BETWEEN);
+        whole.saturating_add(since_marker.saturating_sub(Marker::LEN as u64))
+    }
+
+    /// The position after `octets`, before a marker that follows them.
+    pub const fn position_after(octets: u64) -> u64 {
+        let markers = octets.div_ceil(Self::BETWEEN);
+        octets.saturating_add(markers.saturating_mul(Marker::LEN as u64))
+    }
+
+    /// Largest number of markers in an FPDU that has, with them, at most `len` octets.
+    pub const fn most_in(len: u64) -> u64 {
+        len.div_ceil(Self::INTERVAL)
+    }
+
+    /// The marker at `position`, of an FPDU that begins at `start` with its length or with a marker.
+    pub fn at(position: u64, start: u64) -> Marker {
+        let header = match Self::next(start) {
+            0 => start.saturating_add(Marker::LEN as u64),
+            _ => start,
+        };
+        // An FPDU in a segment has less than 65536 octets.
+        let distance = u16::try_from(position.saturating_sub(header)).unwrap_or(u16::MAX);
+        Marker { distance }
     }
 }

@@ -156,8 +156,8 @@ fn ulpdu(opcode: RdmapOpcode, target: DdpTarget, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The setup frame of the peer.
-fn setup() -> Vec<u8> {
+/// The setup frame of the peer, which may demand markers.
+fn setup(markers: bool) -> Vec<u8> {
     let depths = EnhancedSetup {
         ird: 4,
         ord: 4,
@@ -165,9 +165,11 @@ fn setup() -> Vec<u8> {
         rtr_write: true,
         ..EnhancedSetup::default()
     };
+    let mut flags = MpaFlags::CRC | MpaFlags::ENHANCED;
+    flags.set(MpaFlags::MARKERS, markers);
     let setup = MpaSetup {
         role: MpaRole::Request,
-        flags: MpaFlags::CRC | MpaFlags::ENHANCED,
+        flags,
         revision: 2,
         private_data_len: EnhancedSetup::LEN as u16,
     };
@@ -178,7 +180,7 @@ fn setup() -> Vec<u8> {
 }
 
 /// Opens a connection of the peer to a new queue pair of host 1, and sends the empty WRITE after which the NIC may send.
-fn open(world: &mut World, port: u16, (cq, open): (Cq, Mr)) -> Target {
+fn open(world: &mut World, port: u16, (cq, open): (Cq, Mr), markers: bool) -> Target {
     let qp = world.hosts[1].qp(QPT_RC, &cq).expect("QP");
     world.hosts[1].driver.to_init(qp.qpn, RIGHTS).expect("INIT");
     let mut peer = Peer {
@@ -191,7 +193,7 @@ fn open(world: &mut World, port: u16, (cq, open): (Cq, Mr)) -> Target {
     peer.seq = peer.seq.add(1);
     world.run_for(5_000);
     peer.see(&world.take_capture());
-    peer.send(world, TcpFlags::ACK, &setup());
+    peer.send(world, TcpFlags::ACK, &setup(markers));
     world.run_for(5_000);
     let events = world.hosts[1].driver.whole_events();
     let request = events
@@ -487,11 +489,12 @@ pub fn octets(data: &[u8]) {
         let cq = world.hosts[1].cq(6).expect("CQ");
         (cq, world.hosts[1].mr(LEN).expect("MR"))
     });
-    let mut by = open(&mut world, BYSTANDER, first);
+    let mut by = open(&mut world, BYSTANDER, first, false);
     let quiet = pattern(1, LEN as usize);
     world.hosts[1].driver.write_mr(&by.open, 0, quiet);
     let before = world.with_nic(1, |nic| nic.held_memory());
-    let mut to = open(&mut world, HOSTILE, second);
+    let markers = !data.len().is_multiple_of(2);
+    let mut to = open(&mut world, HOSTILE, second, markers);
     post(&mut world, &mut to);
     let idle = world.with_nic(1, |nic| nic.held_memory());
     let aim = Aim {

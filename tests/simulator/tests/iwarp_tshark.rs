@@ -10,10 +10,11 @@ use faultline_wire::rdmap::RdmapOpcode;
 use crate::iwarp::{completed, connect, post, post_recv, world};
 
 /// Fields of a frame that are printed.
-const FIELDS: [&str; 4] = [
+const FIELDS: [&str; 5] = [
     "iwarp_rdma.opcode",
     "iwarp_mpa.key.req",
     "iwarp_mpa.key.rep",
+    "iwarp_mpa.marker_fpduptr",
     "tcp.len",
 ];
 
@@ -57,12 +58,12 @@ fn tshark(file: &Path, filter: &str) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// The whole text of tshark about all frames.
-fn details(file: &Path) -> String {
+/// The whole text of tshark about the frames that a display filter chooses.
+fn details(file: &Path, filter: &str) -> String {
     let output = Command::new("tshark")
         .arg("-r")
         .arg(file)
-        .arg("-V")
+        .args(["-Y", filter, "-V"])
         .output();
     String::from_utf8_lossy(&output.unwrap().stdout).into_owned()
 }
@@ -134,7 +135,7 @@ fn tshark_decodes_iwarp() {
             let filter = format!("iwarp_rdma.opcode == {}", opcode as u8);
             assert!(!tshark(&file, &filter).is_empty(), "{opcode:?}");
         }
-        let text = details(&file);
+        let text = details(&file, "tcp");
         // Each has one FPDU, but for the two setup frames.
         let good = text.matches("(Good CRC32)").count();
         assert_eq!(good, decoded.len() - 2);
@@ -149,5 +150,29 @@ fn tshark_decodes_iwarp() {
     last.1[500] ^= 1;
     write(&file, &frames);
     assert_eq!(tshark(&file, "tcp.checksum.status == 0").len(), 1);
+    let _ = std::fs::remove_file(&file);
+}
+
+/// tshark finds the markers of RFC 5044, the first one where the first FPDU begins. It expects them in both directions if one end demands
+/// them, so only the frames of the NIC are compared.
+#[test]
+#[ignore = "needs tshark: cargo lab test host::tshark"]
+fn tshark_finds_markers() {
+    let file = std::env::temp_dir().join(format!("faultline-markers-{}.pcap", std::process::id()));
+    let peer = crate::iwarp_markers::received();
+    write(&file, &peer.log);
+    let of_nic = "iwarp_mpa.fpdu && tcp.srcport == 4791";
+    let found = tshark(&file, of_nic);
+    let expected = peer.fpdus.iter().map(|fpdu| {
+        let pointers = fpdu.pointers.iter().map(u16::to_string);
+        pointers.collect::<Vec<_>>().join(",")
+    });
+    let pointers = found.iter().filter_map(|line| line.split('\t').nth(3));
+    assert!(pointers.eq(expected), "{found:?}, {:?}", peer.fpdus);
+    // Markers are in the CRC.
+    let text = details(&file, of_nic);
+    let good = text.matches("(Good CRC32)").count();
+    assert_eq!(good, peer.fpdus.len(), "{text}");
+    assert!(found.iter().all(|line| line.starts_with("0x03\t")));
     let _ = std::fs::remove_file(&file);
 }

@@ -31,6 +31,7 @@ mod iwarp_ends;
 mod iwarp_faults;
 mod iwarp_idle;
 mod iwarp_many;
+mod iwarp_markers;
 mod iwarp_memory;
 mod iwarp_reads;
 mod iwarp_refusals;

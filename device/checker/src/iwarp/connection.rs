@@ -4,7 +4,7 @@ use faultline_wire::TcpFlags as F;
 use faultline_wire::mpa::MpaFlags;
 use faultline_wire::rdmap::ReadRequest;
 
-use super::fpdus::{self, Fpdus, Whole};
+use super::fpdus::{Fpdus, Whole};
 use super::messages::{Event, header_len};
 use super::segment::{End, Octets, Segment};
 use super::setup::{self, Setup};
@@ -344,13 +344,20 @@ impl Connection {
         report: Reports<'_>,
     ) {
         let (own, _) = self.pair(from);
-        let Some(before) = own.sent_at(position) else {
+        let (Some(before), Stream::Fpdus(fpdus)) = (own.sent_at(position), &own.stream) else {
             return;
         };
-        let Some((fpdu, ulpdu, is_intact)) = fpdus::read(segment.data) else {
+        let (mut fpdus, mut octets) = (fpdus.begin(), segment.rest(0));
+        let end = position.saturating_add(octets.len as u64);
+        let Ok(Some(whole)) = fpdus.take(&mut octets, end) else {
             return;
         };
-        if fpdus::digest(fpdu.ulpdu_len, ulpdu) != before.digest {
+        // All of its octets are known.
+        let Some(is_intact) = whole.crc else {
+            return;
+        };
+        judge_markers(&whole, report);
+        if whole.digest() != before.digest {
             let what = "an FPDU is sent again with other headers".to_owned();
             report((Rule::TcpRepetition, what));
         } else if !is_intact && self.has_crc() {
@@ -372,7 +379,7 @@ impl Connection {
                     report((Rule::MpaOrder, what));
                     return;
                 }
-                Stream::Setup(_) => self.feed_setup(from, &mut octets, report),
+                Stream::Setup(_) => self.feed_setup(from, &mut octets, end, report),
                 Stream::Fpdus(_) => {
                     if !self.feed_fpdu(from, &mut octets, end, report) {
                         return;
@@ -382,7 +389,8 @@ impl Connection {
         }
     }
 
-    fn feed_setup(&mut self, from: usize, octets: &mut Octets<'_>, report: Reports<'_>) {
+    /// Takes octets of a setup frame from `octets`, which end at position `end`.
+    fn feed_setup(&mut self, from: usize, octets: &mut Octets<'_>, end: u64, report: Reports<'_>) {
         let request = self.sides.first().and_then(|side| side.setup);
         let is_candidate = self.kind == Kind::Candidate;
         let (own, _) = self.pair(from);
@@ -414,22 +422,33 @@ impl Connection {
         };
         match setup::read(seen, role, request.as_ref(), report) {
             Ok(None) => {}
-            Ok(Some(frame)) => self.begin_fpdus(from, frame, report),
+            Ok(Some(frame)) => {
+                let first = end.saturating_sub(octets.len as u64);
+                self.begin_fpdus(from, frame, first, report);
+            }
             Err(()) => own.lose(),
         }
     }
 
-    fn begin_fpdus(&mut self, from: usize, frame: Setup, report: Reports<'_>) {
+    /// A setup frame has ended: FPDUs follow at position `first`.
+    fn begin_fpdus(&mut self, from: usize, frame: Setup, first: u64, report: Reports<'_>) {
         let (own, peer) = self.pair(from);
         own.setup = Some(frame);
-        own.stream = Stream::Fpdus(Fpdus::default());
+        // An end inserts markers if its peer demands them.
+        let has_markers = peer.setup.is_some_and(|setup| setup.has(MpaFlags::MARKERS));
+        own.stream = Stream::Fpdus(Fpdus::new(first, has_markers));
         if from > 0 && frame.has(MpaFlags::REJECT) {
             own.stream = Stream::Rejected;
             peer.stream = Stream::Rejected;
         }
-        if frame.has(MpaFlags::MARKERS) {
+        let is_late = match &mut peer.stream {
+            Stream::Fpdus(fpdus) if frame.has(MpaFlags::MARKERS) => !fpdus.expect_markers(),
+            _ => false,
+        };
+        if is_late {
             let other = 1usize.saturating_sub(from);
-            self.lose(other, "its FPDUs have markers", report);
+            let why = "FPDUs are before the setup frame that demands markers";
+            self.lose(other, why, report);
         }
     }
 
@@ -561,10 +580,18 @@ fn judge_fpdu(whole: &Whole<'_>, emss: usize, report: Reports<'_>) {
         let what = format!("an FPDU of {len} octets does not fit into a segment of {emss}");
         report((Rule::MpaLength, what));
     }
+    judge_markers(whole, report);
     if let Some(pad) = whole.pad
         && pad.iter().any(|octet| *octet != 0)
     {
         report((Rule::MpaLength, format!("the pad octets are {pad:02x?}")));
+    }
+}
+
+fn judge_markers(whole: &Whole<'_>, report: Reports<'_>) {
+    if let Some((found, distance)) = whole.wrong_marker {
+        let what = format!("a marker is {found:02x?}, its distance to the FPDU is {distance}");
+        report((Rule::MpaMarker, what));
     }
 }
 

@@ -298,7 +298,5 @@ fn key([from, to]: [End; 2]) -> Key {
 fn is_iwarp(segment: &Segment<'_>) -> bool {
     let data = segment.data;
     let is_setup = |role| data.len() >= setup::KEY && setup::may_be(data, role);
-    is_setup(MpaRole::Request)
-        || is_setup(MpaRole::Reply)
-        || fpdus::read(data).is_some_and(|(fpdu, _, is_intact)| is_intact && !fpdu.is_empty())
+    is_setup(MpaRole::Request) || is_setup(MpaRole::Reply) || fpdus::begins(data)
 }

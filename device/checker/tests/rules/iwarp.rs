@@ -37,6 +37,8 @@ struct Stream {
     /// Octets of data that each end has sent.
     sent: [u32; 2],
     msns: [[u32; 4]; 2],
+    /// The ends that demand markers.
+    demands: [bool; 2],
     known: Option<usize>,
     /// Changes the next segment.
     change: Option<Box<Change>>,
@@ -137,6 +139,7 @@ impl Stream {
             place,
             sent: [0; 2],
             msns: [[1; 4]; 2],
+            demands: [false; 2],
             known: None,
             change: None,
             spoil: None,
@@ -153,8 +156,11 @@ impl Stream {
 
     fn set_up(&mut self) {
         self.handshake();
-        self.data(0, &setup(MpaRole::Request));
-        self.data(1, &setup(MpaRole::Reply));
+        for (from, role) in [(0, MpaRole::Request), (1, MpaRole::Reply)] {
+            let mut frame = setup(role);
+            frame[16] |= u8::from(self.demands[from]) << 7;
+            self.data(from, &frame);
+        }
         self.write(0, 0, &[], true);
     }
 
@@ -237,8 +243,28 @@ impl Stream {
         self.pass(from, tcp, data);
     }
 
+    /// The next FPDU of an end, with markers if the other one demands them.
+    fn fpdu(&self, from: usize, ulpdu: &[u8]) -> Vec<u8> {
+        let plain = fpdu(ulpdu);
+        if !self.demands[1 - from] {
+            return plain;
+        }
+        let first = usize::try_from(self.sent[from]).unwrap() - setup(MpaRole::Reply).len();
+        let (mut out, mut header) = (Vec::new(), None);
+        for octet in &plain {
+            if (first + out.len()).is_multiple_of(512) {
+                let distance = header.map_or(0, |header| out.len() - header);
+                out.extend_from_slice(&u32::try_from(distance).unwrap().to_be_bytes());
+            }
+            header = header.or(Some(out.len()));
+            out.push(*octet);
+        }
+        seal_again(&mut out);
+        out
+    }
+
     fn send_fpdu(&mut self, from: usize, octets: &[u8]) {
-        self.data(from, &fpdu(octets));
+        self.data(from, &self.fpdu(from, octets));
     }
 
     fn untagged(&mut self, from: usize, opcode: RdmapOpcode, payload: &[u8]) -> Vec<u8> {
@@ -343,10 +369,11 @@ fn talk(stream: &mut Stream) {
     stream.respond(1, 0x1000, 0, true);
     // An FPDU in two segments, and its end again with the next one.
     let message = stream.untagged(0, RdmapOpcode::SendSolicited, &[9; 700]);
-    let octets = fpdu(&message);
+    let octets = stream.fpdu(0, &message);
     stream.data(0, &octets[..400]);
     stream.data(0, &octets[400..]);
-    let next = fpdu(&stream.untagged(0, RdmapOpcode::Send, &[1]));
+    let message = stream.untagged(0, RdmapOpcode::Send, &[1]);
+    let next = stream.fpdu(0, &message);
     let both = [&octets[600..], &next[..]].concat();
     let back = u32::try_from(octets.len() - 600).unwrap();
     let tcp = stream.header(0);
@@ -366,9 +393,15 @@ fn talk(stream: &mut Stream) {
 #[test]
 fn a_conversation_has_no_findings() {
     for place in [Place::Adapter, Place::Link] {
-        for known in [None, Some(300)] {
+        for (known, demands) in [
+            (None, [false, false]),
+            (Some(300), [false, false]),
+            (None, [true, false]),
+            (Some(300), [false, true]),
+            (None, [true, true]),
+        ] {
             let mut stream = Stream::at(place);
-            stream.known = known;
+            (stream.known, stream.demands) = (known, demands);
             talk(&mut stream);
             stream.is_clean();
             // The handshake is before the MPA request.
@@ -458,7 +491,7 @@ fn late_and_missing_segments_of_a_link_are_no_violations() {
 /// A change of a good segment, and the rule that it violates.
 type Case = (Rule, fn(&mut Stream));
 
-fn change_data(stream: &mut Stream, change: fn(&mut Vec<u8>)) {
+fn change_data(stream: &mut Stream, change: impl FnOnce(&mut Vec<u8>) + 'static) {
     stream.change(move |_, data| {
         change(data);
         seal_again(data);
@@ -638,10 +671,83 @@ fn each_change_violates_its_rule() {
     let all = Rule::ALL.iter().copied();
     let of_iwarp = all.skip_while(|rule| *rule != Rule::TcpSegment);
     let missing: Vec<Rule> = of_iwarp.filter(|rule| !seen.contains(rule)).collect();
-    assert_eq!(
-        missing,
-        [Rule::MpaSetup, Rule::MpaOrder, Rule::UnjudgedStream]
-    );
+    let of_others = [
+        Rule::MpaSetup,
+        Rule::MpaOrder,
+        Rule::MpaMarker,
+        Rule::UnjudgedStream,
+    ];
+    assert_eq!(missing, of_others);
+}
+
+/// A connection in which the passive end demands markers, and the active one sends SENDs until a marker is in the next one; its place.
+fn before_a_marker() -> (Stream, usize) {
+    let mut stream = Stream::new();
+    stream.demands = [false, true];
+    stream.set_up();
+    loop {
+        let position = usize::try_from(stream.sent[0]).unwrap() - setup(MpaRole::Reply).len();
+        match position.next_multiple_of(512) - position {
+            // Not in the headers.
+            at if (24..120).contains(&at) => return (stream, at),
+            _ => stream.send(0),
+        }
+    }
+}
+
+#[test]
+fn markers_point_to_their_fpdu() {
+    // FPDUPTR, and the reserved half.
+    for (octet, bit) in [(3, 4), (2, 1), (1, 1), (0, 0x80)] {
+        let (mut stream, at) = before_a_marker();
+        stream.is_clean();
+        change_data(&mut stream, move |data| data[at + octet] ^= bit);
+        stream.send(0);
+        stream.violates(Rule::MpaMarker);
+    }
+    // A marker between two FPDUs is zero.
+    let mut stream = Stream::new();
+    stream.demands = [true, false];
+    stream.set_up();
+    change_data(&mut stream, |data| data[3] = 4);
+    stream.send(1);
+    stream.violates(Rule::MpaMarker);
+    // An FPDU that is sent again.
+    let (mut stream, at) = before_a_marker();
+    let message = stream.untagged(0, RdmapOpcode::Send, &[7; 101]);
+    let octets = stream.fpdu(0, &message);
+    stream.data(0, &octets);
+    let len = u32::try_from(octets.len()).unwrap();
+    stream.again(0, len, &octets);
+    stream.is_clean();
+    change_data(&mut stream, move |data| data[at + 3] ^= 8);
+    stream.again(0, len, &octets);
+    stream.violates(Rule::MpaMarker);
+}
+
+#[test]
+fn markers_that_are_missing_or_not_demanded_are_noticed() {
+    for demands in [[false, true], [false, false]] {
+        let mut stream = Stream::new();
+        stream.demands = demands;
+        stream.set_up();
+        stream.demands = [false, !demands[1]];
+        (0..5).for_each(|_| stream.send(0));
+        assert!(!stream.rules().is_empty());
+    }
+}
+
+/// The first FPDU may be seen before the reply that demands markers: then its end is not judged.
+#[test]
+fn a_late_demand_for_markers_is_noted() {
+    let mut stream = Stream::at(Place::Link);
+    stream.handshake();
+    stream.data(0, &setup(MpaRole::Request));
+    stream.write(0, 0, &[], true);
+    let mut reply = setup(MpaRole::Reply);
+    reply[16] |= 0x80;
+    stream.data(1, &reply);
+    assert!(stream.rules().contains(&Rule::UnjudgedStream));
 }
 
 #[test]

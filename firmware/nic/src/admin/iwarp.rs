@@ -129,6 +129,7 @@ impl Nic {
             ord: Some(ord),
             enhanced: true,
             rtr_write: true,
+            markers: false,
             reject: false,
             private,
         })

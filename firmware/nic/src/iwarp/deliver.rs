@@ -215,6 +215,10 @@ impl<M: Dma> Delivery<'_, '_, '_, M> {
                     true => Phase::Ended,
                     false => Phase::Fpdus,
                 };
+                // Here, because the next octets may be a READ request, whose answer follows.
+                if offer.markers {
+                    self.sender.insert_markers();
+                }
                 self.reply = Some(offer);
                 taken(len)
             }

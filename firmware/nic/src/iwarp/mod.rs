@@ -2,7 +2,7 @@
 //!
 //! - `qp`: the queue pair and its states; `stream`: its connection; `begin`: work requests become messages; `transmit`: segments; `end`: ends
 //! - `work`: the send queue; `receives`: the receive queue
-//! - `send`, `copies`: the stream that leaves; `deliver`, `kept`: the stream that arrives; `execute`: DDP segments; `refusal`: Terminate
+//! - `send`, `markers`, `copies`: the stream that leaves; `deliver`, `kept`: the stream that arrives; `execute`: DDP segments; `refusal`: Terminate
 //! - `setup`: MPA requests and replies; `connections`: listeners, requests, owners of connections
 //! - `page_wait`: pages of data that leaves; `path`, `arrived`: headers; `view`: for operators
 
@@ -14,6 +14,7 @@ mod deliver;
 mod end;
 mod execute;
 mod kept;
+mod markers;
 mod page_wait;
 mod path;
 mod qp;

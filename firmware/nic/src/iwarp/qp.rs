@@ -217,6 +217,9 @@ impl StreamQp {
         let setup = config.own.to_frame(MpaRole::Reply);
         let inbound = Inbound::new(Phase::Fpdus, config.path.mss());
         self.begin_stream(cx, config, connection, inbound, &setup);
+        if let Some(stream) = self.stream.as_deref_mut().filter(|_| peer.markers) {
+            stream.sender.insert_markers();
+        }
         self.established(cx, peer);
         self.progress(cx);
     }

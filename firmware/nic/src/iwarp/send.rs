@@ -1,7 +1,7 @@
 //! The stream that leaves: messages, their FPDUs, and the octets of these.
 //!
-//! A message is one entry, whatever its length: all of its FPDUs but the last are equally long, so the FPDU at an offset of the stream is
-//! found by arithmetic. Its payload is read from guest memory whenever a segment leaves, or from a copy.
+//! A message is one entry, whatever its length: all of its FPDUs but the last are equally long without markers, so the FPDU at an offset
+//! of the stream is found by arithmetic. Its payload is read from guest memory whenever a segment leaves, or from a copy.
 
 use std::collections::VecDeque;
 
@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 
 use super::copies::Copies;
 use super::kept::KeptRoom;
+use super::markers::MarkerLayout;
 use super::page_wait::PageOf;
 use super::work::SendQueue;
 use crate::budget::{Budget, Held};
@@ -109,6 +110,8 @@ pub(super) struct Part {
     pub start: u64,
     /// Its length in octets.
     pub len: u32,
+    /// The same without markers.
+    unmarked_len: u32,
     origin: PartOrigin,
     header: SmallVec<[u8; 20]>,
     own: Octets,
@@ -136,6 +139,7 @@ pub(super) struct Sender {
     pushed: u64,
     /// Octets that have been sent at least once.
     sent: u64,
+    markers: MarkerLayout,
     copies: Copies,
     /// Messages begun in each queue.
     msns: [u32; 4],
@@ -158,6 +162,11 @@ impl Sender {
     /// Octets that have not been sent once.
     pub(super) fn unsent(&self) -> u64 {
         self.pushed.saturating_sub(self.sent)
+    }
+
+    /// The peer demands markers, and only the setup frame has been pushed: the first FPDU follows.
+    pub(super) fn insert_markers(&mut self) {
+        self.markers = MarkerLayout::beginning_at(self.pushed);
     }
 
     /// Answers to READs and atomics that have not been sent completely.
@@ -194,12 +203,14 @@ impl Sender {
         len: u32,
         max: u32,
     ) -> u64 {
-        let (room, octets) = match framing {
-            Framing::Setup => (len, u64::from(len)),
+        let start = self.pushed;
+        let (room, end) = match framing {
+            Framing::Setup => (len, start.saturating_add(len.into())),
             Framing::Ddp { target, .. } => {
                 let header = header_len(target);
                 // All FPDUs but the last need no padding.
-                let room = (max & !3).saturating_sub(FRAMING.saturating_add(header));
+                let longest = self.markers.longest_fpdu(max);
+                let room = longest.saturating_sub(FRAMING.saturating_add(header));
                 let room = (room & !3).max(4);
                 let others = len.div_ceil(room).saturating_sub(1);
                 let last = len.saturating_sub(others.saturating_mul(room));
@@ -208,24 +219,24 @@ impl Sender {
                 let octets = full
                     .saturating_mul(others.into())
                     .saturating_add(last.into());
-                (room, octets)
+                let begin = self.markers.unmarked(start);
+                (room, self.markers.marked(begin.saturating_add(octets)))
             }
         };
-        let start = self.pushed;
-        self.pushed = start.saturating_add(octets);
+        self.pushed = end;
         if framing.is_answer() {
             self.unacknowledged_answers = self.unacknowledged_answers.saturating_add(1);
         }
         self.messages.push_back(Message {
             start,
-            end: self.pushed,
+            end,
             len,
             room,
             framing,
             content,
         });
         self.account(budget);
-        octets
+        end.saturating_sub(start)
     }
 
     /// A segment up to this offset has been sent.
@@ -239,7 +250,9 @@ impl Sender {
             .messages
             .partition_point(|message| message.end <= self.sent);
         let message = self.messages.get(at);
-        message.map_or(self.sent, |message| message.end_of_fpdu(self.sent))
+        message.map_or(self.sent, |message| {
+            message.end_of_fpdu(self.markers, self.sent)
+        })
     }
 
     /// Removes everything behind an FPDU. Nothing of that has been sent.
@@ -323,20 +336,19 @@ impl Sender {
             return Ok(message.setup());
         };
         let header = header_len(target);
-        let full = header.saturating_add(message.room).saturating_add(FRAMING);
-        let index = offset
-            .saturating_sub(message.start)
-            .checked_div(full.into())
-            .unwrap_or(0);
+        let (index, begin) = message.fpdu_at(self.markers, offset);
         let done = low32(index).saturating_mul(message.room);
-        let start = index
-            .saturating_mul(full.into())
-            .saturating_add(message.start);
+        let start = self.markers.marked(begin);
         let left = message.len.saturating_sub(done);
         let len = left.min(message.room);
+        let unmarked_len = fpdu_len(header, len);
+        let end = self
+            .markers
+            .marked(begin.saturating_add(unmarked_len.into()));
         let mut part = Part {
             start,
-            len: fpdu_len(header, len),
+            len: low32(end.saturating_sub(start)),
+            unmarked_len,
             origin: PartOrigin::Stable,
             header: SmallVec::new(),
             own: Octets::new(),
@@ -407,7 +419,9 @@ impl Sender {
         }
         if part.origin != PartOrigin::Setup {
             // The padding is zero.
-            out.resize((part.len as usize).saturating_sub(Fpdu::CRC_LEN), 0);
+            let end = (part.unmarked_len as usize).saturating_sub(Fpdu::CRC_LEN);
+            out.resize(end, 0);
+            self.markers.insert(part.start, part.len, out);
             let mut crc = Crc32c::default();
             crc.update(out);
             out.extend_from_slice(&crc.finish().to_le_bytes());
@@ -417,17 +431,37 @@ impl Sender {
 }
 
 impl Message {
+    /// Octets of a setup frame, or without markers of each FPDU but the last.
+    fn full(&self) -> u64 {
+        match self.framing {
+            Framing::Setup => self.len.into(),
+            Framing::Ddp { target, .. } => {
+                let header = header_len(target).saturating_add(FRAMING);
+                header.saturating_add(self.room).into()
+            }
+        }
+    }
+
+    /// Number and unmarked offset of the FPDU with the octet at an offset of this message.
+    fn fpdu_at(&self, markers: MarkerLayout, offset: u64) -> (u64, u64) {
+        let (full, start) = (self.full(), markers.unmarked(self.start));
+        let done = markers.unmarked(offset).saturating_sub(start);
+        let index = done.checked_div(full).unwrap_or(0);
+        (index, index.saturating_mul(full).saturating_add(start))
+    }
+
     /// The end of the FPDU in front of an offset of this message.
-    fn end_of_fpdu(&self, offset: u64) -> u64 {
-        let full = match self.framing {
-            Framing::Setup => self.len,
-            Framing::Ddp { target, .. } => header_len(target)
-                .saturating_add(self.room)
-                .saturating_add(FRAMING),
-        };
-        let done = offset.saturating_sub(self.start);
-        let whole = done.next_multiple_of(u64::from(full.max(1)));
-        self.start.saturating_add(whole).min(self.end)
+    fn end_of_fpdu(&self, markers: MarkerLayout, offset: u64) -> u64 {
+        if offset <= self.start {
+            return self.start;
+        }
+        // The octet before may be one of a marker, which is unmarked that of the next octet.
+        let (_, begin) = self.fpdu_at(markers, offset.saturating_sub(1));
+        let end = begin.saturating_add(self.full());
+        match self.framing {
+            Framing::Setup => self.end,
+            Framing::Ddp { .. } => markers.marked(end).min(self.end),
+        }
     }
 
     fn setup(&self) -> Part {
@@ -437,6 +471,7 @@ impl Message {
         };
         Part {
             len: self.len,
+            unmarked_len: self.len,
             own,
             ..Part::empty(self.start)
         }
@@ -448,6 +483,7 @@ impl Part {
         Self {
             start,
             len: 0,
+            unmarked_len: 0,
             origin: PartOrigin::Setup,
             header: SmallVec::new(),
             own: Octets::new(),

@@ -16,6 +16,8 @@ pub(crate) struct Offer {
     pub enhanced: bool,
     /// Both ends may send first, and the active one begins with a WRITE without data (RTR).
     pub rtr_write: bool,
+    /// The peer demands markers in FPDUs that it receives. This end never does.
+    pub markers: bool,
     /// A reply: the request is rejected.
     pub reject: bool,
     /// Private data.
@@ -66,9 +68,7 @@ pub(crate) fn parse(octets: &[u8], role: MpaRole) -> Result<Option<(Offer, usize
         return Ok(None);
     }
     let (setup, at) = MpaSetup::parse(octets).map_err(|_| BadSetup)?;
-    // Markers, which this end does not insert, would have to be refused by a reply.
-    let markers = setup.flags.contains(MpaFlags::MARKERS);
-    if setup.role != role || !matches!(setup.revision, 1 | 2) || markers {
+    if setup.role != role || !matches!(setup.revision, 1 | 2) {
         return Err(BadSetup);
     }
     let end = at.saturating_add(setup.private_data_len.into());
@@ -78,6 +78,7 @@ pub(crate) fn parse(octets: &[u8], role: MpaRole) -> Result<Option<(Offer, usize
     let mut offer = Offer {
         reject: role == MpaRole::Reply && setup.flags.contains(MpaFlags::REJECT),
         enhanced: setup.revision == 2,
+        markers: setup.flags.contains(MpaFlags::MARKERS),
         ..Offer::default()
     };
     let mut rest = private;
@@ -104,10 +105,12 @@ mod tests {
                 ord: Some(3),
                 enhanced,
                 rtr_write: enhanced,
+                markers: false,
                 reject: true,
                 private: (0..len).map(|n: u32| (n & 0xff) as u8).collect(),
             };
-            let frame = offer.to_frame(MpaRole::Reply);
+            let mut frame = offer.to_frame(MpaRole::Reply);
+            assert_eq!(frame[16] & 0x80, 0);
             for cut in 0..frame.len() {
                 assert_eq!(parse(&frame[..cut], MpaRole::Reply), Ok(None), "{cut}");
             }
@@ -116,11 +119,15 @@ mod tests {
                 (read.private.as_slice(), end),
                 (&*offer.private, frame.len())
             );
-            assert!(read.reject);
+            assert!(read.reject && !read.markers);
             let fits = enhanced && len <= 508;
             assert_eq!(read.ird, fits.then_some(7));
             assert_eq!((read.enhanced, read.rtr_write), (fits, fits));
             assert_eq!(parse(&frame, MpaRole::Request), Err(BadSetup));
+            // Flag M of a peer.
+            frame[16] |= 0x80;
+            let (demanding, _) = parse(&frame, MpaRole::Reply).unwrap().unwrap();
+            assert!(demanding.markers);
         }
     }
 }

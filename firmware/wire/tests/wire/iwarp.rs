@@ -95,19 +95,36 @@ proptest! {
 
     /// Compares with markers that are inserted octet by octet.
     #[test]
-    fn lengths_with_markers(position in 0..2000u64, len in 1..5000u64) {
-        let position = position * 4;
-        let (mut at, mut left) = (position, len);
-        while left > 0 {
+    fn positions_of_markers(octets in 0..20_000u64, len in 1..5000u64) {
+        let (mut at, mut start) = (0u64, 0u64);
+        for octet in 0..octets + len {
+            if octet == octets {
+                start = at;
+            }
             if at.is_multiple_of(512) {
+                let marker = Markers::at(at, start);
+                if octet > octets {
+                    let header = if start.is_multiple_of(512) { start + 4 } else { start };
+                    prop_assert_eq!(u64::from(marker.distance), at - header);
+                } else if octet == octets {
+                    prop_assert_eq!(marker.distance, 0);
+                }
+                // A marker belongs to the octet behind it.
+                for part in 0..4 {
+                    prop_assert_eq!(Markers::octets_before(at + part), octet);
+                }
                 at += 4;
             }
+            prop_assert_eq!(Markers::octets_before(at), octet);
             at += 1;
-            left -= 1;
+            prop_assert_eq!(Markers::octets_before(at), octet + 1);
+            prop_assert_eq!(Markers::position_after(octet + 1), at);
         }
-        prop_assert_eq!(Markers::len_with_markers(position, len), at - position);
-        prop_assert_eq!((position + Markers::next(position)) % 512, 0);
-        prop_assert!(Markers::next(position) < 512);
+        prop_assert_eq!(start, Markers::position_after(octets));
+        prop_assert_eq!((at + Markers::next(at)) % 512, 0);
+        prop_assert!(Markers::next(at) < 512);
+        let inside = (at - start - len) / 4;
+        prop_assert!(inside <= Markers::most_in(at - start));
     }
 
     #[test]
