@@ -4,7 +4,7 @@
 use anyhow::{Result, ensure};
 
 use super::facts::{On, Row, Runs, SuiteFacts, by_name, row, runs};
-use super::recover::loads::{Cause, Load};
+use super::recover::loads::{Cause, Load, WRITES, start_scenario};
 use super::recover::{recover, removed_while_recovering};
 use super::sight::Test;
 use super::sight::watched::{SHORT, Watched};
@@ -73,9 +73,9 @@ pub const TESTS: &[Row<Test>] = &[
     .runs(CONSUMERS),
 ];
 
-const LOADS: &[Load] = &[Load::Listener, Load::Traffic];
+const LOADS: &[Load] = &[Load::Listener, Load::Writes];
 
-const PROGRAMS: &str = "It works again under programs: a listener, and SENDs.";
+const PROGRAMS: &str = "It works again under programs: a listener, and WRITEs in both directions.";
 const CONSUMER: &str = "The same under a consumer in the kernel.";
 const REMOVED: &str =
     "Removal under traffic ends the traffic at both ends, and a listener hears of the next device.";
@@ -129,9 +129,6 @@ fn removed(watched: &Watched<'_>, removal: &Removal) -> Result<()> {
     works(watched.cluster)
 }
 
-/// Writes in both directions: an end that has nothing to send does not notice that its peer has vanished.
-const WRITES: &str = "ib_write_bw -b";
-
 fn both_ends_fail(watched: &Watched<'_>) -> Result<()> {
     let client = watched.client;
     works(watched.cluster)?;
@@ -152,7 +149,7 @@ fn unplugged(watched: &Watched<'_>) -> Result<()> {
     works(watched.cluster)?;
     client.must("fatal_event watch; recovery load listener", SHORT)?;
     let (serving, sending) = traffic_of(watched.server, client, WRITES)?;
-    watched.faultline(&["ctl", "action", NIC, "remove"])?;
+    start_scenario(watched, VANISHES)?;
     must_fail(sending, "the client of the traffic")?;
     client.must("fatal_event wait", SHORT)?;
     end(serving, "the server of the traffic")?;
@@ -165,6 +162,16 @@ fn unplugged(watched: &Watched<'_>) -> Result<()> {
     let _ = client.run("echo o >/proc/sysrq-trigger && sleep 60", 2 * SHORT);
     client.wait_off(2 * SHORT)
 }
+
+const VANISHES: &str = r#"
+title = "The device of the second guest is removed"
+limit = "10m"
+
+[[at]]
+nic = "nic1"
+time = "1ms"
+do = { remove = {} }
+"#;
 
 /// The NIC of the second guest.
 const NIC: &str = "nic1";
