@@ -4,8 +4,8 @@
  *
  * A listener of iw_cm is one or several of the device: for any address there is
  * one for each family, with and without each VLAN of the netdev. A VLAN that is
- * created later is not covered. Processes of another network namespace than the
- * netdev's have none for any address. A user without CAP_NET_ADMIN has at most
+ * created later is not covered. A listener of another network namespace than the
+ * netdev's has none for any address. A user without CAP_NET_ADMIN has at most
  * a part of the device's listeners.
  *
  * Interrupts put events about requests into a ring, and a work item takes them
@@ -33,12 +33,13 @@
 #include <linux/in.h>
 #include <linux/log2.h>
 #include <linux/net.h>
-#include <linux/nsproxy.h>
 #include <linux/sched.h>
 #include <linux/slab.h>
 
 #include <net/ipv6.h>
 #include <net/sock.h>
+
+#include <rdma/rdma_cm.h>
 
 #include "faultline_iwarp.h"
 
@@ -611,6 +612,22 @@ free_vlans:
 	return err;
 }
 
+/*
+ * Returns true if a listener for any address listens to those of `net`, the
+ * namespace of the netdev. The core asks all adapters; also while a device
+ * registers, in any process or thread. So the listener itself tells: rdma_cm,
+ * the only user of iw_cm, has its own structure as the context, which begins
+ * with a struct rdma_cm_id.
+ */
+static bool faultline_listen_is_here(const struct iw_cm_id *cm_id,
+				     const struct net *net)
+{
+	const struct rdma_cm_id *id = cm_id->context;
+
+	return net_eq(id->route.addr.dev_addr.net, net) &&
+	       rdma_dev_access_netns(cm_id->device, net);
+}
+
 int faultline_iw_create_listen(struct iw_cm_id *cm_id, int backlog)
 {
 	struct faultline_dev *dev = faultline_cm_dev(cm_id);
@@ -626,12 +643,8 @@ int faultline_iw_create_listen(struct iw_cm_id *cm_id, int backlog)
 	net = faultline_cm_net(dev);
 	if (!net)
 		return -ENETDOWN;
-	/*
-	 * The core asks all adapters. A process of another namespace has no
-	 * address of this one.
-	 */
-	if (faultline_cm_is_any(&cm_id->m_local_addr) && current->mm &&
-	    !net_eq(current->nsproxy->net_ns, net)) {
+	if (faultline_cm_is_any(&cm_id->m_local_addr) &&
+	    !faultline_listen_is_here(cm_id, net)) {
 		put_net(net);
 		return 0;
 	}

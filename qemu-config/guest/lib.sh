@@ -71,6 +71,12 @@ lab_rdma_device() {
 	fi
 }
 
+# True if the RDMA device is an iWARP adapter, whose queue pairs rdma_cm connects.
+lab_is_iwarp() {
+	local type
+	{ read -r type <"/sys/class/infiniband/$RDMA_DEV/node_type"; } 2>/dev/null && [ "${type#*: }" = RNIC ]
+}
+
 # The index of the RoCE v2 GID of the given address. IPv6 ones are PREFIX::HOST.
 lab_gid_index() {
 	local want=$1 dir=/sys/class/infiniband/$RDMA_DEV/ports/1 index gid type
@@ -184,9 +190,10 @@ lab_listeners() {
 	echo "$count"
 }
 
-# Puts the number of RoCE packets that this guest's NIC has sent into a variable. Starts no process.
+# Puts the number of RoCE packets that this guest's NIC has sent into a variable. Starts no process. Segments of iWARP count as frames.
 lab_sent() {
 	local lab_counters="/sys/class/infiniband/$RDMA_DEV/ports/1/hw_counters" lab_counter=tx_roce_packets
+	! lab_is_iwarp || lab_counter=tx_ethernet_packets
 	# The name of rxe.
 	[ -e "$lab_counters/$lab_counter" ] || lab_counter=sent_pkts
 	read -r "$1" <"$lab_counters/$lab_counter"
@@ -269,6 +276,16 @@ lab_call() {
 lab_listens_cm() {
 	# The kernel keeps 15 characters of a name.
 	rdma resource show cm_id | grep -Eq " state LISTEN .* comm ${1:0:15}( |\$)"
+}
+
+# Prints the option by which a program of perftest connects.
+lab_way() {
+	if lab_is_iwarp; then echo -R; else echo "-x $GID_INDEX"; fi
+}
+
+# Succeeds if a server of perftest waits for its client: lab_awaits PROGRAM PORT
+lab_awaits() {
+	if lab_is_iwarp; then lab_listens_cm "$1"; else lab_listens "$2"; fi
 }
 
 # Waits until COMMAND succeeds: lab_until SECONDS COMMAND… The limit is multiplied by LAB_TIME_FACTOR, because machines are

@@ -11,7 +11,7 @@ use super::pair::Pairs;
 use super::suite::{Options, Suite};
 use super::suites::GuestTest;
 use super::tally::{Tally, Verdict};
-use super::{guest, leaks, needs, pyverbs, recover, robustness, scenarios, sight};
+use super::{guest, iwarp_recover, leaks, needs, pyverbs, recover, robustness, scenarios, sight};
 use crate::cluster::Plan;
 use crate::image::Kernel;
 use crate::workspace::Workspace;
@@ -64,11 +64,13 @@ pub fn jobs_of(
         Suite::Scenarios => chosen(scenarios::TESTS, filter),
         Suite::Recover => chosen(recover::TESTS, filter),
         Suite::Restart => chosen(recover::RESTARTS, filter),
+        Suite::IwarpRecover => chosen(iwarp_recover::TESTS, filter),
         _ => Vec::new(),
     };
     sight.retain(|test| !options.leaves_out(suite, test.facts.name, kernel));
     let plan_of = |name| match suite {
         Suite::Scenarios => scenarios::plan_of(workspace.root(), name, &plan),
+        Suite::IwarpRecover => iwarp_recover::plan_of(name, &plan),
         _ => plan.clone(),
     };
     let sight = sight

@@ -16,6 +16,7 @@ mod guest;
 mod host;
 mod image_packages;
 mod installed;
+mod iwarp_recover;
 mod job;
 mod junit;
 mod keys;
@@ -359,7 +360,7 @@ fn run_on_host(session: &Session<'_>, suite: Suite, filter: &str, when: When, ta
         Suite::Packages | Suite::DebugKernel | Suite::RaceKernel | Suite::Sanitizers => (),
         Suite::UserNetwork => (),
         Suite::Guest(_) | Suite::Odp | Suite::Pyverbs | Suite::Robustness => (),
-        Suite::Recover | Suite::Restart | Suite::Sight => (),
+        Suite::Recover | Suite::Restart | Suite::IwarpRecover | Suite::Sight => (),
         Suite::Scenarios => scenarios::run_host(workspace, filter, when, dir, tally),
     }
 }

@@ -75,7 +75,7 @@ pub fn plan(root: &Path, suite: &str, kernel: Kernel, options: &Options) -> Plan
             config: Some(root.join("qemu-config/nics/pinned.toml")),
             ..plain
         },
-        "iwarp" => iwarp(root, "iwarp", plain),
+        "iwarp" | "iwarp-recover" => iwarp(root, "iwarp", plain),
         "iwarp-lossy" => iwarp(root, "iwarp_lossy", plain),
         "interop-siw" => Plan {
             nic: Nic::Siw,

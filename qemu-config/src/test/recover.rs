@@ -1,7 +1,7 @@
 //! The suite `recover`: the device of a guest stops, and its driver makes it work again. The netdev stays, programs and
 //! kernel consumers get errors, and nothing is left behind.
 
-mod loads;
+pub(super) mod loads;
 
 use std::time::{Duration, Instant};
 
@@ -208,7 +208,7 @@ do = { drop = {} }
 "#;
 
 /// The device stops under loads, and works again afterwards as before.
-fn recover(watched: &Watched<'_>, cause: Cause, loads: &[Load]) -> Result<()> {
+pub(super) fn recover(watched: &Watched<'_>, cause: Cause, loads: &[Load]) -> Result<()> {
     let client = watched.client;
     let loads = &loads_on(watched.plan.kernel, loads);
     let others = cause.is_of_all().then_some(watched.server);
@@ -375,7 +375,7 @@ fn stopped(watched: &Watched<'_>, time: Duration, loads: &[Load]) -> Result<()> 
 pub const MOMENTS: [u64; 4] = [0, 50, 200, 600];
 
 /// The driver is unbound and bound again at any moment of a recovery.
-fn removed_while_recovering(watched: &Watched<'_>) -> Result<()> {
+pub(super) fn removed_while_recovering(watched: &Watched<'_>) -> Result<()> {
     let client = watched.client;
     for moment in MOMENTS {
         let (serving, sending) = traffic(watched.server, client)?;

@@ -8,7 +8,8 @@ use super::checking_kernels::{self, CHECKPATCH, DEBUG_PARTS, RACE_PARTS};
 use super::facts::{Facts, On, Run, Runs, SuiteFacts, all};
 use super::suites::{self, GuestSuite, GuestTest};
 use super::{
-    host, keys, packages, pyverbs, recover, robustness, sanitizers, scenarios, sight, user_network,
+    host, iwarp_recover, keys, packages, pyverbs, recover, robustness, sanitizers, scenarios,
+    sight, user_network,
 };
 use crate::cluster::Nic;
 use crate::half_speed::HalfSpeed;
@@ -37,6 +38,8 @@ pub enum Suite {
     Recover,
     /// Emulators that end behind a supervisor.
     Restart,
+    /// iWARP adapters that stop, or go, and come back.
+    IwarpRecover,
     /// Observation of the device from outside.
     Sight,
     /// Injected faults under programs in guests.
@@ -65,6 +68,7 @@ impl Suite {
             Self::Robustness,
             Self::Recover,
             Self::Restart,
+            Self::IwarpRecover,
             Self::Sight,
             Self::Scenarios,
             Self::Packages,
@@ -93,6 +97,7 @@ impl Suite {
             Self::Robustness => robustness::SUITE,
             Self::Recover => recover::SUITE,
             Self::Restart => recover::RESTART_SUITE,
+            Self::IwarpRecover => iwarp_recover::SUITE,
             Self::Sight => sight::SUITE,
             Self::Scenarios => scenarios::SUITE,
             Self::Packages => packages::SUITE,
@@ -129,6 +134,7 @@ impl Suite {
             | Self::Robustness
             | Self::Recover
             | Self::Restart
+            | Self::IwarpRecover
             | Self::Sight
             | Self::Scenarios
             | Self::Packages
@@ -150,7 +156,8 @@ impl Suite {
             Self::UserNetwork => user_network::TESTS.to_vec(),
             Self::Scenarios => scenarios::STEPS.to_vec(),
             Self::Guest(_) | Self::Odp | Self::Pyverbs | Self::RaceKernel => Vec::new(),
-            Self::Robustness | Self::Recover | Self::Restart | Self::Sight => Vec::new(),
+            Self::Robustness | Self::Recover | Self::Restart => Vec::new(),
+            Self::IwarpRecover | Self::Sight => Vec::new(),
         }
     }
 
@@ -160,6 +167,7 @@ impl Suite {
             Self::Robustness => all(robustness::TESTS),
             Self::Recover => all(recover::TESTS),
             Self::Restart => all(recover::RESTARTS),
+            Self::IwarpRecover => all(iwarp_recover::TESTS),
             Self::Sight => all(sight::TESTS),
             Self::Scenarios => all(scenarios::TESTS),
             Self::DebugKernel => DEBUG_PARTS.to_vec(),

@@ -26,17 +26,16 @@ pub fn pair(cluster: &Cluster) -> Result<(&Guest, &Guest)> {
     }
 }
 
-/// The link carries traffic.
+/// The link carries traffic, between programs that the connection manager connects if the adapters are for iWARP.
 pub fn works(cluster: &Cluster) -> Result<()> {
     let (server, client) = pair(cluster)?;
-    let command = "ibv_rc_pingpong -c -n 100 -d $RDMA_DEV -g $GID_INDEX";
     let report = exchange::run(
         server,
         client,
         &Exchange {
-            server: command.to_owned(),
-            client: format!("{command} $PEER_IP"),
-            ready: Ready::Tcp(18515),
+            server: "one_connection server".to_owned(),
+            client: "one_connection client".to_owned(),
+            ready: Ready::When("one_connection ready"),
             limit: SHORT,
         },
     )?;
@@ -62,17 +61,15 @@ pub fn traffic_of<'a>(
         })
     };
     // Long enough for each test, which ends it.
-    let command = format!("exec {program} -d $RDMA_DEV -x $GID_INDEX -F -D 3600");
+    let command = format!("exec {program} -d $RDMA_DEV $(lab_way) -F -D 3600");
+    let name = program.split(' ').next().unwrap_or_default();
     let serving = start(server, &command)?;
-    server.must("lab_until 10 lab_listens 18515", SHORT)?;
+    server.must(&format!("lab_until 10 lab_awaits {name} 18515"), SHORT)?;
     let sending = start(client, &format!("{command} $PEER_IP"))?;
     // perftest prints nothing until it ends. There may be other traffic.
     client
         .must(
-            &format!(
-                "lab_until 20 lab_is_connected {} && lab_flows 200",
-                program.split(' ').next().unwrap_or_default()
-            ),
+            &format!("lab_until 20 lab_is_connected {name} && lab_flows 200"),
             3 * SHORT,
         )
         .context("the traffic did not start")?;

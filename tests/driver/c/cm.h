@@ -189,9 +189,8 @@ void rdma_addr_cancel(struct rdma_dev_addr *addr);
 /* --- processes ----------------------------------------------------------- */
 
 struct mm_struct { int refs; };
-struct nsproxy { struct net *net_ns; };
 typedef unsigned int kuid_t;
-struct shim_task { struct mm_struct *mm; struct nsproxy *nsproxy; kuid_t uid; bool capable; };
+struct shim_task { struct mm_struct *mm; kuid_t uid; bool capable; };
 extern struct shim_task shim_task;
 #define current (&shim_task)
 #define current_uid() (shim_task.uid)
@@ -200,6 +199,15 @@ extern struct shim_task shim_task;
 #define capable(what) (shim_task.capable)
 #define mmgrab(mm) ((mm)->refs++)
 #define mmdrop(mm) ((mm)->refs--)
+
+/* --- rdma_cm ------------------------------------------------------------- */
+
+struct rdma_cm_id { struct { struct { struct rdma_dev_addr dev_addr; } addr; } route; };
+
+/* The namespace that has the RDMA device; NULL: all have it. */
+extern const struct net *shim_rdma_net;
+
+#define rdma_dev_access_netns(ibdev, net) (!shim_rdma_net || (net) == shim_rdma_net)
 
 /* --- iw_cm --------------------------------------------------------------- */
 
@@ -218,6 +226,7 @@ struct iw_cm_event {
 
 struct iw_cm_id {
 	struct ib_device *device;
+	void *context;
 	struct sockaddr_storage m_local_addr, m_remote_addr;
 	void *provider_data;
 	int (*event_handler)(struct iw_cm_id *cm_id, struct iw_cm_event *event);

@@ -16,6 +16,7 @@ unsigned long shim_jiffies;
 unsigned int num_sockets;
 struct net shim_net;
 struct shim_task shim_task;
+const struct net *shim_rdma_net;
 
 /* --- the kernel ---------------------------------------------------------- */
 
@@ -167,6 +168,8 @@ enum id_state { IDLE, LISTEN, CONN_RECV, CONN_SENT, ESTABLISHED };
 
 struct id {
 	struct iw_cm_id id;
+	/* That of rdma_cm. */
+	struct rdma_cm_id own;
 	enum id_state state;
 	unsigned int refs;
 	bool disconnected;
@@ -180,6 +183,8 @@ struct id {
 static struct id *ids[IDS];
 /* Events of each type. */
 static u64 num_events[IW_CM_EVENT_CLOSE + 1];
+/* The namespace of new identifiers. */
+static struct net *id_net = &shim_net;
 /* The next event of a request finds no room. */
 static bool no_room;
 
@@ -205,7 +210,10 @@ static struct id *new_id(struct ib_device *ibdev, enum id_state state)
 {
 	struct id *id = calloc(1, sizeof(*id)), **free = ids;
 
-	id->id = (struct iw_cm_id){ .device = ibdev, .event_handler = upcall, .add_ref = add_ref, .rem_ref = rem_ref };
+	id->id = (struct iw_cm_id){
+		.device = ibdev, .context = &id->own, .event_handler = upcall, .add_ref = add_ref, .rem_ref = rem_ref,
+	};
+	id->own.route.addr.dev_addr.net = id_net;
 	id->state = state;
 	id->refs = 1;
 	while (*free)
@@ -704,17 +712,15 @@ static void test_other_route(void)
 	unmake(l);
 }
 
-/* A user has a part of the listeners, and gets it back; a process of another namespace has none for any address. */
+/* A user has a part of the listeners, and gets it back. */
 static void test_quota(void)
 {
 	struct mm_struct mm = {};
-	struct net other = {};
-	struct nsproxy here = { .net_ns = &shim_net }, there = { .net_ns = &other };
 	struct cm_life *l = make();
 	struct id *id[3];
 	int err, i;
 
-	shim_task = (struct shim_task) { .mm = &mm, .nsproxy = &here, .uid = 1000 };
+	shim_task = (struct shim_task) { .mm = &mm, .uid = 1000 };
 	for (i = 0; i < 3; i++) {
 		id[i] = start_listen(&l->ib.ibdev, &err);
 		CHECK(err == (i < REQUESTS / 4 ? 0 : -EDQUOT));
@@ -726,12 +732,40 @@ static void test_quota(void)
 	shim_task.uid = 1000;
 	start_listen(&l->ib.ibdev, &err);
 	CHECK(!err && num_sockets == 3);
-	shim_task.nsproxy = &there;
-	start_listen(&l->ib.ibdev, &err);
-	CHECK(!err && num_sockets == 3);
 	shim_task = (struct shim_task) {};
 	start_listen(&l->ib.ibdev, &err);
 	CHECK(!err && num_sockets == 4);
+	unmake(l);
+}
+
+/*
+ * A listener of another namespace has none for any address, whoever lets the core create it: the process itself, or the thread that
+ * registers the device. Nor has one of the netdev's namespace while the RDMA device is another one's.
+ */
+static void test_namespaces(void)
+{
+	struct mm_struct mm = {};
+	struct net other = {};
+	struct cm_life *l = make();
+	struct id *id;
+	int err, i;
+
+	for (i = 0; i < 2; i++) {
+		shim_task = (struct shim_task) { .mm = i ? &mm : NULL };
+		id_net = &other;
+		id = start_listen(&l->ib.ibdev, &err);
+		CHECK(!err && !num_sockets && !id->id.provider_data);
+		CHECK(!faultline_iw_destroy_listen(&id->id));
+		id_net = &shim_net;
+		shim_rdma_net = &other;
+		start_listen(&l->ib.ibdev, &err);
+		CHECK(!err && !num_sockets);
+		shim_rdma_net = NULL;
+		id = start_listen(&l->ib.ibdev, &err);
+		CHECK(!err && num_sockets == 1);
+		destroy_id(id);
+	}
+	shim_task = (struct shim_task) {};
 	unmake(l);
 }
 
@@ -739,12 +773,11 @@ static void test_quota(void)
 static void test_shared_port(void)
 {
 	struct mm_struct mm = {};
-	struct nsproxy here = { .net_ns = &shim_net };
 	struct cm_life *l = make();
 	struct id *id;
 	int err;
 
-	shim_task = (struct shim_task) { .mm = &mm, .nsproxy = &here, .uid = 1000 };
+	shim_task = (struct shim_task) { .mm = &mm, .uid = 1000 };
 	bind_error = -EADDRINUSE;
 	start_listen(&l->ib.ibdev, &err);
 	CHECK(err == -EADDRINUSE && !num_sockets);
@@ -982,6 +1015,7 @@ void test_connections(u64 seeds)
 	test_late_event();
 	test_other_route();
 	test_quota();
+	test_namespaces();
 	test_shared_port();
 	test_listen_again();
 	test_passive();

@@ -22,12 +22,9 @@ find_rdma() {
 is_renamed() {
 	find_rdma && [[ $RDMA_DEV != faultline* ]]
 }
-# An iWARP adapter has one entry, its MAC address.
-is_iwarp() {
-	grep -q RNIC "/sys/class/infiniband/$RDMA_DEV/node_type"
-}
 find_gids() {
-	if is_iwarp; then
+	# An iWARP adapter has one entry, its MAC address.
+	if lab_is_iwarp; then
 		GID_INDEX=0 GID_INDEX6=0
 		return
 	fi

@@ -5,6 +5,8 @@
 #	driver_of_device unbind		takes it
 #	driver_of_device bind		gives it back
 #	driver_of_device reset		resets it in between
+#	driver_of_device remove		removes the function from the PCI bus
+#	driver_of_device rescan		looks for functions there, which gives it to the driver
 #	driver_of_device unplug		takes it and gives it back while watch_cache waits for events of its mappings
 . /lab/lib.sh
 set -eu
@@ -26,6 +28,14 @@ unbind)
 	;;
 bind)
 	cat $SLOT >bind
+	;;
+remove)
+	remember
+	echo 1 >"/sys/bus/pci/devices/$(cat $SLOT)/remove"
+	;;
+rescan)
+	echo 1 >/sys/bus/pci/rescan
+	[ -e "$(cat $SLOT)" ]
 	;;
 reset)
 	remember

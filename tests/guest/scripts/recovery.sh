@@ -51,13 +51,14 @@ lasting() {
 	ip -o address show dev "$NETDEV" | sed 's/.*inet/inet/; s/ *valid_lft.*//; s/\\.*//' | sort
 	echo "mtu $(cat "/sys/class/net/$NETDEV/mtu")"
 	ethtool -l "$NETDEV" | grep -i combined
-	echo "gid $(lab_gid_index "$MY_IP") $(lab_gid_index "$MY_IP6")"
+	lab_is_iwarp || echo "gid $(lab_gid_index "$MY_IP") $(lab_gid_index "$MY_IP6")"
 	# The RDMA core keeps CQs that consumers in the kernel have shared (ib_cq_pool_put()).
 	rdma resource show "$RDMA_DEV" | sed 's/^[0-9]*: //; s/ cq [0-9]*//'
 }
 
 works_again() {
-	[ "$(cat "/sys/class/infiniband/$RDMA_DEV/ports/1/state")" = "4: ACTIVE" ] && [ "$(lab_gid_index "$MY_IP")" = "$GID_INDEX" ]
+	[ "$(cat "/sys/class/infiniband/$RDMA_DEV/ports/1/state")" = "4: ACTIVE" ] || return
+	lab_is_iwarp || [ "$(lab_gid_index "$MY_IP")" = "$GID_INDEX" ]
 }
 
 are_counted() {

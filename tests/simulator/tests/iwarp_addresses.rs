@@ -11,11 +11,12 @@ use faultline_abi::{Status, U16, cqe, event, iwarp as codes, wqe as wr};
 use faultline_nic::{Diagnostic, DropCause};
 use faultline_simulation::{Error, Private};
 use faultline_simulator::World;
+use faultline_wire::ip::PROTOCOL_TCP;
 use faultline_wire::{Ethernet, Gid, Ip, MacAddr, Tcp, TcpFlags};
 
 use crate::common::{counter, pattern, state};
 use crate::iwarp::{
-    any, completed, connect, events, iwarp, path, post, qp_in_init, segment, statuses, world,
+    any, completed, connect, events, iwarp, path, post, qp_in_init, seal, segment, statuses, world,
 };
 
 /// An address that no host has at first.
@@ -66,6 +67,64 @@ fn commands_name_own_addresses_only() {
     world.hosts[0].driver.set_gid(2, OTHER, mac).unwrap();
     local.local_ip = OTHER.0;
     world.hosts[0].driver.listen(local, 4).unwrap();
+}
+
+/// Programs of one host may use its own NIC. A segment from an own address that has come from elsewhere, or to the port from which it was
+/// sent, is forged.
+#[test]
+fn a_nic_connects_to_itself_and_takes_no_forged_segment_from_an_own_address() {
+    let mut world = world(67);
+    let [active, passive] = [0, 1].map(|_| qp_in_init(&mut world, 0).1);
+    world.hosts[0].driver.listen(any(false), 4).unwrap();
+    let mut way = path(&world, 0, false, 40_000);
+    way.remote_ip = way.local_ip;
+    let (own, other, port) = (world.hosts[0].mac, world.hosts[1].mac, way.remote_port);
+    let sent = counter(&mut world, 0, Counter::tx_ethernet_packets);
+    for (src, src_port) in [(other, 40_000), (own, port.get())] {
+        let syn = Tcp {
+            src_port,
+            dst_port: port.get(),
+            flags: TcpFlags::SYN,
+            window: 1000,
+            ..Tcp::default()
+        };
+        let forged = from_own_address(&world, src, &syn);
+        world.inject(1, forged);
+    }
+    world.run_for(1_000_000);
+    let now = counter(&mut world, 0, Counter::tx_ethernet_packets);
+    assert_eq!(now, sent, "a forged SYN was answered");
+    way.dmac = own.0;
+    let driver = &mut world.hosts[0].driver;
+    driver.open(active.qpn, way, &Private::default()).unwrap();
+    world.run_for(1_000_000);
+    let found = events(&mut world, 0);
+    let [(event::CONNECTION_REQUEST, _, request)] = found[..] else {
+        panic!("{found:?}");
+    };
+    let driver = &mut world.hosts[0].driver;
+    driver
+        .accept(passive.qpn, request as u32, &Private::default())
+        .unwrap();
+    world.run();
+    for qp in [&active, &passive] {
+        assert_eq!(state(&mut world, 0, qp), QPS_RTS);
+    }
+}
+
+/// A segment without data to host 0, from its own IP address and this MAC address.
+fn from_own_address(world: &World, src: MacAddr, tcp: &Tcp) -> Vec<u8> {
+    let own = world.hosts[0].gid;
+    let mut frame = segment(world, 1, tcp);
+    let mut ip = Ip::from_gids(own, own, 0, 0, 64);
+    if let Ip::V4(ip) = &mut ip {
+        ip.protocol = PROTOCOL_TCP;
+    }
+    ip.set_payload_len(Tcp::LEN).unwrap();
+    frame[6..12].copy_from_slice(&src.0);
+    ip.emit(&mut frame[14..]).unwrap();
+    seal(&mut frame, &ip, 34);
+    frame
 }
 
 /// As while an interface is down and up: nothing is sent from the address meanwhile, and nothing received for it.

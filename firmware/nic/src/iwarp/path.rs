@@ -102,11 +102,16 @@ impl StreamPath {
     }
 
     /// The way back to the sender of a segment. `source` is the entry with its destination, `mtu` that of the interface. `None`: no host can
-    /// have these addresses (RFC 1122 section 4.2.3.10).
+    /// have these addresses (RFC 1122 section 4.2.3.10). From its own address the NIC takes only segments that it may have sent itself, to
+    /// another port.
     pub(crate) fn back(arrived: &Arrived, source: Source, mtu: u16) -> Option<Self> {
         let (tuple, smac) = (&arrived.tuple, arrived.ethernet.src);
         let remote = unicast(tuple.remote.0).ok()?;
-        if remote == tuple.local || smac.is_multicast() || smac == MacAddr([0; 6]) {
+        if smac.is_multicast() || smac == MacAddr([0; 6]) {
+            return None;
+        }
+        let is_own = smac == arrived.ethernet.dst && tuple.remote_port != tuple.local_port;
+        if remote == tuple.local && !is_own {
             return None;
         }
         Some(Self {

@@ -8,7 +8,7 @@ use crate::guest::{Guest, Running};
 use crate::image::Kernel;
 use crate::protocol::Exec;
 use crate::test::sight::watched::{SHORT, Watched, until};
-use crate::test::traffic::{end, must_fail, traffic};
+use crate::test::traffic::{end, must_fail, traffic, traffic_of};
 
 /// What stops the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,8 +51,10 @@ impl Cause {
 /// What uses the device meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Load {
-    /// Writes to the other guest.
+    /// SENDs to the other guest.
     Traffic,
+    /// WRITEs to the other guest and from it. Over rdma_cm, a sender of perftest may wait for ever in a loop without a call of the library.
+    Writes,
     /// Page faults that the driver has not been told yet.
     Faults,
     /// A program that listens for connections.
@@ -71,7 +73,7 @@ impl Load {
     /// Its name for the script `recovery`, if that runs it.
     fn name(self) -> Option<&'static str> {
         match self {
-            Self::Traffic | Self::Faults => None,
+            Self::Traffic | Self::Writes | Self::Faults => None,
             Self::Listener => Some("listener"),
             Self::Disk => Some("disk"),
             Self::Files => Some("files"),
@@ -121,6 +123,9 @@ pub fn loads_on(kernel: Kernel, loads: &[Load]) -> Vec<Load> {
     loads.iter().copied().filter(can).collect()
 }
 
+/// In both directions: an end that has nothing to send does not notice that its peer has vanished.
+pub const WRITES: &str = "ib_write_bw -b";
+
 /// The NIC of the second guest.
 const NIC: &str = "nic1";
 
@@ -151,6 +156,11 @@ impl<'a> Loads<'a> {
                     let (serving, sending) = traffic(server, client)?;
                     programs.push((serving, "the server of the traffic", false));
                     programs.push((sending, "the client of the traffic", true));
+                }
+                Load::Writes => {
+                    let (serving, sending) = traffic_of(server, client, WRITES)?;
+                    programs.push((serving, "the server of the writes", false));
+                    programs.push((sending, "the client of the writes", true));
                 }
                 Load::Faults => {
                     let (serving, sending) = faults(watched, more)?;

@@ -111,6 +111,8 @@ const TESTS: &[GuestTest] = &[
     .shows("Connections are made, carry messages, and end."),
     roles("addresses", "iwarp_addresses", "", Ready::Now)
         .shows("Connections use addresses and VLANs that are added later."),
+    roles("namespaces", "iwarp_namespaces", "", Ready::Now)
+        .shows("The adapter has the connections of its network namespace only, also after a reset, and works in another one."),
     perf("write_bw_on_demand", "ib_write_bw", "ib_write_bw --odp").evicted(),
     perf("send_bw", "ib_send_bw", "ib_send_bw"),
     perf("write_bw", "ib_write_bw", "ib_write_bw"),
