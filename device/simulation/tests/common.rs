@@ -11,7 +11,7 @@ use faultline_abi::translation as tq;
 use faultline_abi::wqe::WR_WRITE;
 use faultline_nic::NicConfig;
 pub(crate) use faultline_simulation::driver::{ALL_ACCESS, Eq};
-use faultline_simulation::process::{NicShape, Process, ProcessBus, ProcessShape};
+use faultline_simulation::process::{NicShape, PeerHandle, Process, ProcessBus, ProcessShape};
 pub(crate) use faultline_simulation::{
     Bus, Connect, Cq, Error, Host, Memory, Mr, Qp, QpConfig, Send,
 };
@@ -59,6 +59,10 @@ pub(crate) struct World {
     /// Most frames that wait in front of the second process.
     pub(crate) wire: usize,
     takes_at: u64,
+    /// Frames on the wire, with the processes that have sent them.
+    pub(crate) crossed: Vec<(usize, Vec<u8>)>,
+    /// Frames that are lost on the wire.
+    pub(crate) loses: fn(usize, &[u8]) -> bool,
 }
 
 impl World {
@@ -72,15 +76,22 @@ impl World {
 
     /// Two processes. Addresses of the second one follow those of the first.
     pub(crate) fn wired(near: &ProcessShape, far: &ProcessShape) -> Self {
+        Self::wired_with_configs([near, far], &|_, _| {})
+    }
+
+    /// The same. `configure` gets the number of the process.
+    pub(crate) fn wired_with_configs(
+        [near, far]: [&ProcessShape; 2],
+        configure: &dyn Fn(usize, &mut NicConfig),
+    ) -> Self {
         let far = ProcessShape {
             first_address: near.nics.len(),
             ..far.clone()
         };
-        Self::of(
-            [near, &far]
-                .map(|shape| Process::new(shape).unwrap())
-                .into(),
-        )
+        let process = |number, shape| {
+            Process::with_config(shape, &|config| configure(number, config)).unwrap()
+        };
+        Self::of(vec![process(0, near), process(1, &far)])
     }
 
     fn of(all: Vec<Process>) -> Self {
@@ -89,6 +100,8 @@ impl World {
             pace: 0,
             wire: usize::MAX,
             takes_at: 0,
+            crossed: Vec::new(),
+            loses: |_, _| false,
         }
     }
 
@@ -111,18 +124,24 @@ impl World {
         };
         let ([near, far], now) = ([near, far].map(|it| it.peer(0).unwrap()), self.now());
         let mut worked = false;
+        let mut cross = |from, to: &PeerHandle, frame: Vec<u8>| {
+            if !(self.loses)(from, &frame) {
+                to.send(frame.clone());
+            }
+            self.crossed.push((from, frame));
+        };
         while self.takes_at <= now
             && far.unread() < self.wire
             && let Some(frame) = near.take()
         {
-            far.send(frame);
+            cross(0, far, frame);
             worked = true;
             if self.pace > 0 {
                 self.takes_at = now + self.pace;
             }
         }
         while let Some(frame) = far.take() {
-            near.send(frame);
+            cross(1, near, frame);
             worked = true;
         }
         worked
