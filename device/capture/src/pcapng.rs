@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use faultline_ports::channel::EnginesEnd;
+use faultline_wire::PeerQuery;
 use pcap_file::DataLink;
 use pcap_file::pcapng::blocks::block_common::PcapNgBlock;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
@@ -44,6 +45,15 @@ pub struct CaptureStream {
     pub count: u64,
     /// Time since 1970 at which the device clock was 0.
     pub origin: Duration,
+}
+
+/// The comment of a peer query, which Wireshark does not know.
+fn query_comment(query: &PeerQuery) -> &'static str {
+    match (query.nonce != 0, query.echo != 0) {
+        (true, false) => "peer query: asks whether the other end is a Faultline",
+        (true, true) => "peer query: answers that this end is a Faultline, and asks the same",
+        (false, _) => "peer query: answers that this end is a Faultline",
+    }
 }
 
 impl CaptureStream {
@@ -118,7 +128,9 @@ impl CaptureStream {
         if head.lost > 0 {
             options.push(EnhancedPacketOption::DropCount(head.lost.into()));
         }
-        let comments = head.comments().into_iter().map(CommonOption::Comment);
+        let query = PeerQuery::parse(frame).map(|(_, query)| query_comment(&query).into());
+        let comments = head.comments().into_iter().chain(query);
+        let comments = comments.map(CommonOption::Comment);
         options.extend(comments.map(EnhancedPacketOption::Common));
         let block = EnhancedPacketBlock {
             interface_id: head.port.into(),

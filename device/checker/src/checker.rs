@@ -1,11 +1,13 @@
 //! The checker: finds the connection of a packet, and keeps the violations.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::RangeInclusive;
 
 use faultline_wire::ip::CONGESTION_EXPERIENCED;
 use faultline_wire::packet::{Parsed, RoceHeader, parse_trusted};
-use faultline_wire::{Bth, GSI_QPN, Gid, NakCode, OpKind, Psn, Service, Syndrome, WireError};
+use faultline_wire::{
+    Bth, GSI_QPN, Gid, NakCode, OpKind, PeerQuery, Psn, Service, Syndrome, WireError,
+};
 
 use crate::finding::{Finding, addresses};
 use crate::findings::Findings;
@@ -68,6 +70,8 @@ pub struct Checker {
     ready: HashSet<Adapter>,
     /// All adapters exchange READY.
     all_ready: bool,
+    /// Requesters that have answered the peer query of their responder: it may send them READY. [`FLOW_LIMIT`] at most.
+    answers: BTreeSet<ResponseKey>,
     /// Adapters behind a path that loses packets before they can be passed.
     remote: HashSet<Adapter>,
     frames: u64,
@@ -92,6 +96,7 @@ impl Checker {
             marked: HashSet::new(),
             ready: HashSet::new(),
             all_ready: false,
+            answers: BTreeSet::new(),
             remote: HashSet::new(),
             frames: 0,
             packets: 0,
@@ -118,9 +123,10 @@ impl Checker {
     /// Bytes that connections and findings take.
     pub fn bytes(&self) -> usize {
         let attempts = memory::map::<ResponseKey, u32>(self.attempts.len());
+        let answers = memory::map::<ResponseKey, ()>(self.answers.len());
         let tracks = self.tracks.bytes();
         let findings = self.findings.bytes();
-        let all = [attempts, tracks, findings, self.streams.bytes()];
+        let all = [attempts, answers, tracks, findings, self.streams.bytes()];
         all.into_iter().fold(0, usize::saturating_add)
     }
 
@@ -184,7 +190,8 @@ impl Checker {
         self.findings.count_of(adapter)
     }
 
-    /// Sets whether an adapter exchanges READY with the other adapters for which this is set. The default is false.
+    /// Sets whether an adapter exchanges READY with the other adapters for which this is set. The default is false. Queue pairs whose
+    /// answer to a peer query was passed get READY as well.
     pub fn set_ready(&mut self, adapter: usize, agreed: bool) {
         if agreed {
             self.ready.insert(adapter);
@@ -328,6 +335,7 @@ impl Checker {
         let parsed = match frame.parse() {
             Ok(parsed) => parsed,
             Err(WireError::NotRoce) => {
+                self.read_query(frame);
                 self.judge_segment(at, sender, queue_pair.is_some(), frame);
                 return;
             }
@@ -386,6 +394,30 @@ impl Checker {
         }
     }
 
+    /// Reads a frame that may be a peer query with an answer: its sender executes READY of the other end.
+    fn read_query(&mut self, frame: Frame<'_>) {
+        let Some((_, query)) = PeerQuery::parse(frame.octets()) else {
+            return;
+        };
+        if query.echo != 0 {
+            if self.answers.len() >= FLOW_LIMIT {
+                self.answers.pop_first();
+            }
+            self.answers.insert(ResponseKey {
+                from: query.to.gid,
+                to: query.from.gid,
+                qpn: query.from.qpn,
+            });
+        }
+    }
+
+    /// True if the receiver of a READY has answered the peer query of its sender.
+    fn has_answered(&self, header: &RoceHeader) -> bool {
+        let (from, to) = addresses(header);
+        let qpn = header.bth.dest_qp;
+        self.answers.contains(&ResponseKey { from, to, qpn })
+    }
+
     /// Judges a frame that may be a segment of an iWARP connection.
     fn judge_segment(&mut self, at: u64, sender: Sender, is_of_pair: bool, frame: Frame<'_>) {
         let adapter = sender.adapter();
@@ -416,8 +448,12 @@ impl Checker {
         parsed: &Parsed<'_>,
         report: &mut dyn FnMut(Report),
     ) {
-        let (adapter, kind) = (sender.adapter(), parsed.header.bth.opcode.info().kind);
+        let adapter = sender.adapter();
+        let is_ready = parsed.header.bth.opcode.info().kind == OpKind::Ready;
+        let has_agreed = is_ready && (self.all_ready || self.has_answered(&parsed.header));
         let key = self.flow_of_response(&parsed.header, sender, queue_pair);
+        // The answer of an adapter behind a path may have been passed before the first frame, or lost.
+        let mut is_unjudged = false;
         if key == Some(OfResponse::Mixed) {
             self.mixed = self.mixed.saturating_add(1);
         } else if let Some(OfResponse::Flow(key)) = key
@@ -426,28 +462,34 @@ impl Checker {
             if adapter.is_some() {
                 flow.learn_mac(&parsed.header);
             }
-            if kind == OpKind::Ready {
+            if is_ready && !has_agreed {
                 let ends = [adapter, flow.requester.adapter()];
-                let has_agreed =
-                    |end: &Option<Adapter>| end.is_some_and(|end| self.ready.contains(&end));
-                if !self.all_ready && !ends.iter().all(has_agreed) {
-                    report((
-                        Rule::Ready,
-                        "the adapters have not agreed to READY".to_owned(),
-                    ));
+                let is_ready =
+                    |end: Option<Adapter>| end.is_some_and(|end| self.ready.contains(&end));
+                let is_remote =
+                    |end: Option<Adapter>| end.is_some_and(|end| self.remote.contains(&end));
+                if ends.into_iter().any(is_remote) {
+                    is_unjudged = true;
+                } else if !ends.into_iter().all(is_ready) {
+                    let what = "the adapters have not agreed to READY";
+                    report((Rule::Ready, what.to_owned()));
                 }
             }
             flow.response_sent(seen, parsed, report);
             self.tracks.recount(&key);
         } else {
-            let knows = self.all_ready || adapter.is_some_and(|from| self.ready.contains(&from));
-            if kind == OpKind::Ready && !knows {
+            let knows = |from| self.ready.contains(&from) || self.remote.contains(&from);
+            if is_ready && !has_agreed && !adapter.is_some_and(knows) {
                 report((
                     Rule::Ready,
                     "nothing is known of a connection to which it belongs".to_owned(),
                 ));
             }
             self.responses_without_flow = self.responses_without_flow.saturating_add(1);
+        }
+        if is_unjudged {
+            let opcode = parsed.header.bth.opcode.to_u8();
+            self.note_opcode((seen.at, adapter), Some(parsed.header), opcode);
         }
     }
 

@@ -234,7 +234,7 @@ impl Run {
             profile.apply(config);
             if simulator.transport == Transport::Iwarp {
                 config.transport = faultline_nic::Transport::Iwarp;
-                config.tcp_secret = [seed, seed];
+                config.secret = [seed, seed];
             }
             // The pager takes this time.
             config.latency.fault_service = Nanos(0);

@@ -9,6 +9,7 @@ use faultline_abi::event::Eqe;
 use faultline_abi::qp::FAULT_POLICY_STALL;
 use faultline_abi::translation as tq;
 use faultline_abi::wqe::WR_WRITE;
+use faultline_nic::NicConfig;
 pub(crate) use faultline_simulation::driver::{ALL_ACCESS, Eq};
 use faultline_simulation::process::{NicShape, Process, ProcessBus, ProcessShape, Processes};
 pub(crate) use faultline_simulation::{
@@ -57,12 +58,22 @@ pub(crate) fn process(shape: &ProcessShape) -> Processes {
 
 /// Two processes with a wire between them. Addresses of the second one follow those of the first.
 pub(crate) fn wired(near: &ProcessShape, far: &ProcessShape) -> Processes {
+    wired_with_configs([near, far], &|_, _| {})
+}
+
+/// The same. `configure` gets the number of the process.
+pub(crate) fn wired_with_configs(
+    [near, far]: [&ProcessShape; 2],
+    configure: &dyn Fn(usize, &mut NicConfig),
+) -> Processes {
     let far = ProcessShape {
         first_address: near.nics.len(),
         ..far.clone()
     };
-    let all = [near, &far].map(|shape| Process::new(shape).unwrap());
-    Processes::of(all.into())
+    let process = |number, shape: &ProcessShape| {
+        Process::with_config(shape, &|config| configure(number, config)).unwrap()
+    };
+    Processes::of(vec![process(0, near), process(1, &far)])
 }
 
 /// Accesses and checks that fail the test.

@@ -19,6 +19,7 @@ mod live_rules;
 mod many_connections;
 mod process_rules;
 mod profiles;
+mod ready;
 mod scenarios;
 mod stations;
 mod traffic;

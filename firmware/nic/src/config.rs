@@ -186,8 +186,9 @@ pub struct NicConfig {
     pub vendor_errors: VendorErrors,
     /// Protocol of its RDMA queue pairs.
     pub transport: Transport,
-    /// iWARP: the secret from which initial sequence numbers are made. A NIC whose peers are not trusted needs random numbers here.
-    pub tcp_secret: [u64; 2],
+    /// The secret from which nonces, and initial sequence numbers of iWARP, are made. A NIC whose peers are not trusted needs random
+    /// numbers here.
+    pub secret: [u64; 2],
 }
 
 /// Protocol of the RDMA queue pairs of a NIC.
@@ -256,7 +257,7 @@ impl NicConfig {
             roce_v1_gids: false,
             vendor_errors: VendorErrors::default(),
             transport: Transport::default(),
-            tcp_secret: [0; 2],
+            secret: [0; 2],
         }
     }
 

@@ -6,7 +6,6 @@ use faultline_abi::admin::Counter;
 use faultline_abi::regs;
 use faultline_wire::MacAddr;
 use faultline_wire::bth::Psn;
-use faultline_wire::packet::RoceHeader;
 
 use crate::budget::Budget;
 use crate::config::{NicConfig, Transport};
@@ -17,6 +16,7 @@ use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::eq::Eq;
 use crate::fault::{FaultUnit, RepairTime, Token};
 use crate::flow_control::FlowControl;
+use crate::frame::FrameKind;
 use crate::gate::Gate;
 use crate::gid_table::{GidTable, Source};
 use crate::ingress::Ingress;
@@ -28,6 +28,7 @@ use crate::mkey::Mkeys;
 use crate::netdev::Netdev;
 use crate::park::Park;
 use crate::path::Path;
+use crate::peers::Peers;
 use crate::qp::StateCounts;
 use crate::references::References;
 use crate::srq::Srq;
@@ -37,6 +38,8 @@ use crate::work;
 
 /// Speed of the link in Mbit/s until the caller sets another one.
 pub const DEFAULT_LINK_SPEED_MBPS: u32 = 100_000;
+/// Largest number of frames that no queue pair polls; further ones are lost. They accumulate only while the output is stopped.
+pub(crate) const MAX_LOOSE_FRAMES: usize = 256;
 
 /// A protection domain.
 #[derive(Debug, Default)]
@@ -140,8 +143,11 @@ pub(crate) struct Core {
     lost_completions: BTreeSet<u32>,
     /// Queue pairs that have something to send.
     ready: VecDeque<u32>,
-    /// Responses that queue pairs had not sent when they were destroyed.
-    pub(crate) final_acks: VecDeque<(RoceHeader, Option<Source>)>,
+    /// Frames that no queue pair polls, with the entries of the GID table of their paths: responses that queue pairs had not sent when
+    /// they were destroyed, and peer queries. [`MAX_LOOSE_FRAMES`] at most.
+    pub(crate) loose_frames: VecDeque<(FrameKind, Option<Source>)>,
+    /// Which peers behind wires are Faultlines.
+    pub(crate) peers: Peers,
     /// Timers: time and queue pair; each queue pair at most once.
     timers: BTreeSet<(Instant, u32)>,
     /// Ends of moderation periods: time and completion queue; each at most once.
@@ -208,13 +214,14 @@ impl Core {
             deferred: None,
             lost_completions: BTreeSet::new(),
             ready: VecDeque::new(),
-            final_acks: VecDeque::new(),
+            loose_frames: VecDeque::new(),
+            peers: Peers::new(config.secret),
             timers: BTreeSet::new(),
             notices: BTreeSet::new(),
             interrupts: 0,
             diagnostics: Diagnostics::default(),
             connections: (config.transport == Transport::Iwarp).then(|| {
-                let connections = Connections::new(config.limits.max_listener, config.tcp_secret);
+                let connections = Connections::new(config.limits.max_listener, config.secret);
                 Box::new(connections)
             }),
             injections: Injections::default(),
@@ -348,7 +355,7 @@ impl Core {
         if self.busy_until.0 > 0 {
             // Frames that wait for the end of a look-up.
             let waits = !self.ready.is_empty()
-                || !self.final_acks.is_empty()
+                || !self.loose_frames.is_empty()
                 || self.ingress.has_work()
                 || self.flow_control.has_released()
                 || self.has_segments();
@@ -497,6 +504,7 @@ impl Core {
         self.forget_lost_completion(number);
         self.faults.forget(number);
         self.ingress.forget(number);
+        self.peers.forget(number);
     }
 
     /// Schedules the end of the moderation period of a CQ.

@@ -61,6 +61,17 @@ pub enum FrameKind {
     },
 }
 
+impl FrameKind {
+    /// Priority of its packets.
+    #[inline]
+    pub(crate) fn priority(&self) -> u8 {
+        match self {
+            Self::Roce(header) => priority::of_packet(header),
+            Self::Raw { head, .. } => priority::of_frame(head),
+        }
+    }
+}
+
 /// Memory of the peer that a WRITE of a train names in its RETH. The length is that of each payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
@@ -183,8 +194,14 @@ impl TxFrame {
     /// Makes this frame a RoCE packet without payload.
     #[inline]
     pub(crate) fn set_packet(&mut self, header: RoceHeader) {
+        self.set_whole(FrameKind::Roce(header));
+    }
+
+    /// Makes this frame one of which the kind is all: it has no payload.
+    #[inline]
+    pub(crate) fn set_whole(&mut self, kind: FrameKind) {
         self.clear_payload();
-        self.kind = FrameKind::Roce(header);
+        self.kind = kind;
     }
 
     /// Makes this frame a RoCE packet with a payload that is in no guest's memory.
@@ -245,10 +262,7 @@ impl TxFrame {
     /// Priority of its packets.
     #[inline]
     pub fn priority(&self) -> u8 {
-        match &self.kind {
-            FrameKind::Roce(header) => priority::of_packet(header),
-            FrameKind::Raw { head, .. } => priority::of_frame(head),
-        }
+        self.kind.priority()
     }
 
     /// Replaces the VLAN tag of all its packets, as a switch does; `None`: they have no tag afterwards. Checksums and invariant CRC

@@ -67,6 +67,7 @@ pub mod page_table;
 mod park;
 mod path;
 mod payload;
+mod peers;
 mod port_security;
 mod qp;
 mod queues;

@@ -4,7 +4,8 @@
 //! address has another MAC address than the neighbour, and is not accepted for the neighbour's connection.
 //!
 //! READY (opcode 0xc0) tells a requester that a page is present, so that it does not wait for its RNR timer. An adapter of another make
-//! must never get it. The caller passes the origin of each frame; a connected queue pair stores that of its peer's last packet.
+//! must never get it. The caller passes the origin of each frame; a connected queue pair stores that of its peer's last packet. A peer whose
+//! packets come from a wire is asked ([`Peers`](crate::peers::Peers)).
 
 /// Known properties of the sender of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,12 +30,12 @@ impl Origin {
 /// Peers with which a NIC exchanges READY.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ReadyMode {
-    /// With peers that are known to be Faultlines.
+    /// With peers that are known to be Faultlines: those of the process, and those on wires that have answered a peer query.
     #[default]
     Known,
     /// With all peers: the operator says that they are Faultlines.
     Always,
-    /// With none.
+    /// With none. Peer queries are not answered, as by an adapter of another make.
     Never,
 }
 
@@ -48,15 +49,6 @@ impl ReadyMode {
             Self::Known => "known",
             Self::Always => "always",
             Self::Never => "never",
-        }
-    }
-
-    /// True if a queue pair with this peer sends READY, and accepts it.
-    pub(crate) const fn includes(self, peer: Origin) -> bool {
-        match self {
-            Self::Known => matches!(peer, Origin::Faultline),
-            Self::Always => true,
-            Self::Never => false,
         }
     }
 }

@@ -26,7 +26,7 @@ pub struct Start {
     pub clock: u32,
 }
 
-/// A secret key, from which initial sequence numbers are made. The owner draws it at random when a device starts.
+/// A secret key, from which initial sequence numbers and nonces are made. The owner draws it at random when a device starts.
 #[derive(Clone, Copy)]
 pub struct Secret(pub [u64; 2]);
 
@@ -45,12 +45,17 @@ impl Secret {
         let ports = u64::from(tuple.local_port) << 16 | u64::from(tuple.remote_port);
         let Tuple { local, remote, .. } = tuple;
         let words = [high(local), low(local), high(remote), low(remote), ports];
-        let hash = siphash(self.0, &words);
+        let hash = self.hash(&words);
         let ticks = ((now.0 / 4000) & 0xffff_ffff) as u32;
         Start {
             seq: Seq((hash & 0xffff_ffff) as u32).add(ticks),
             clock: (hash >> 32) as u32,
         }
+    }
+
+    /// A number that reveals nothing of the key, and that nobody without the key can foresee.
+    pub fn hash(&self, words: &[u64]) -> u64 {
+        siphash(self.0, words)
     }
 }
 

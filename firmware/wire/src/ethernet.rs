@@ -51,6 +51,8 @@ impl EtherType {
     pub const VLAN: u16 = 0x8100;
     /// IPv6.
     pub const IPV6: u16 = 0x86dd;
+    /// Local Experimental EtherType 2 (IEEE Std 802): that of [`PeerQuery`](crate::PeerQuery).
+    pub const LOCAL_EXPERIMENTAL_2: u16 = 0x88b6;
 }
 
 /// An 802.1Q tag (IEEE 802.1Q clause 9.6).

@@ -7,7 +7,8 @@ use faultline_abi::admin::Counter;
 use faultline_config::{Config, PollMode};
 use faultline_control::scenario::VerdictView;
 use faultline_harness::frames::{Frame, Network, raw_qp, send};
-use faultline_harness::testbed::{Fabric, Node, connect_nodes, until};
+use faultline_harness::paging::{PAGE, Pager};
+use faultline_harness::testbed::{Fabric, LONG, Node, connect_nodes, until};
 use faultline_harness::traffic::{exchange, exchange_at_all_mtus, exchange_over};
 use faultline_harness::{Link, QpType, Rng, SendWr};
 use serde_json::json;
@@ -72,6 +73,30 @@ fn a_process_that_comes_back_finds_its_peers() {
         let mut rng = Rng::new(seed);
         exchange((&mut a, &mut qa), (&mut b, &mut qb), &mut rng);
     }
+}
+
+/// Nothing is configured: the NICs find out that both are Faultlines. `device/simulation/tests/ready.rs` has the details.
+#[test]
+fn ready_crosses_the_wire() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = format!("unix:{}", folder.path().join("wire").display());
+    let fabric_a = process("a", &stream("listen", &address));
+    let fabric_b = process("b", &stream("connect", &address));
+    let (mut a, b) = (fabric_a.node("a").unwrap(), fabric_b.node("b").unwrap());
+    let (mut qa, _qb) = connect_nodes(&a, &b, QpType::Rc).unwrap();
+    let mut pager = Pager::new(&b, 512).unwrap();
+    let mut pages = 0..512;
+    until("READY", || {
+        let at = pages.next().expect("READY before the last page") * PAGE;
+        qa.post_send(&SendWr::write_inline(b"late", pager.mr.remote(at)).signaled())
+            .unwrap();
+        let record = pager.record(LONG).unwrap();
+        pager.repair(&record).unwrap();
+        qa.retire(&a.good_completion());
+        a.nic.counters().unwrap()[Counter::ready_received] > 0
+    });
+    assert!(b.nic.counters().unwrap()[Counter::ready_notices] > 0);
+    assert_eq!(a.nic.counters().unwrap()[Counter::ready_refused], 0);
 }
 
 /// Several packets of a message are one frame inside of a process, and each a frame of its own on a wire.

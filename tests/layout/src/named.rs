@@ -59,6 +59,7 @@ pub fn suite(name: &str) -> String {
     match name {
         "robustness" | "keys" => format!("qemu-config/src/test/{file}.rs"),
         "iwarp-lossy" => suite("iwarp"),
+        "wire-tcp" => suite("wire"),
         _ => format!("qemu-config/src/test/suites/{file}.rs"),
     }
 }

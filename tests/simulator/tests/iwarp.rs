@@ -36,7 +36,7 @@ pub struct Link {
 
 pub fn iwarp(config: &mut NicConfig) {
     config.transport = Transport::Iwarp;
-    config.tcp_secret = [7, 9];
+    config.secret = [7, 9];
 }
 
 pub fn world(seed: u64) -> World {

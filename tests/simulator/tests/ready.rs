@@ -108,6 +108,13 @@ fn world(modes: [ReadyMode; 2]) -> World {
     })
 }
 
+/// Host 0 is on a wire, and does not answer peer queries.
+fn foreign() -> World {
+    let world = world([ReadyMode::Never, ReadyMode::Known]);
+    world.make_foreign(0);
+    world
+}
+
 #[test]
 fn faultlines_of_one_process_exchange_ready() {
     for by_reference in [false, true] {
@@ -128,8 +135,7 @@ fn faultlines_of_one_process_exchange_ready() {
 
 #[test]
 fn a_foreign_peer_never_gets_ready() {
-    let world = World::new(2, 1);
-    world.make_foreign(0);
+    let world = foreign();
     let mut f = Faulting::new(world, QPT_RC);
     let mut longest = 0;
     for _ in 0..8 {
@@ -143,8 +149,7 @@ fn a_foreign_peer_never_gets_ready() {
 /// A foreign peer gets only acknowledgements and RNR NAKs of its requests: in particular no acknowledgement twice.
 #[test]
 fn a_foreign_peer_sees_nothing_unusual() {
-    let world = World::new(2, 1);
-    world.make_foreign(0);
+    let world = foreign();
     world.start_trace();
     let mut f = Faulting::new(world, QPT_RC);
     f.write();
@@ -192,6 +197,19 @@ fn an_operator_can_switch_ready_off() {
     assert!(took > SERVICE + 50 * US, "{took} ns");
     assert_eq!(f.captured(), (1, 0));
     assert_eq!(f.counters(), [1, 0, 1]);
+}
+
+/// Two hosts on a wire: host 0 answers the query of host 1. `device/simulation/tests/ready.rs` has the rest.
+#[test]
+fn a_faultline_on_a_wire_gets_ready_after_its_answer() {
+    let world = World::new(2, 1);
+    world.make_foreign(0);
+    world.permit(&[Rule::Ready]);
+    let mut f = Faulting::new(world, QPT_RC);
+    let took = f.write();
+    assert!(took < SERVICE + 50 * US, "{took} ns");
+    assert_eq!(f.captured(), (1, 0));
+    assert_eq!(f.counters()[0], 1);
 }
 
 /// The opcode may mean anything if an adapter of another make sends it.
@@ -268,7 +286,7 @@ fn a_stray_ready_is_harmless() {
 /// A new connection of the same queue pair may have another peer.
 #[test]
 fn a_reset_queue_pair_forgets_its_peer() {
-    let mut f = Faulting::new(World::new(2, 1), QPT_RC);
+    let mut f = Faulting::new(world([ReadyMode::Never, ReadyMode::Known]), QPT_RC);
     f.write();
     assert_eq!(f.captured(), (1, 0));
     f.world.make_foreign(0);
@@ -296,10 +314,10 @@ fn a_reset_queue_pair_forgets_its_peer() {
 #[test]
 fn a_dropped_packet_looks_lost_to_a_foreign_peer() {
     for (foreign, later) in [(false, false), (true, false), (true, true)] {
-        let world = World::new(2, 1);
-        if foreign {
-            world.make_foreign(0);
-        }
+        let world = match foreign {
+            true => self::foreign(),
+            false => World::new(2, 1),
+        };
         let mut f = Faulting::new(world, QPT_RC);
         let qpn = f.pair.qp[1].qpn;
         f.world.hosts[1]

@@ -2,9 +2,11 @@
 
 use Opcode::*;
 use faultline_checker::Rule;
-use faultline_wire::{AtomicAckEth, NakCode, Opcode, Syndrome};
+use faultline_wire::{
+    AtomicAckEth, EtherType, Ethernet, Gid, NakCode, Opcode, PeerQuery, QueryEnd, Syndrome,
+};
 
-use crate::talk::{MTU, Talk, bytes, response};
+use crate::talk::{MTU, QPN, Talk, bytes, gid, response};
 
 #[test]
 fn psns_of_responses() {
@@ -155,6 +157,73 @@ fn ready_needs_the_agreement_of_both_adapters() {
     talk.rnr(5, 0);
     talk.respond(Ready, 5, Syndrome::ACK, 0, 0);
     talk.clean();
+}
+
+/// A peer query of the responder, then the frame of the requester with this answer.
+fn query_and(talk: &mut Talk, change: impl Fn(&mut PeerQuery)) {
+    let [a, b] = [0, 1].map(|end: usize| QueryEnd {
+        gid: gid(end),
+        qpn: QPN[end],
+    });
+    let query = |from, to, nonce, echo| PeerQuery {
+        from,
+        to,
+        nonce,
+        echo,
+    };
+    let mut answer = query(a, b, 9, 7);
+    change(&mut answer);
+    for (from, query) in [(1, query(b, a, 7, 0)), (0, answer)] {
+        let ethernet = Ethernet {
+            ethertype: EtherType::LOCAL_EXPERIMENTAL_2,
+            ..Ethernet::default()
+        };
+        let mut frame = [0; Ethernet::LEN + PeerQuery::LEN];
+        let at = ethernet.emit(&mut frame).unwrap();
+        query.emit(&mut frame[at..]).unwrap();
+        talk.frame(from, &frame, false);
+    }
+}
+
+#[test]
+fn the_answer_to_a_peer_query_permits_ready() {
+    let changes: [fn(&mut PeerQuery); 4] = [
+        |_| {},
+        |query| query.echo = 0,
+        |query| query.from.qpn ^= 1,
+        |query| query.to.gid = Gid::from_ipv4([10, 0, 0, 99]),
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        let mut talk = Talk::new();
+        talk.request(RcSendOnly, 5, 8);
+        talk.rnr(5, 0);
+        query_and(&mut talk, change);
+        talk.clean();
+        talk.respond(Ready, 5, Syndrome::ACK, 0, 0);
+        match number {
+            0 => talk.clean(),
+            _ => talk.violates(Rule::Ready),
+        }
+    }
+}
+
+/// The answer of an adapter behind a port may have been passed before the first frame.
+#[test]
+fn ready_to_a_remote_adapter_is_noted_without_an_answer() {
+    for answers in [false, true] {
+        let mut talk = Talk::new();
+        talk.checker.set_remote(0);
+        talk.request(RcSendOnly, 5, 8);
+        talk.rnr(5, 0);
+        if answers {
+            query_and(&mut talk, |_| {});
+        }
+        talk.respond(Ready, 5, Syndrome::ACK, 0, 0);
+        talk.clean();
+        let notes = talk.checker.remarks().iter();
+        let notes = notes.filter(|note| note.rule == Rule::UnjudgedOpcode);
+        assert_eq!(notes.count(), usize::from(!answers));
+    }
 }
 
 #[test]

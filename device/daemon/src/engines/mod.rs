@@ -155,7 +155,7 @@ impl Process {
         let mac = nic.mac_address();
         let log = log.of_nic(id);
         let port = NicPort::new(Nic::new(NicConfig {
-            tcp_secret: secret(),
+            secret: secret(),
             ..config.nic_config(nic)
         }));
         let io = NicIo::new(nic, &port.nic, log.clone())?;

@@ -15,6 +15,8 @@ pub struct Wire {
     pub room: usize,
     /// Frames that it has passed.
     pub frames: u64,
+    /// Says which frames it loses.
+    pub loses: fn(&[u8]) -> bool,
     /// When it takes the next frame.
     takes_at: u64,
 }
@@ -25,6 +27,7 @@ impl Default for Wire {
             pace: 0,
             room: usize::MAX,
             frames: 0,
+            loses: |_| false,
             takes_at: 0,
         }
     }
@@ -37,6 +40,8 @@ pub struct Processes {
     pub all: Vec<Process>,
     /// The directions of the wire between two, by the process that sends.
     pub wires: [Wire; 2],
+    /// If present: frames on the wire, the lost ones too, with the processes that have sent them.
+    pub crossed: Option<Vec<(usize, Vec<u8>)>>,
 }
 
 impl Processes {
@@ -61,8 +66,11 @@ impl Processes {
 
     /// These processes. If there are two, a wire connects their first external ports.
     pub fn of(all: Vec<Process>) -> Self {
-        let wires = [Wire::default(); 2];
-        Self { all, wires }
+        Self {
+            all,
+            wires: [Wire::default(); 2],
+            crossed: None,
+        }
     }
 
     /// The latest clock, in nanoseconds: a driver that waits moves the clock of its process only.
@@ -89,12 +97,17 @@ impl Processes {
         };
         let mut worked = false;
         let ways = [(near, far), (far, near)];
-        for (wire, (from, to)) in self.wires.iter_mut().zip(ways) {
+        for (sender, (wire, (from, to))) in self.wires.iter_mut().zip(ways).enumerate() {
             while wire.takes_at <= now
                 && to.unread() < wire.room
                 && let Some(frame) = from.take()
             {
-                to.send(frame);
+                if let Some(crossed) = &mut self.crossed {
+                    crossed.push((sender, frame.clone()));
+                }
+                if !(wire.loses)(&frame) {
+                    to.send(frame);
+                }
                 worked = true;
                 wire.frames = wire.frames.saturating_add(1);
                 if wire.pace > 0 {

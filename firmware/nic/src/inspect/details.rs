@@ -7,7 +7,7 @@ use faultline_wire::MacAddr;
 
 use super::{Listing, SCANNED, listing};
 use crate::command_ring::{CommandRings, Gate};
-use crate::core::{Ah, Pd};
+use crate::core::{Ah, Core, Pd};
 use crate::cq::Cq;
 use crate::eq::Eq;
 use crate::nic::Nic;
@@ -55,6 +55,8 @@ pub struct QueuePairDetails {
     pub udp_source_port: u16,
     /// GID of the far end, of a connection.
     pub dgid: Option<String>,
+    /// The peer is known to execute READY, or is said to.
+    pub exchanges_ready: bool,
 }
 
 /// A completion queue.
@@ -268,7 +270,8 @@ pub struct DeviceInfo {
 impl Nic {
     /// Attributes of queue pairs from place `from` on, `limit` at most.
     pub fn queue_pair_details(&self, from: u32, limit: usize) -> Listing<QueuePairDetails> {
-        let found = listing(self.queues.places(from), limit, queue_pair_details);
+        let details = |qpn, queue: &Queue| queue_pair_details(&self.core, qpn, queue);
+        let found = listing(self.queues.places(from), limit, details);
         Listing {
             items: found.items.into_iter().flatten().collect(),
             next: found.next,
@@ -410,7 +413,7 @@ fn ring_info(rings: &CommandRings) -> CommandRingInfo {
 }
 
 /// Work queues and RSS queue pairs have no attributes of this kind.
-fn queue_pair_details(qpn: u32, queue: &Queue) -> Option<QueuePairDetails> {
+fn queue_pair_details(core: &Core, qpn: u32, queue: &Queue) -> Option<QueuePairDetails> {
     let Queue::Pair(qp) = queue else {
         return None;
     };
@@ -431,6 +434,7 @@ fn queue_pair_details(qpn: u32, queue: &Queue) -> Option<QueuePairDetails> {
         sq_draining: attr.sq_draining != 0,
         udp_source_port: attr.udp_sport.get(),
         dgid: path.map(|path| path.dgid().to_string()),
+        exchanges_ready: qp.endpoint.exchanges_ready(core),
     })
 }
 

@@ -5,7 +5,7 @@ use faultline_abi::event;
 use faultline_wire::ip::CONGESTION_EXPERIENCED;
 use faultline_wire::opcode::Service;
 use faultline_wire::packet::{self, RoceHeader};
-use faultline_wire::{MULTICAST_QPN, MacAddr, WireError};
+use faultline_wire::{MULTICAST_QPN, MacAddr, PeerQuery, WireError};
 
 use super::{BURST, Nic};
 use crate::counters::CounterSet;
@@ -13,7 +13,7 @@ use crate::diagnostic::{Diagnostic, DropCause, OverrunQueue};
 use crate::dma::Dma;
 use crate::frame::{Frame, FrameKind, Packets, TxFrame};
 use crate::ingress::HeldFrame;
-use crate::origin::Origin;
+use crate::origin::{Origin, ReadyMode};
 use crate::payload::Payload;
 use crate::steering::FrameTarget;
 use crate::time::{Instant, Nanos};
@@ -210,12 +210,30 @@ impl Nic {
                 self.receive_roce(now, mem, arrived);
             }
             Err(WireError::NotRoce) => {
+                // A guest of the process has no wire, so its frame is no query of a peer.
+                if origin == Origin::Unknown && self.receive_query(now, mem, frame) {
+                    return;
+                }
                 self.receive_ethernet(now, mem, Payload::Bytes(frame).into());
             }
             Err(WireError::UnknownOpcode(_)) => self.receive_reserved(now, mem, origin, frame),
             Err(WireError::BadUdpChecksum) => self.core.counters.inc(Counter::rx_csum_errors),
             Err(_) => self.core.counters.inc(Counter::rx_malformed),
         }
+    }
+
+    /// Receives a peer query to this NIC. Returns false if the frame is another one, or is for the guest.
+    fn receive_query<M: Dma>(&mut self, now: Instant, mem: &M, frame: &[u8]) -> bool {
+        let Some((ethernet, query)) = PeerQuery::parse(frame) else {
+            return false;
+        };
+        let takes = self.core.config.ready != ReadyMode::Never
+            && self.core.netdev.is_up()
+            && self.core.is_own_address(ethernet.dst);
+        if takes && let Some((qp, mut cx)) = self.qp_in_context(now, mem, query.to.qpn) {
+            qp.endpoint.receive_query(&mut cx, (&ethernet, &query));
+        }
+        takes
     }
 
     /// Receives a packet whose opcode is reserved: only a reliable connection answers it.

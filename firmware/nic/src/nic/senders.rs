@@ -16,7 +16,7 @@ impl Nic {
     #[inline]
     pub fn may_send(&self) -> bool {
         self.core.first_ready().is_some()
-            || !self.core.final_acks.is_empty()
+            || !self.core.loose_frames.is_empty()
             || self.core.ingress.has_work()
             || self.core.flow_control.has_released()
             || self.core.has_segments()

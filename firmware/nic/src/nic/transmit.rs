@@ -1,14 +1,11 @@
 //! Frames to send: the next frame of the ready queue.
 
-use faultline_wire::packet::RoceHeader;
-use faultline_wire::priority;
-
 use super::{BURST, Nic};
 use crate::core::Core;
 use crate::counters::CounterSet;
 use crate::diagnostic::DropCause;
 use crate::dma::Dma;
-use crate::frame::TxFrame;
+use crate::frame::{FrameKind, TxFrame};
 use crate::queues::Queue;
 use crate::time::Instant;
 use crate::work;
@@ -85,12 +82,11 @@ impl Nic {
             self.end_pauses(now);
         }
         let paused = self.core.flow_control.paused();
-        let may_leave =
-            |(header, _): &mut (RoceHeader, _)| !paused.contains(priority::of_packet(header));
+        let may_leave = |(kind, _): &mut (FrameKind, _)| !paused.contains(kind.priority());
         if self.is_running()
-            && let Some((header, source)) = self.core.final_acks.pop_front_if(may_leave)
+            && let Some((kind, source)) = self.core.loose_frames.pop_front_if(may_leave)
         {
-            frame.set_packet(header);
+            frame.set_whole(kind);
             let barred = self.core.bars_sent(frame, source);
             (self.last_sender, self.last_len, self.last_barred) = (0, frame.len(), barred);
             if let Some(cause) = barred {
@@ -157,7 +153,7 @@ impl Nic {
     ) -> bool {
         let core = &self.core;
         let comes_first = core.first_ready() == Some(self.last_sender)
-            && core.final_acks.is_empty()
+            && core.loose_frames.is_empty()
             && !core.has_segments()
             && !core.ingress.has_work()
             && !core.flow_control.has_released();

@@ -22,7 +22,7 @@ use crate::flow_control::BlockedOn;
 use crate::gate::Reported;
 use crate::mkey::KeyUser;
 use crate::number::len32;
-use crate::origin::Origin;
+use crate::origin::{Origin, ReadyMode};
 use crate::path::Path;
 use crate::receive_queue::{RecvRing, RecvWr};
 
@@ -192,7 +192,16 @@ impl Endpoint {
 
     /// True if READY may be sent to the peer, and is accepted from it.
     pub(crate) fn exchanges_ready(&self, core: &Core) -> bool {
-        self.is_reliable() && core.config.ready.includes(self.peer)
+        let includes = || match core.config.ready {
+            ReadyMode::Known => match self.peer {
+                Origin::Faultline => true,
+                Origin::Guest => false,
+                Origin::Unknown => core.peers.is_faultline(self.number),
+            },
+            ReadyMode::Always => true,
+            ReadyMode::Never => false,
+        };
+        self.is_reliable() && includes()
     }
 
     /// Fault policy.

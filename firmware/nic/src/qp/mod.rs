@@ -12,6 +12,7 @@ pub(crate) mod endpoint;
 pub(crate) mod fault_policy;
 mod next_run;
 pub(crate) mod page_wait;
+mod peer;
 mod raw;
 pub(crate) mod ready;
 mod receive;
@@ -34,12 +35,12 @@ use faultline_wire::mtu::PathMtu;
 use crate::budget::{Budget, Held};
 use crate::congestion::Congestion;
 use crate::context::Context;
-use crate::core::Core;
+use crate::core::{Core, MAX_LOOSE_FRAMES};
 use crate::diagnostic::{Diagnostic, KeyUse};
 use crate::dma::Dma;
 use crate::fault::Call;
 use crate::flow_control::BlockedOn;
-use crate::frame::TxFrame;
+use crate::frame::{FrameKind, TxFrame};
 use crate::gid_table::Source;
 use crate::number::len32;
 use crate::path::Path;
@@ -61,10 +62,6 @@ use types::{Failure, Fatal, FrameRoom};
 pub use types::{Psns, QpType, State, StateCause};
 pub(crate) use work_queue::WorkQueue;
 use work_request::{DeviceRequest, SendWr};
-
-/// Largest number of kept acknowledgements of destroyed queue pairs; further ones are lost. They accumulate only while
-/// the output is stopped.
-const MAX_FINAL_ACKS: usize = 256;
 
 /// A queue pair: its identity and attributes, a requester, a responder, and the state machine that connects them.
 #[derive(Debug)]
@@ -472,10 +469,11 @@ impl Qp {
     /// Passes the outstanding acknowledgements to the core, which sends them after the end of the queue pair. The application may destroy
     /// the queue pair because it has seen the data, so the peer must get the acknowledgement.
     fn leave_final_acks(&mut self, core: &mut Core) {
-        while core.final_acks.len() < MAX_FINAL_ACKS
+        while core.loose_frames.len() < MAX_LOOSE_FRAMES
             && let Some(header) = self.responder.take_short_reply(&self.endpoint)
         {
-            core.final_acks.push_back((header, self.source()));
+            let frame = (FrameKind::Roce(header), self.source());
+            core.loose_frames.push_back(frame);
         }
     }
 
@@ -533,6 +531,7 @@ impl Qp {
         if let Some(path) = path {
             self.endpoint.path = Some(path);
             self.endpoint.forget_peer();
+            cx.core.peers.forget(self.endpoint.number);
         }
         // A new path keeps a UDP source port that was requested.
         if mask & (abi::QP_ATTR_UDP_SPORT | abi::QP_ATTR_AV | abi::QP_ATTR_DEST_QPN) != 0

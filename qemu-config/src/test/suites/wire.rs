@@ -3,7 +3,8 @@
 
 use super::pingpong::ping;
 use super::rdmacm::cm;
-use super::row::{GuestSuite, GuestTest, Sides, perf, suite, tcp, torture, verbs};
+use super::row::{GuestSuite, GuestTest, Sides, perf, roles, suite, tcp, torture, verbs};
+use crate::exchange::Ready;
 use crate::test::facts::On::{First, Nothing};
 use crate::test::facts::runs;
 
@@ -84,10 +85,9 @@ const TESTS: &[GuestTest] = &[
     .shows(RDMA),
     perf("write_bw_rc", "ib_write_bw -n 500").shows(RDMA),
     perf("read_bw_rc", "ib_read_bw -n 500").shows(RDMA),
-    perf("write_bw_on_demand", "ib_write_bw --odp -n 500")
-        .shows(RDMA)
-        // No NIC knows its peer for a Faultline: they wait for RNR timers.
-        .evicted_every("50ms"),
+    roles("write_bw_on_demand", "ready_crosses", "", Ready::Tcp(18515))
+        .shows("READY ends RNR waits across this wire, without a setting.")
+        .evicted(),
     torture("torture", "", "", 10)
         .faulting(Sides::Both)
         .shows("No event of memory does harm between two emulators."),

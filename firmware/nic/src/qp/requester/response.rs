@@ -21,6 +21,7 @@ use crate::context::Context;
 use crate::diagnostic::{Diagnostic, RetryCause};
 use crate::dma::Dma;
 use crate::fault::Need;
+use crate::origin::Origin;
 use crate::payload::Payload;
 use crate::qp::endpoint::Endpoint;
 use crate::qp::types::{Failure, PlaceError};
@@ -149,12 +150,17 @@ impl Requester {
     fn receive_ready<M: Dma>(&mut self, qp: &Endpoint, cx: &mut Context<'_, M>, psn: Psn) {
         if !qp.exchanges_ready(cx.core) {
             cx.count(Counter::ready_refused);
+            // It may be a Faultline whose answer was lost.
+            qp.query_peer(cx);
             return;
         }
         cx.count(Counter::ready_received);
         if self.rnr_deadline.is_some() && psn == self.refused {
             self.rnr_deadline = None;
-            self.rnr_retries = self.rnr_retry_limit;
+            // A peer on a wire could refuse and call without end.
+            if qp.peer == Origin::Faultline {
+                self.rnr_retries = self.rnr_retry_limit;
+            }
         }
     }
 

@@ -83,6 +83,8 @@ impl Responder {
         self.waits.ingress = token.map(|token| IngressWait::new(token, how, need.receive));
         // Later packets are out of sequence, and need no NAK of their own.
         self.nak_sent = true;
+        // Before the repair, when the answer matters.
+        qp.query_peer(cx);
         Ok(token)
     }
 

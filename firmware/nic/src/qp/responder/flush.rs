@@ -107,6 +107,7 @@ impl Responder {
         let since = self.waits.durable.map_or(cx.now, |durable| durable.since);
         let timer = RepairTime::default().rnr_timer(cx.now.0.saturating_sub(since.0));
         report_rnr_nak(qp, cx, psn, None);
+        qp.query_peer(cx);
         self.acknowledge(psn, Syndrome::RnrNak { timer });
     }
 
