@@ -278,3 +278,26 @@ fn octets_that_wait_for_a_turn_arrive_behind_both_closes() {
     assert_eq!(events(&mut world, 1), [closed]);
     assert!(world.hosts[1].driver.read_mr(&to, 0, data.len()) == data);
 }
+
+/// A connection that has ended keeps no octets that have arrived, also if its queue pair stays.
+#[test]
+fn octets_behind_a_gap_end_with_the_connection() {
+    /// Two FPDUs.
+    const LEN: u32 = 12_000;
+    let mut world = world(58);
+    let mut link = connect(&mut world, false);
+    let before = counter(&mut world, 1, Counter::table_bytes);
+    let mut is_first = true;
+    world.change(0, move |frame| {
+        let is_lost = has_data(&frame) && std::mem::take(&mut is_first);
+        (!is_lost).then_some(frame)
+    });
+    post(&mut world, &mut link, wr::WR_WRITE, LEN, |_| {});
+    world.run_for(1_000_000);
+    let held = counter(&mut world, 1, Counter::table_bytes) - before;
+    assert!(held >= 500, "{held}");
+    let qpn = link.qp[1].qpn;
+    world.hosts[1].driver.set_state(qpn, QPS_ERR).unwrap();
+    let left = counter(&mut world, 1, Counter::table_bytes) - before;
+    assert!(left + 500 <= held, "{left} of {held}");
+}
