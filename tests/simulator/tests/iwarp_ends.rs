@@ -4,15 +4,18 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use faultline_abi::admin::{Counter, DESTROY_MKEY};
-use faultline_abi::qp::{QPS_ERR, QPS_SQD};
+use faultline_abi::qp::{QPS_ERR, QPS_SQD, QPT_RC};
 use faultline_abi::{cqe, event, iwarp, wqe as wr};
-use faultline_simulation::Send;
+use faultline_simulation::{QpConfig, Send};
 use faultline_simulator::World;
 use faultline_wire::rdmap::TerminateCode as T;
 use faultline_wire::{Ethernet, Ip, Seq, Tcp, TcpFlags};
 
-use crate::common::{counter, state};
-use crate::iwarp::{Link, completed, connect, events, path, post, segment, statuses, world};
+use crate::common::{counter, pattern, state};
+use crate::iwarp::{
+    Link, completed, connect, connect_qps, events, has_data, path, post, qp_in_init, segment,
+    statuses, world,
+};
 
 /// More than leaves at once.
 const LONG: u32 = 1 << 20;
@@ -218,4 +221,83 @@ fn a_connection_in_time_wait_takes_no_segment_of_another_one() {
     world.inject(1, frame);
     world.run_for(BEGUN);
     assert_eq!(filtered(&mut world), 1, "it goes to the netdev");
+}
+
+/// The peer has an acknowledgment for octets that wait for the next turn, and both ends have sent a FIN.
+#[test]
+fn octets_that_wait_for_a_turn_arrive_behind_both_closes() {
+    const WRITES: u64 = 6_000;
+    let mut world = world(57);
+    let cq = world.hosts[0].cq(4).unwrap();
+    let config = QpConfig {
+        log_depth: 13,
+        flags: 0,
+        ..world.hosts[0].qp_config(QPT_RC, &cq)
+    };
+    let qp = world.hosts[0].driver.create_qp(&config).unwrap();
+    world.hosts[0].driver.to_init(qp.qpn, 0).unwrap();
+    let other = qp_in_init(&mut world, 1);
+    let mut link = connect_qps(&mut world, false, [(cq, qp), other]);
+    // The congestion window grows.
+    post(&mut world, &mut link, wr::WR_WRITE, LONG, |_| {});
+    world.run();
+    let [from, to] = link.mr;
+    let data = pattern(8 * WRITES as u32);
+    world.hosts[0].driver.write_mr(&from, 0, &data);
+    // The first segment waits on its way.
+    let late = Rc::new(Cell::new(Vec::new()));
+    let (seen, mut first) = (Rc::clone(&late), None);
+    world.change(0, move |frame| {
+        let seq = frame[38..42].to_vec();
+        if has_data(&frame) && *first.get_or_insert(seq.clone()) == seq {
+            seen.set(frame);
+            return None;
+        }
+        Some(frame)
+    });
+    for at in (0..WRITES).map(|n| 8 * n) {
+        let write = Send {
+            opcode: wr::WR_WRITE,
+            sges: &[(from.va + at, 8, from.key)],
+            remote_addr: to.va + at,
+            rkey: to.key,
+            ..Send::default()
+        };
+        world.hosts[0].driver.write_send(&mut link.qp[0], &write);
+    }
+    world.hosts[0].driver.ring_sends(&link.qp[0]);
+    world.run_for(1_000_000);
+    let qpn = link.qp[1].qpn;
+    world.hosts[1].driver.set_state(qpn, QPS_SQD).unwrap();
+    world.run_for(1_000_000);
+    assert_eq!(events(&mut world, 1), []);
+    world.inject(0, late.take());
+    world.run();
+    let finished = u64::from(iwarp::FINISHED);
+    let closed = (event::CONNECTION_CLOSED, qpn, finished);
+    assert_eq!(events(&mut world, 1), [closed]);
+    assert!(world.hosts[1].driver.read_mr(&to, 0, data.len()) == data);
+}
+
+/// A connection that has ended keeps no octets that have arrived, also if its queue pair stays.
+#[test]
+fn octets_behind_a_gap_end_with_the_connection() {
+    /// Two FPDUs.
+    const LEN: u32 = 12_000;
+    let mut world = world(58);
+    let mut link = connect(&mut world, false);
+    let before = counter(&mut world, 1, Counter::table_bytes);
+    let mut is_first = true;
+    world.change(0, move |frame| {
+        let is_lost = has_data(&frame) && std::mem::take(&mut is_first);
+        (!is_lost).then_some(frame)
+    });
+    post(&mut world, &mut link, wr::WR_WRITE, LEN, |_| {});
+    world.run_for(1_000_000);
+    let held = counter(&mut world, 1, Counter::table_bytes) - before;
+    assert!(held >= 500, "{held}");
+    let qpn = link.qp[1].qpn;
+    world.hosts[1].driver.set_state(qpn, QPS_ERR).unwrap();
+    let left = counter(&mut world, 1, Counter::table_bytes) - before;
+    assert!(left + 500 <= held, "{left} of {held}");
 }

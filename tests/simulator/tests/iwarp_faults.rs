@@ -322,3 +322,41 @@ fn a_stop_of_the_own_ingress_is_no_loss() {
     }
     assert_eq!(counter(&mut world, 0, Counter::retransmitted_packets), 0);
 }
+
+/// A page that will not become present ends the connection, also if it is the buffer of a READ that has not begun and of the answer to the one
+/// before.
+#[test]
+fn an_answer_and_a_request_that_miss_one_page_end_together() {
+    let mut world = world(38);
+    let mut link = connect(&mut world, false);
+    let mut pager = HostPager::new(&mut world, 0, 64, 6);
+    let region = pager.register(&mut world, VA, 1 << 20);
+    let key = pager.regions[region].key;
+    pager.map_page(&mut world, region, VA / PAGE, true);
+    let remote = link.mr[1];
+    let read = Send {
+        opcode: wr::WR_READ,
+        sges: &[(VA, 100, key)],
+        remote_addr: remote.va,
+        rkey: remote.key,
+        ..Send::default()
+    };
+    // The answer is lost, and then the page.
+    world.change(1, |_| None);
+    world.hosts[0].driver.post_send(&mut link.qp[0], &read);
+    world.run_for(MS);
+    pager.evict_all(&mut world, region);
+    world.hosts[0].driver.post_send(&mut link.qp[0], &read);
+    world.run_for(MS);
+    world.change(1, Some);
+    world.run_for(1_000 * MS);
+    assert_eq!(completed(&mut world, 0, &mut link), []);
+    refuse_page(&mut world, &mut pager);
+    world.run();
+    let done = completed(&mut world, 0, &mut link);
+    assert_eq!(done.len(), 2);
+    assert!(done.iter().all(|(_, status, _)| *status != cqe::SUCCESS));
+    for host in 0..2 {
+        assert_eq!(state(&mut world, host, &link.qp[host]), QPS_ERR);
+    }
+}

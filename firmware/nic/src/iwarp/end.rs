@@ -8,6 +8,7 @@ use faultline_wire::rdmap::{RdmapOpcode, TerminateCode};
 
 use super::connections::{Owner, to_tcp};
 use super::deliver::Phase;
+use super::kept::Kept;
 use super::qp::{CLOSE_TIMEOUT, StreamQp};
 use super::refusal::{Refused, counter_of, status_of};
 use super::send::Framing;
@@ -185,6 +186,7 @@ impl StreamQp {
             return;
         }
         stream.sender.forget_copies();
+        stream.inbound.kept = Kept::default();
         let kind = match stream.was_open {
             true => event::CONNECTION_CLOSED,
             false => event::CONNECT_FAILED,

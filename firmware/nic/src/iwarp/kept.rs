@@ -160,6 +160,8 @@ impl Kept {
         if piece.used >= COMPACT {
             piece.octets.drain(..piece.used.min(piece.octets.len()));
             piece.used = 0;
+            // The rest counts by its length, and stays as long as the peer wants, so it does not keep the memory of a whole window.
+            piece.octets.shrink_to_fit();
         }
         if !piece.rest().is_empty() {
             self.pieces.insert(self.next, piece);
@@ -269,6 +271,28 @@ mod tests {
     fn zeros(len: usize) -> Payload<'static, NoMemory> {
         static ZEROS: [u8; 5000] = [0; 5000];
         Payload::Bytes(&ZEROS[..len])
+    }
+
+    /// A peer decides how long the part of an FPDU behind many others stays.
+    #[test]
+    fn the_rest_of_a_long_piece_has_no_memory_that_does_not_count() {
+        let (nic, shared) = (Budget::new(1 << 20), Budget::new(1 << 20));
+        let room = room(&nic, &shared);
+        let mut kept = Kept::default();
+        for n in 0..52 {
+            assert!(kept.add(room, n * 5000, &zeros(5000)));
+        }
+        for (at, used) in [(0, 200_000), (200_000, 59_000), (259_000, 990)] {
+            let piece = kept.take(at).unwrap();
+            kept.put_back(room, at, piece, used as usize);
+            let taken: usize = kept
+                .pieces
+                .values()
+                .map(|piece| piece.octets.capacity())
+                .sum();
+            assert!(taken <= 2 * nic.used(), "{taken} of {}", nic.used());
+        }
+        assert_eq!(kept.octets(), 10);
     }
 
     #[test]

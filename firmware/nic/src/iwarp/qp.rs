@@ -515,20 +515,19 @@ impl StreamQp {
         let is_held = inbound.page.take_if(|token| *token == call.token).is_some();
         // The peer sends it again.
         let is_refused = inbound.refused == Some((taken, call.token));
-        match of_send {
-            Some(page) if !call.repaired => self.data_lost(cx, page.of),
-            None if !call.repaired && (is_held || is_refused) => {
-                // Memory of a receive, or memory that the peer has named.
-                let code = match self.receives.fail_current(&self.endpoint, cx, LOST_BUFFER) {
-                    true => TerminateCode::RDMAP_LOCAL_CATASTROPHIC,
-                    false => TerminateCode::RDMAP_ACCESS,
-                };
-                self.terminate(cx, &Refused::new(code, &[], 0));
-            }
-            _ if is_held => {
-                self.deliver(cx, Payload::Bytes(&[]), None);
-            }
-            _ => {}
+        // Both directions may have waited for the same page.
+        if let Some(page) = of_send.filter(|_| !call.repaired) {
+            self.data_lost(cx, page.of);
+        }
+        if !call.repaired && (is_held || is_refused) {
+            // Memory of a receive, or memory that the peer has named.
+            let code = match self.receives.fail_current(&self.endpoint, cx, LOST_BUFFER) {
+                true => TerminateCode::RDMAP_LOCAL_CATASTROPHIC,
+                false => TerminateCode::RDMAP_ACCESS,
+            };
+            self.terminate(cx, &Refused::new(code, &[], 0));
+        } else if is_held {
+            self.deliver(cx, Payload::Bytes(&[]), None);
         }
         self.progress(cx);
     }

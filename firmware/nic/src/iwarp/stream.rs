@@ -106,9 +106,10 @@ impl Stream {
             self.connection.state(),
             TcpState::Closed | TcpState::TimeWait
         );
-        // Data that the peer has sent before its FIN may still wait for a page.
+        // Data that the peer has sent before its FIN may still wait for a page, or for the next turn.
         let finished = matches!(self.connection.outcome(), None | Some(Outcome::Finished));
-        let waits = self.inbound.page.is_some() && self.connection.is_held();
+        let waits = self.inbound.page.is_some() || self.inbound.waits_for_turn;
+        let waits = waits && self.connection.is_held();
         is_over && !(finished && waits)
     }
 
