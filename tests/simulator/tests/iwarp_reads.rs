@@ -11,10 +11,10 @@ use faultline_fabric::link_model::LinkModel;
 use faultline_simulation::driver::ALL_ACCESS;
 use faultline_simulation::{Pager, Send};
 use faultline_simulator::{HostPager, World};
-use faultline_wire::{Ethernet, Ip};
+use faultline_wire::{Ethernet, Ip, Seq, Tcp};
 
 use crate::common::{counter, pattern, state};
-use crate::iwarp::{Link, completed, connect, iwarp, seal, world};
+use crate::iwarp::{Link, completed, connect, has_data, iwarp, post, seal, world};
 use crate::iwarp_addresses::spend_memory;
 
 const MS: u64 = 1_000_000;
@@ -258,4 +258,76 @@ fn reads_on_a_bad_wire_show_memory_in_order() {
         "a READ shows an earlier state than the one before it"
     );
     assert!(counter(&mut world, 1, Counter::retransmitted_packets) > 0);
+}
+
+/// The acknowledgment of a frame with another number, and with these selectively acknowledged octets.
+fn acknowledging(frame: &[u8], ack: Seq, blocks: &[(u32, u32)]) -> Vec<u8> {
+    let (_, at_ip) = Ethernet::parse(frame).unwrap();
+    let (mut ip, ip_len) = Ip::parse(&frame[at_ip..]).unwrap();
+    let at_tcp = at_ip + ip_len;
+    let (mut tcp, _) = Tcp::parse(&frame[at_tcp..]).unwrap();
+    tcp.ack = ack;
+    tcp.options.sack = Default::default();
+    for (left, right) in blocks {
+        assert!(tcp.options.sack.push(ack.add(*left), ack.add(*right)));
+    }
+    ip.set_payload_len(tcp.header_len()).unwrap();
+    let mut frame = frame[..at_tcp].to_vec();
+    ip.emit(&mut frame[at_ip..]).unwrap();
+    frame.resize(at_tcp + tcp.header_len(), 0);
+    tcp.emit(&mut frame[at_tcp..]).unwrap();
+    seal(&mut frame, &ip, at_tcp);
+    frame
+}
+
+/// A peer that acknowledges a part of each FPDU selectively makes the others leave in pieces, from copies. Without memory there is one.
+#[test]
+fn a_peer_that_takes_fpdus_apart_does_not_cause_more_copies_than_there_is_memory() {
+    /// Octets of an FPDU, and of the data in flight.
+    const FPDU: u32 = 1448;
+    const ALL: u32 = 60 * FPDU;
+    let mut world = World::with_config(2, 98, |config| {
+        iwarp(config);
+        config.table_bytes = 4 << 20;
+    });
+    for host in &mut world.hosts {
+        host.driver.set_netdev(host.mac, 1500, 0).unwrap();
+    }
+    let mut link = connect(&mut world, false);
+    // The congestion window grows.
+    post(&mut world, &mut link, wr::WR_WRITE, 1 << 20, |_| {});
+    world.run();
+    assert_eq!(completed(&mut world, 0, &mut link).len(), 1);
+    spend_memory(&mut world, 0);
+    let last = Rc::new(RefCell::new(Vec::new()));
+    let answered = Rc::clone(&last);
+    world.change(1, move |frame| {
+        *answered.borrow_mut() = frame;
+        None
+    });
+    world.start_capture();
+    let len = 60 * 1428;
+    post(&mut world, &mut link, wr::WR_WRITE, len, |_| {});
+    world.run_for(MS);
+    let before = counter(&mut world, 0, Counter::table_bytes);
+    let frames = world.take_capture();
+    let sent = frames
+        .iter()
+        .find(|(host, frame)| *host == 0 && has_data(frame));
+    let seq = Tcp::parse(&sent.unwrap().1[34..]).unwrap().0.seq;
+    let holes = (0..12).map(|n| (n * FPDU + 700, (n + 1) * FPDU + 300));
+    let rest = (12 * FPDU + 700, ALL);
+    let blocks: Vec<_> = holes.chain([rest]).collect();
+    world.change(1, |_| None);
+    for some in blocks.chunks(3) {
+        let frame = acknowledging(&last.borrow(), seq, some);
+        world.inject(1, frame);
+    }
+    world.run_for(MS);
+    let held = counter(&mut world, 0, Counter::table_bytes) - before;
+    assert!((1448..3 * 1448).contains(&held), "{held}");
+    world.change(1, Some);
+    world.run();
+    let done = completed(&mut world, 0, &mut link);
+    assert_eq!(done, [(cqe::RDMA_WRITE, cqe::SUCCESS, len)]);
 }

@@ -317,6 +317,25 @@ impl Sender {
         }
     }
 
+    /// Octets of an FPDU that may leave from `offset` on, at most `max`. If a part of it leaves, there must be memory for a copy, except for the
+    /// first one that is not acknowledged (`acknowledged`: octets of the stream), so that the stream makes progress.
+    pub(super) fn leaving(
+        &self,
+        core: &Core,
+        part: &Part,
+        (offset, max): (u64, u32),
+        acknowledged: u64,
+    ) -> Result<u32, Blocked> {
+        let len = part.left_from(offset, max);
+        let needs_copy = part.origin == PartOrigin::Stable && len < part.len;
+        let is_first = part.start <= acknowledged;
+        let fits = is_first || self.copies.has_room(room(core), part.len as usize);
+        match needs_copy && !fits {
+            true => Err(Blocked::NoRoom),
+            false => Ok(len),
+        }
+    }
+
     /// The FPDU at an offset of the stream, with the guest memory of its payload.
     pub(super) fn part_at(
         &self,

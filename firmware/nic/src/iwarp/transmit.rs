@@ -93,14 +93,18 @@ impl StreamQp {
             connection, sender, ..
         } = stream;
         let (qp, work, core) = (&self.endpoint, &self.work, &*cx.core);
+        let acknowledged = connection.acknowledged();
         let transmit = connection.poll_transmit(to_tcp(cx.now), |offset, max| {
-            match sender.part_at(qp, core, work, offset) {
-                Ok(found) => part.insert(found).left_from(offset, max),
-                Err(why) => {
-                    blocked = Some(why);
-                    0
-                }
-            }
+            let found = sender.part_at(qp, core, work, offset);
+            let leaving = found.and_then(|found| {
+                let len = sender.leaving(core, &found, (offset, max), acknowledged)?;
+                part = Some(found);
+                Ok(len)
+            });
+            leaving.unwrap_or_else(|why| {
+                blocked = Some(why);
+                0
+            })
         });
         if let Some(why) = blocked {
             self.segment_blocked(cx, why);
