@@ -234,6 +234,7 @@ impl Responder {
 
     /// Accepts a run of request packets as a whole, if it is the expected one and has no error. `None`: the packets
     /// must be examined one by one, and data that has been placed will be placed again.
+    #[inline]
     pub(crate) fn receive_run<M: Dma>(
         &mut self,
         qp: &Endpoint,
