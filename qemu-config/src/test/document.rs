@@ -130,12 +130,13 @@ fn same_before(suite: Suite) -> Option<Suite> {
     before.find(|other| !table.is_empty() && other.table() == table)
 }
 
-/// Runs, as the page shows them.
+/// Runs, as the page shows them, with the reason if the default run has none.
 #[cfg(test)]
 fn in_page(runs: Runs) -> String {
     match (runs.default, runs.all) {
         (On::Nothing, On::Nothing) => format!("*[by name: {}]*", runs.reason),
-        (default, all) => format!("*[{}/{}: {}]*", short(default), short(all), runs.reason),
+        (On::Nothing, all) => format!("*[-/{}: {}]*", short(all), runs.reason),
+        (default, all) => format!("*[{}/{}]*", short(default), short(all)),
     }
 }
 

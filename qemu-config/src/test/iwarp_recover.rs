@@ -14,11 +14,11 @@ use crate::cluster::{Plan, configure};
 /// What it says of itself.
 pub const SUITE: SuiteFacts = SuiteFacts {
     name: "iwarp-recover",
-    shows: "An iWARP adapter stops, or is removed, under connections of rdma_cm, and works again.",
+    shows: "An iWARP adapter works again after its device stopped, or was removed, under connections.",
     runs: runs(
         On::Nothing,
         On::First,
-        "causes and loads that `recover`, `restart` and `robustness` have for RoCE",
+        "`recover` and `robustness` have them for RoCE",
     ),
 };
 
@@ -33,7 +33,7 @@ pub const TESTS: &[Row<Test>] = &[
     }),
     row::<Test>(
         "both_ends_fail",
-        "When a device stops, the programs at both ends of a connection get an error.",
+        "The programs at both ends get an error.",
         both_ends_fail,
     ),
     row::<Test>(
@@ -61,7 +61,7 @@ pub const TESTS: &[Row<Test>] = &[
     // The guest ends.
     row::<Test>(
         "unplugged_under_traffic",
-        "Programs of a device that vanishes get an error; it can be removed, and the guest shuts down.",
+        "Programs get an error, the device can be removed, and the guest shuts down.",
         unplugged,
     ),
     row::<Test>(SERVER_KILLED, PROGRAMS, |w| {
@@ -75,10 +75,9 @@ pub const TESTS: &[Row<Test>] = &[
 
 const LOADS: &[Load] = &[Load::Listener, Load::Writes];
 
-const PROGRAMS: &str = "It works again under programs: a listener, and WRITEs in both directions.";
+const PROGRAMS: &str = "A listener, and WRITEs in both directions, work again.";
 const CONSUMER: &str = "The same under a consumer in the kernel.";
-const REMOVED: &str =
-    "Removal under traffic ends the traffic at both ends, and a listener hears of the next device.";
+const REMOVED: &str = "Traffic ends at both ends, and a listener hears of the next device.";
 const CONSUMERS: Runs = by_name("a minute each");
 
 const SERVER_KILLED: &str = "server_killed";

@@ -57,7 +57,7 @@ pub fn rust_tests(place: &str, file: &str) -> String {
 pub fn suite(name: &str) -> String {
     let file = name.replace('-', "_");
     match name {
-        "robustness" | "keys" => format!("qemu-config/src/test/{file}.rs"),
+        "robustness" | "keys" | "iwarp-recover" => format!("qemu-config/src/test/{file}.rs"),
         "iwarp-lossy" => suite("iwarp"),
         "wire-tcp" => suite("wire"),
         _ => format!("qemu-config/src/test/suites/{file}.rs"),
