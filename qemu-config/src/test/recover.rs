@@ -9,13 +9,13 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 
 use self::loads::{
-    ALL, Cause, Load, Loads, PROGRAMS, but_lease, emulator, loads_on, offer, start_scenario, stop,
-    stop_scenario,
+    ALL, Cause, Load, Loads, PROGRAMS, WRITES, but_lease, emulator, loads_on, offer,
+    start_scenario, stop, stop_scenario,
 };
 use super::facts::{On, Row, Runs, SuiteFacts, by_name, row, runs};
 use super::sight::Test;
 use super::sight::watched::{SHORT, Watched};
-use super::traffic::{end, must_fail, traffic, works};
+use super::traffic::{end, must_fail, traffic, traffic_of, works};
 use crate::command::say;
 use crate::guest::Guest;
 use crate::image::Kernel;
@@ -378,7 +378,7 @@ pub const MOMENTS: [u64; 4] = [0, 50, 200, 600];
 pub(super) fn removed_while_recovering(watched: &Watched<'_>) -> Result<()> {
     let client = watched.client;
     for moment in MOMENTS {
-        let (serving, sending) = traffic(watched.server, client)?;
+        let (serving, sending) = traffic_of(watched.server, client, WRITES)?;
         stop(watched, Cause::Fatal)?;
         std::thread::sleep(Duration::from_millis(moment));
         client

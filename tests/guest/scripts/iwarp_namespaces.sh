@@ -74,8 +74,8 @@ shared() {
 	fi
 	over 7200
 	if [ "$GUEST_INDEX" = 0 ]; then
-		kill $other $LISTENER
-		wait $other $LISTENER || true
+		kill "$other" "$LISTENER"
+		wait "$other" "$LISTENER" || true
 		end_namespace other
 	fi
 	lab barrier shared
