@@ -197,7 +197,7 @@ impl TxFrame {
         self.set_whole(FrameKind::Roce(header));
     }
 
-    /// Makes this frame one of which the kind is all: it has no payload.
+    /// Makes this frame one of this kind, without payload.
     #[inline]
     pub(crate) fn set_whole(&mut self, kind: FrameKind) {
         self.clear_payload();

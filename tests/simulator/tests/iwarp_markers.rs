@@ -43,7 +43,7 @@ struct Habits {
     pub mss: u16,
     /// Per mille of segments that are lost.
     pub loss: u32,
-    /// Per mille of segments of which it takes a part only.
+    /// Per mille of segments that it accepts only in part.
     pub cut: u32,
     /// Longest window; each acknowledgment announces a random one up to this.
     pub window: Option<u16>,
@@ -635,7 +635,7 @@ fn a_long_message_has_markers_to_its_end() {
     }
 }
 
-/// Lost segments, segments of which the peer takes a part, and windows that end in an FPDU or in a marker.
+/// Lost segments, segments that the peer accepts only in part, and windows that end in an FPDU or in a marker.
 #[test]
 fn what_is_sent_again_has_the_same_markers() {
     let lengths = [3, 1000, 70_001, 1, 508, 20_000];

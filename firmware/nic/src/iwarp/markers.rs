@@ -91,7 +91,7 @@ impl MarkerLayout {
 mod tests {
     use super::*;
 
-    /// Inserts markers octet by octet; `stream`: what is before the FPDU.
+    /// Inserts markers octet by octet; `stream`: the octets before the FPDU.
     fn append(stream: &mut Vec<u8>, first: usize, fpdu: &[u8]) {
         let mut header = None;
         for octet in fpdu {
