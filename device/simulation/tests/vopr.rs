@@ -88,6 +88,15 @@ fn events_of_nics_break_no_promise() {
     }
 }
 
+/// It has found two work requests of an iWARP queue pair with errors of their own.
+#[test]
+fn seed_617_breaks_no_promise() {
+    let plan = Plan::of_seed(617);
+    if let Err(failure) = run(&plan) {
+        panic!("{failure}\n{plan}");
+    }
+}
+
 #[test]
 fn a_seed_is_one_run() {
     for seed in [3, 17, 40] {

@@ -103,8 +103,9 @@ impl StreamQp {
         }
         // The oldest work request stands for the one that the peer has refused, which may be complete.
         if let Some(request) = self.work.pop(&cx.core.budget) {
-            let failure = request.wr.failed.unwrap_or(Failure::new(status, cqe::NONE));
-            self.endpoint.complete_send(cx, &request.wr, Some(failure));
+            let refused = Failure::new(status, cqe::NONE);
+            self.work
+                .complete_failed(&self.endpoint, cx, &request, refused);
         }
         self.fail(cx, StateCause::Completion);
     }

@@ -410,7 +410,8 @@ impl StreamQp {
     /// Fails the oldest work request, and with it the connection.
     pub(super) fn fail_request<M: Dma>(&mut self, cx: &mut Context<'_, M>, failure: Failure) {
         if let Some(request) = self.work.pop(&cx.core.budget) {
-            self.endpoint.complete_send(cx, &request.wr, Some(failure));
+            self.work
+                .complete_failed(&self.endpoint, cx, &request, failure);
         }
         let code = TerminateCode::RDMAP_LOCAL_CATASTROPHIC;
         self.terminate(cx, &Refused::new(code, &[], 0));

@@ -43,6 +43,8 @@ pub(super) struct SendQueue {
     /// Those whose responses are outstanding, by index.
     awaiting: VecDeque<u32>,
     room: Option<Held>,
+    /// One of the pending work requests has completed with its own error.
+    has_failed: bool,
     /// Index after the last work request that the current flush completes.
     flush_end: u32,
 }
@@ -56,6 +58,7 @@ impl SendQueue {
             pending: VecDeque::new(),
             awaiting: VecDeque::new(),
             room: None,
+            has_failed: false,
             flush_end: 0,
         }
     }
@@ -70,6 +73,7 @@ impl SendQueue {
         self.pending = VecDeque::new();
         self.awaiting = VecDeque::new();
         self.room = None;
+        self.has_failed = false;
     }
 
     /// Handles a doorbell with a producer index. Returns false if it is out of range.
@@ -278,6 +282,21 @@ impl SendQueue {
         }
     }
 
+    /// Completes a work request with an error, `otherwise` if it has none of its own. Only the first one has a status that says more
+    /// than that it was flushed (IBTA 10.3.1.7).
+    pub(super) fn complete_failed<M: Dma>(
+        &mut self,
+        qp: &Endpoint,
+        cx: &mut Context<'_, M>,
+        request: &Request,
+        otherwise: Failure,
+    ) {
+        let own = request.wr.failed.filter(|_| !self.has_failed);
+        let failure = own.unwrap_or(otherwise);
+        self.has_failed |= failure != Failure::FLUSHED;
+        qp.complete_send(cx, &request.wr, Some(failure));
+    }
+
     /// Begins a flush of everything that is posted now.
     pub(super) fn begin_flush(&mut self) {
         self.flush_end = self.producer;
@@ -291,8 +310,7 @@ impl SendQueue {
         turn: u64,
     ) -> bool {
         while let Some(request) = self.pop(&cx.core.budget) {
-            let failure = request.wr.failed.unwrap_or(Failure::FLUSHED);
-            qp.complete_send(cx, &request.wr, Some(failure));
+            self.complete_failed(qp, cx, &request, Failure::FLUSHED);
             if cx.core.is_over(turn) {
                 return false;
             }
