@@ -214,7 +214,7 @@ impl Sender {
                 let room = (room & !3).max(4);
                 let others = len.div_ceil(room).saturating_sub(1);
                 let last = len.saturating_sub(others.saturating_mul(room));
-                let full = u64::from(header.saturating_add(room).saturating_add(FRAMING));
+                let full = u64::from(fpdu_len(header, room));
                 let last = fpdu_len(header, last);
                 let octets = full
                     .saturating_mul(others.into())
@@ -307,12 +307,7 @@ impl Sender {
 
     /// Keeps a copy of an FPDU if it must be the same when it is sent again. `sent` octets of it leave now.
     pub(super) fn keep_copy(&mut self, core: &Core, part: &Part, octets: &[u8], sent: usize) {
-        let is_needed = match part.origin {
-            PartOrigin::Setup | PartOrigin::Copied => false,
-            PartOrigin::Stable => sent < octets.len(),
-            PartOrigin::Source => true,
-        };
-        if is_needed {
+        if part.needs_copy(sent) {
             self.copies.add(room(core), part.start, octets.to_vec());
         }
     }
@@ -327,13 +322,13 @@ impl Sender {
         acknowledged: u64,
     ) -> Result<u32, Blocked> {
         let len = part.left_from(offset, max);
-        let needs_copy = part.origin == PartOrigin::Stable && len < part.len;
-        let is_first = part.start <= acknowledged;
-        let fits = is_first || self.copies.has_room(room(core), part.len as usize);
-        match needs_copy && !fits {
-            true => Err(Blocked::NoRoom),
-            false => Ok(len),
-        }
+        // There was room for the FPDU of an answer when its memory was looked up.
+        let is_answer = part.origin == PartOrigin::Source;
+        let may_leave = is_answer
+            || !part.needs_copy(len as usize)
+            || part.start <= acknowledged
+            || self.copies.has_room(room(core), part.len as usize);
+        may_leave.then_some(len).ok_or(Blocked::NoRoom)
     }
 
     /// The FPDU at an offset of the stream, with the guest memory of its payload.
@@ -454,10 +449,7 @@ impl Message {
     fn full(&self) -> u64 {
         match self.framing {
             Framing::Setup => self.len.into(),
-            Framing::Ddp { target, .. } => {
-                let header = header_len(target).saturating_add(FRAMING);
-                header.saturating_add(self.room).into()
-            }
+            Framing::Ddp { target, .. } => fpdu_len(header_len(target), self.room).into(),
         }
     }
 
@@ -515,8 +507,17 @@ impl Part {
         self.start.saturating_add(self.len.into())
     }
 
+    /// True if the FPDU must be the same when it is sent again, and only a copy can be. `leaving`: its octets that leave now.
+    fn needs_copy(&self, leaving: usize) -> bool {
+        match self.origin {
+            PartOrigin::Setup | PartOrigin::Copied => false,
+            PartOrigin::Stable => leaving < self.len as usize,
+            PartOrigin::Source => true,
+        }
+    }
+
     /// Number of octets from `offset` on, at most `max`, at least 1.
-    pub(super) fn left_from(&self, offset: u64, max: u32) -> u32 {
+    fn left_from(&self, offset: u64, max: u32) -> u32 {
         let done = low32(offset.saturating_sub(self.start));
         self.len.saturating_sub(done).clamp(1, max.max(1))
     }
