@@ -15,9 +15,14 @@ const AMPLE: u64 = 25 * GIB;
 /// Fails if `folder`, or the folder of temporary files, is on a disk with less than a GiB free; says how much there is if it may be too
 /// little for all suites.
 pub fn ensure(folder: &Path) -> Result<()> {
+    let mut disks = Vec::new();
     for folder in [folder, &std::env::temp_dir()] {
         let state = rustix::fs::statvfs(folder)
             .with_context(|| format!("reading the free space of {}", folder.display()))?;
+        if disks.contains(&state.f_fsid) {
+            continue;
+        }
+        disks.push(state.f_fsid);
         if let Some(notice) = judge(folder, state.f_bavail.saturating_mul(state.f_frsize))? {
             say(notice);
         }

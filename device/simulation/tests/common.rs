@@ -1,6 +1,7 @@
 //! Functions that several files of tests use: processes in virtual time, queue pairs, regions.
 
 use std::iter;
+use std::time::Duration;
 
 use faultline_abi::Status;
 use faultline_abi::admin::{Counter, EQ_FAULTS};
@@ -11,7 +12,9 @@ use faultline_abi::translation as tq;
 use faultline_abi::wqe::WR_WRITE;
 use faultline_nic::NicConfig;
 pub(crate) use faultline_simulation::driver::{ALL_ACCESS, Eq};
-use faultline_simulation::process::{NicShape, Process, ProcessBus, ProcessShape, Processes};
+use faultline_simulation::process::{
+    NicShape, PortShape, Process, ProcessBus, ProcessShape, Processes,
+};
 pub(crate) use faultline_simulation::{
     Bus, Connect, Cq, Error, Host, Memory, Mr, Qp, QpConfig, Send,
 };
@@ -54,6 +57,20 @@ pub(crate) type At = (usize, usize);
 /// One process.
 pub(crate) fn process(shape: &ProcessShape) -> Processes {
     Processes::new(shape).unwrap()
+}
+
+/// A process with one NIC and one port.
+pub(crate) fn nic_and_port() -> ProcessShape {
+    ProcessShape {
+        engines: 1,
+        nics: nics(1, |_| 0),
+        ports: vec![PortShape {
+            hold: Duration::from_millis(100),
+            room: 1 << 20,
+            ..PortShape::default()
+        }],
+        ..ProcessShape::default()
+    }
 }
 
 /// Two processes with a wire between them. Addresses of the second one follow those of the first.

@@ -1,7 +1,5 @@
 //! The rules of scenarios on processes of one and of two engines.
 
-use std::time::Duration;
-
 use faultline_abi::admin::{Counter, EQ_FAULTS};
 use faultline_abi::cqe::{RETRY_EXC_ERR, SUCCESS, WR_FLUSH_ERR};
 use faultline_abi::qp::QPT_RC;
@@ -10,11 +8,11 @@ use faultline_abi::wqe::{WR_READ, WR_SEND};
 use faultline_fabric::scenario::CounterValues;
 use faultline_scenario::read::read;
 use faultline_scenario::verdict::Verdict;
-use faultline_simulation::process::{PortShape, Process, ProcessShape, Processes};
+use faultline_simulation::process::{Process, ProcessShape, Processes};
 
 use crate::common::{
-    Bus, Connect, End, Expect, MS, Mr, Send, TIMEOUT_10, US, connected, exchange, nics, pattern,
-    process, wired,
+    Bus, Connect, End, Expect, MS, Mr, Send, TIMEOUT_10, US, connected, exchange, nic_and_port,
+    nics, pattern, process, wired,
 };
 use crate::stations::{Frame, Station};
 
@@ -330,16 +328,7 @@ fn a_scenario_starts_on_many_connections() {
 /// The rules of a process act on frames through its port, in both directions, also on frames that are not RoCE.
 #[test]
 fn rules_for_a_port_change_its_frames() {
-    let shape = ProcessShape {
-        engines: 1,
-        nics: nics(1, |_| 0),
-        ports: vec![PortShape {
-            hold: Duration::from_millis(100),
-            room: 1 << 20,
-            ..PortShape::default()
-        }],
-        ..ProcessShape::default()
-    };
+    let shape = nic_and_port();
     let mut world = wired(&shape, &shape);
     let at = [(0, 0), (1, 0)];
     let change = |path| Connect {

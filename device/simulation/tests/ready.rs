@@ -1,19 +1,17 @@
 //! READY between two processes: who gets it, and what a peer that lies can cause.
 
-use std::time::Duration;
-
 use faultline_abi::admin::Counter;
 use faultline_abi::cqe::RNR_RETRY_EXC_ERR;
 use faultline_abi::qp::{QP_ATTR_STATE, QPS_RESET, QPT_RC, QpAttr};
 use faultline_nic::ReadyMode;
-use faultline_simulation::process::{PortShape, ProcessShape, Processes};
+use faultline_simulation::process::Processes;
 use faultline_wire::packet::{RoceHeader, parse_trusted};
 use faultline_wire::{
     Aeth, Bth, Ethernet, Gid, Ip, MacAddr, Opcode, PeerQuery, Psn, QueryEnd, Syndrome,
 };
 
 use crate::common::{
-    Absent, At, Connect, End, Expect, MS, US, connected, join, nics, wired_with_configs,
+    Absent, At, Connect, End, Expect, MS, US, connected, join, nic_and_port, wired_with_configs,
 };
 
 /// The requester, and the responder whose pages are absent.
@@ -27,19 +25,6 @@ const SERVICE: u64 = 3 * MS;
 const AT_ONCE: u64 = 50 * US;
 const SECOND: u64 = 1000 * MS;
 
-fn shape() -> ProcessShape {
-    ProcessShape {
-        engines: 1,
-        nics: nics(1, |_| 0),
-        ports: vec![PortShape {
-            hold: Duration::from_millis(100),
-            room: 1 << 20,
-            ..PortShape::default()
-        }],
-        ..ProcessShape::default()
-    }
-}
-
 /// Two processes, and a connection of their NICs.
 struct Pair {
     world: Processes,
@@ -52,7 +37,7 @@ struct Pair {
 impl Pair {
     /// `modes`: setting `ready` of both.
     fn new(modes: [ReadyMode; 2]) -> Self {
-        let shape = shape();
+        let shape = nic_and_port();
         let mut world = wired_with_configs([&shape; 2], &|process, config| {
             config.ready = modes[process]
         });
@@ -286,7 +271,7 @@ fn a_reset_forgets_the_answer_and_old_frames_are_void() {
     assert_eq!(pair.counts(), [1, 1, 0]);
 }
 
-/// Whoever has not seen the query cannot answer it, and whoever is not the peer gets no answer.
+/// A host that has not seen the query cannot answer it, and only the peer gets an answer.
 #[test]
 fn forged_answers_and_queries_of_others_have_no_effect() {
     let mut pair = Pair::new(FOREIGN);
@@ -384,7 +369,8 @@ fn a_forged_query_does_not_make_a_requester_accept_ready() {
 fn a_peer_cannot_make_a_request_be_sent_without_end() {
     const RETRIES: u8 = 3;
     let mut world =
-        Processes::with_config(&shape(), &|config| config.ready = ReadyMode::Always).unwrap();
+        Processes::with_config(&nic_and_port(), &|config| config.ready = ReadyMode::Always)
+            .unwrap();
     let mut end = End::new(&mut world, A, QPT_RC, (4, LEN));
     let (mac, gid) = (MacAddr([2, 0, 0, 0, 9, 9]), Gid::from_ipv4([10, 0, 0, 99]));
     let path = Connect {
@@ -406,7 +392,7 @@ fn a_peer_cannot_make_a_request_be_sent_without_end() {
     });
     let (nak, ready) = (packet(&nak), packet(&header(Opcode::Ready)));
     let mut sent = 0;
-    // READY ends the waits, each of which would be 10 ms.
+    // READY ends the waits, which would be 10 ms each.
     for _ in 0..100 {
         world.run_for(10 * US);
         let port = world.all[0].peer(0).unwrap();
