@@ -53,7 +53,7 @@ impl Secret {
         }
     }
 
-    /// A number that reveals nothing of the key, and that nobody without the key can foresee.
+    /// A keyed hash of words. It cannot be predicted without the key, and does not reveal it.
     pub fn hash(&self, words: &[u64]) -> u64 {
         siphash(self.0, words)
     }

@@ -739,8 +739,8 @@ static void test_quota(void)
 }
 
 /*
- * A listener of another namespace has none for any address, whoever lets the core create it: the process itself, or the thread that
- * registers the device. Nor has one of the netdev's namespace while the RDMA device is another one's.
+ * A listener of another namespace has none for any address, whether the core creates it for the process itself or in the thread that
+ * registers the device. A listener of the netdev's namespace has none while the RDMA device is in another one.
  */
 static void test_namespaces(void)
 {
